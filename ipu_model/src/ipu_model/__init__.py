@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from ipu_model.explore.advise import advise
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.loader import time_loader
-    from ipu_model.explore.profiling import profile, profile_module
-    from ipu_model.explore.what_if import sweep, what_if
+    from ipu_model.explore.what_if import profile, profile_module, sweep, what_if
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
 
@@ -43,8 +42,8 @@ _HOMES = {
     "Profile": "ipu_model.predict.profile",
     "advise": "ipu_model.explore.advise",
     "make_it_fit": "ipu_model.explore.fit",
-    "profile": "ipu_model.explore.profiling",
-    "profile_module": "ipu_model.explore.profiling",
+    "profile": "ipu_model.explore.what_if",
+    "profile_module": "ipu_model.explore.what_if",
     "sweep": "ipu_model.explore.what_if",
     "time_loader": "ipu_model.explore.loader",
     "what_if": "ipu_model.explore.what_if",

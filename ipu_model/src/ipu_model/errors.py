@@ -91,3 +91,11 @@ def require(condition: object, message: str) -> None:
     """Raise `AssertionError` with this message unless the condition holds: what PopTorch asserts, even with `-O`."""
     if not condition:
         raise AssertionError(message)
+
+
+def kind_of(thing: object) -> str:
+    """Describe an object of the wrong type in an error message."""
+    if thing is None:
+        return "None"
+    name = type(thing).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # but a UNet

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error
+from ipu_model.errors import Error, kind_of
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
     from ipu_model.batching import Batching
     from ipu_model.predict.hardware import System
     from ipu_model.predict.program import Program
@@ -98,39 +96,3 @@ def program_of_module(
         AssertionError: rows that do not divide into micro-batches, unknown blocks.
     """
     raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {kind_of(options)}.")
-
-
-@dataclass(frozen=True)
-class LoaderFacts:
-    """How a data loader works: its worker processes, and whether another process loads ahead of the program.
-
-    `workers` is 0 if no processes share the loading. Up to `ready` batches may have been loaded before the program asks
-    for them.
-    """
-
-    loads_ahead: bool = False
-    workers: int = 0
-    ready: int = 1
-
-
-@singledispatch
-def facts_of_loader(loader: Any) -> LoaderFacts:
-    """Return how a loader works; an iterable of another package loads when it is asked to."""
-    from torch.utils.data import DataLoader
-
-    return facts_of_torchs_loader(loader) if isinstance(loader, DataLoader) else LoaderFacts()
-
-
-def facts_of_torchs_loader(loader: DataLoader[Any]) -> LoaderFacts:
-    """Return how torch's own loader works: each of its workers keeps `prefetch_factor` batches ready."""
-    if not loader.num_workers:
-        return LoaderFacts()
-    return LoaderFacts(workers=loader.num_workers, ready=loader.num_workers * (loader.prefetch_factor or 1))
-
-
-def kind_of(thing: object) -> str:
-    """Describe an object of the wrong type in an error message."""
-    if thing is None:
-        return "None"
-    name = type(thing).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # but a UNet

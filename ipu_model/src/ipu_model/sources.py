@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.commands.slow_work import said_if_slow
-from ipu_model.errors import Error, UnknownParameter
-from ipu_model.front_ends import kind_of, program_behind
+from ipu_model.errors import Error, UnknownParameter, kind_of
+from ipu_model.front_ends import program_behind
 
 if TYPE_CHECKING:
-    from ipu_model.explore.program_source import Source
+    from ipu_model.explore.what_if import Source
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
 
@@ -46,8 +46,7 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         from ipu_model.report.files import read
 
         return read(_report(source))
-    from ipu_model.explore.profiling import profile
-    from ipu_model.explore.program_source import host_work_of
+    from ipu_model.explore.what_if import host_work_of, profile
 
     given = given_by(source)
     program = given.source().program
@@ -69,7 +68,7 @@ class Given:
         Raises:
             Error: what PopTorch refuses when it compiles, such as rows that do not divide into micro-batches.
         """
-        from ipu_model.explore.program_source import source_of
+        from ipu_model.explore.what_if import source_of
 
         arguments = dict(self.arguments)
         with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):

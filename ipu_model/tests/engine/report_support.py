@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ipu_model.explore.advise import Advice
-from ipu_model.explore.candidates import Candidate, Fit
-from ipu_model.explore.fit_result import FitResult
+from ipu_model.explore.fit_result import Candidate, Fit, FitResult
 from ipu_model.explore.options import Risk
-from ipu_model.explore.settings import Change, Setting
+from ipu_model.explore.settings import Change, Setting, Split
 from ipu_model.explore.split import Balance
 from ipu_model.predict.profile import (
     ErrorBand,
@@ -28,6 +27,7 @@ from ipu_model.predict.profile import (
     Profile,
     Span,
 )
+from ipu_model.predict.program import Recomputation
 from ipu_model.predict.verdict import Verdict
 
 POD4 = Machine("POD4", "IPU-POD4", "GC200", ipus=4, tiles=1472, tile_bytes=638_976, clock_hz=1.33e9)
@@ -302,9 +302,14 @@ ADVICE = (
 
 def search_result(*, fastest: bool = True) -> FitResult:
     """Return a search of three settings: as it is (twice a tile), one that fits, and one too close to call."""
-    start = Candidate(Setting(ipus=1, replicas=1, micro_batch=4), Verdict.DOES_NOT_FIT, 2.0, 100.0)
-    close = Candidate(Setting(ipus=2, replicas=1, micro_batch=4), Verdict.CLOSE, 1.0, 150.0)
-    fits = Candidate(Setting(ipus=4, replicas=1, micro_batch=4, balance=Balance.TIME), Verdict.FITS, 0.6, 180.0)
+    switches = ("half_precision", "half_partials", "half_optimiser_state", "optimiser_off_chip", "optimiser_sharded")
+    setting = Setting({
+        "split": Split(1), "replicas": 1, "micro_batch": 4, "recomputation": Recomputation.NONE, "checkpoints": False,
+        "available_memory_proportion": None, "machine": None, **dict.fromkeys(switches, False),
+    })  # fmt: skip
+    start = Candidate(setting, Verdict.DOES_NOT_FIT, 2.0, 100.0)
+    close = Candidate(setting | {"split": Split(2)}, Verdict.CLOSE, 1.0, 150.0)
+    fits = Candidate(setting | {"split": Split(4, Balance.TIME)}, Verdict.FITS, 0.6, 180.0)
     change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
     found = Fit(fits if fastest else close, (change,), change.line, inference_profile(), is_confirmed=True)
     best = found if fastest else None

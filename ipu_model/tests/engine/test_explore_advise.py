@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ipu_model.explore.advise import AdviceList, advise
+from ipu_model.explore.advise import AdviceList, advise, other_loaders
 from ipu_model.explore.options import Risk, with_options
-from ipu_model.explore.other_loaders import other_loaders
 from ipu_model.explore.split import split_before
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork

@@ -10,7 +10,7 @@ from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import repeated_blocks, with_checkpoints
+from ipu_model.explore.split import repeated_blocks, with_checkpoints
 from ipu_model.predict import memory_of_program, samples_per_second
 from ipu_model.predict.program import Program, Recomputation
 from published.convolutional import day03

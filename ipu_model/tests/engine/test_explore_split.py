@@ -16,11 +16,10 @@ from tracing_support import traced
 from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.explore.split import Balance, even_split, even_starts, placed, split_before, stage_modules, units_of
+from ipu_model.explore.split import Balance, even_split, even_starts, split_before, stage_modules, units_of
 from ipu_model.predict import memory_of_program, profile_program
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.step import Placement
 from published.convolutional import day03
 
 PROGRAM = Program(step_of(day03()), True, recomputation=Recomputation.PIPELINE)
@@ -136,10 +135,3 @@ class TestSplitBefore:
     def test_names_come_in_the_order_of_the_forward_pass(self) -> None:
         with pytest.raises(Error, match="after the ones before it"):
             split_before(PROGRAM, ["model.layer4", "model.layer1"])
-
-
-def test_placing_moves_the_ops_that_are_named() -> None:
-    names = {op.name for op in PROGRAM.step.ops if op.scope == "model.layer4.2.conv1"}
-    step = placed(PROGRAM.step, dict.fromkeys(names, Placement("2", 2, 2)))
-    assert {op.name for op in step.ops if op.ipu == 2} == names
-    assert {op.stage for op in step.ops if op.ipu == 2} == {2}

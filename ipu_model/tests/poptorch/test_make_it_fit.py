@@ -19,13 +19,13 @@ import ipu_model
 import poptorch
 from ipu_model import HostWork
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
-from ipu_model.explore.candidates import Fit
-from ipu_model.explore.changed_lines import code_of, micro_batch_line
-from ipu_model.explore.fit_result import FitResult
-from ipu_model.explore.program_source import source_of
+from ipu_model.explore.fit_result import Fit, FitResult
+from ipu_model.explore.lines import micro_batch_line
+from ipu_model.explore.options import code_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
 from ipu_model.explore.settings import Programs
+from ipu_model.explore.split import has_checkpoints, with_checkpoints
+from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
@@ -146,9 +146,8 @@ class TestAsked:
         )
         start = kept.start.setting
         for each in kept.tried:
-            now = each.setting
-            assert (now.half, now.half_partials, now.half_state) == (start.half, start.half_partials, start.half_state)
-            assert (now.micro_batch, now.replicas) == (start.micro_batch, start.replicas)
+            for option in ("half_precision", "half_partials", "half_optimiser_state", "micro_batch", "replicas"):
+                assert each.setting[option] == start[option]
 
     def test_a_chip_may_have_any_number_of_ipus_but_stays(self) -> None:
         case = decoder(4, 256)
@@ -192,8 +191,8 @@ class TestPrecisionStays:
     def test_the_types_of_optimiser_state_stay_with_it(self) -> None:
         case = decoder(4, 256)
         kept = ipu_model.make_it_fit(case.module, **case.arguments, keep="precision")
-        assert {each.setting.half_state for each in kept.tried} == {False}
-        assert any(each.setting.half_state for each in found_for("a small decoder").tried)
+        assert {each.setting["half_optimiser_state"] for each in kept.tried} == {False}
+        assert any(each.setting["half_optimiser_state"] for each in found_for("a small decoder").tried)
 
 
 class Marked(nn.Module):
@@ -319,14 +318,14 @@ class NormOverRows(nn.Module):
 class TestMicroBatchesThatTheModuleRefuses:
     def test_a_module_for_one_micro_batch_keeps_it(self) -> None:
         found = trained(OneMicroBatch())
-        assert {each.setting.micro_batch for each in found.tried if not each.refused} == {8}
+        assert {each.setting["micro_batch"] for each in found.tried if not each.refused} == {8}
         assert any(each.setting != found.start.setting for each in found.tried if not each.refused)
 
     def test_the_leanest_is_the_smallest_that_it_takes(self) -> None:
         found = trained(NormOverRows())
         assert found.fastest is not None
-        assert {each.setting.micro_batch for each in found.tried if not each.refused} >= {2}
-        assert not [each for each in found.tried if each.setting.micro_batch == 1]
+        assert {each.setting["micro_batch"] for each in found.tried if not each.refused} >= {2}
+        assert not [each for each in found.tried if each.setting["micro_batch"] == 1]
 
     def test_what_its_own_code_raises_is_the_reason(self) -> None:
         module = OneMicroBatch()
@@ -335,7 +334,7 @@ class TestMicroBatchesThatTheModuleRefuses:
         )
         programs = Programs(source)
         with pytest.raises(Error, match="micro-batches of 4: RuntimeError: shape"):
-            programs.of(replace(programs.start, micro_batch=4))
+            programs.of(programs.start | {"micro_batch": 4})
 
 
 def accumulating(count: int) -> poptorch.Options:
@@ -368,8 +367,8 @@ def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
     found = trained(PlacedInForward())
     for fit in (found.fastest, found.cheapest):
         assert fit is not None
-        assert len(fit.profile.memory.ipus) == fit.candidate.setting.ipus
-        assert not fit.is_confirmed or fit.candidate.setting.ipus == 2
+        assert len(fit.profile.memory.ipus) == fit.candidate.setting.ipus_per_replica
+        assert not fit.is_confirmed or fit.candidate.setting.ipus_per_replica == 2
     assert any("its own forward places blocks" in each.lower() for each in found.refusals)
 
 
@@ -410,7 +409,7 @@ class TestProcesses:
         found = ipu_model.make_it_fit(nn.Linear(64, 64), (torch.zeros(4, 64),), options, micro_batch=True, ipus=32)
         assert found.fastest is not None
         assert found.fastest.candidate.ipus <= 32
-        assert found.fastest.candidate.setting.all_ipus * 2 == found.fastest.candidate.ipus
+        assert found.fastest.candidate.setting.ipus * 2 == found.fastest.candidate.ipus
 
     def test_fewer_ipus_than_processes_are_refused_by_that_rule(self) -> None:
         options = quiet().replicationFactor(128)
@@ -452,7 +451,7 @@ class TestInstead:
     def test_as_few_limits_are_dropped_as_possible(self, one_ipu: FitResult) -> None:
         """More IPUs are enough: the types can stay."""
         assert one_ipu.instead is not None
-        assert one_ipu.instead.candidate.setting.half == one_ipu.start.setting.half
+        assert one_ipu.instead.candidate.setting["half_precision"] == one_ipu.start.setting["half_precision"]
         assert "This fits within wider limits (M2000, precision stays): " in str(one_ipu)
 
 
@@ -569,14 +568,14 @@ class TestThings:
         options.Training.gradientAccumulation(8)
         profile = ipu_model.profile_module(Chain(2), (torch.ones(64, 8), torch.ones(64, 8)), options, training=True)
         found = ipu_model.make_it_fit(profile)
-        assert {each.setting.micro_batch for each in found.tried} == {8}
+        assert {each.setting["micro_batch"] for each in found.tried} == {8}
         assert "The search tried no other micro-batches" in str(found)
 
     def test_a_profile_with_one_micro_batch_for_each_update_has_nothing_to_share_among_replicas(self) -> None:
         profile = ipu_model.profile_module(Chain(1), (torch.ones(8, 8), torch.ones(8, 8)), quiet(), training=True)
         found = ipu_model.make_it_fit(profile, ipus=4)
         assert found.fastest is not None
-        assert {each.setting.replicas for each in found.tried} == {1}
+        assert {each.setting["replicas"] for each in found.tried} == {1}
 
     def test_the_module_stays_as_it_is(self) -> None:
         module = Chain(2)

@@ -20,7 +20,7 @@ import poptorch
 from ipu_model import HostWork
 from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error
-from ipu_model.front_ends import LoaderFacts, facts_of_loader
+from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.predict.host import Loading
 
 SECONDS = 2**-7

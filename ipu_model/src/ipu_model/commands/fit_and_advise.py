@@ -21,7 +21,7 @@ from ipu_model.commands.command_options import (
 )
 from ipu_model.commands.option_values import one_of, whole_number
 from ipu_model.errors import Error
-from ipu_model.explore.kept import KEEP
+from ipu_model.explore import KEEP
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import AdviceList
@@ -66,7 +66,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
     """Print what makes one program fit, write its page if one is asked for, and return the exit code."""
     check_page(arguments)
     from ipu_model.explore.fit import make_it_fit
-    from ipu_model.explore.program_source import host_work_of
+    from ipu_model.explore.what_if import host_work_of
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by
 
@@ -83,7 +83,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
 
 def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
     """Return the profile of a program on the machine that was asked for, or on its own if the other is too small."""
-    from ipu_model.explore.profiling import profile
+    from ipu_model.explore.what_if import profile
 
     try:
         return profile(program, host=host, machine=machine)
@@ -96,8 +96,7 @@ def run_advise(arguments: argparse.Namespace) -> None:
     check_page(arguments)
     from ipu_model.commands.slow_work import said_if_slow
     from ipu_model.explore.advise import advise
-    from ipu_model.explore.profiling import profile
-    from ipu_model.explore.program_source import host_work_of
+    from ipu_model.explore.what_if import host_work_of, profile
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import has_checkpoints, repeated_blocks
-from ipu_model.explore.changed_lines import micro_batch_line
+from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import (
+    OPTIONS,
     Risk,
     has_half_state,
-    has_single_precision,
     has_variables_of,
-    option_named,
+    is_in_half_precision,
     with_options,
 )
-from ipu_model.explore.other_loaders import other_loaders
-from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import Source, call_for, host_work_of, source_of
-from ipu_model.explore.split import Balance, even_starts, stage_modules
+from ipu_model.explore.split import Balance, even_starts, has_checkpoints, repeated_blocks, stage_modules
+from ipu_model.explore.what_if import Source, host_work_of, source_of
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
-from ipu_model.predict.host import HostWork
+from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.verdict import Verdict
@@ -145,19 +142,39 @@ def advise(
     Raises:
         Error: `thing` is none of these, or it has not been compiled.
     """
-    check_host(host)
-    source = source_of(thing, inputs, options, **module)
     host = host_work_of(thing if profile is None else profile, host)
+    source = source_of(thing, inputs, options, **module)
     is_known = profile is not None and profile.host == host
     before = profile if profile is not None and is_known else profile_program(source.program, host)
-    found = [item for item in _modelled(source, host, before) if _is_useful(item, before)]
+    items = [item for item in _modelled(source, host, before) if _is_useful(item, before)]
     if before.verdict is Verdict.FITS:
-        found.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
+        items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
     else:
-        found.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
-    kept = tuple(_best_of_each_kind(found)[:MOST_ITEMS])
-    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in kept)
-    return AdviceList(kept, is_enough, call_for(thing, source.program, inputs, module))
+        items.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
+    best_of_kind: dict[str, Advice] = {}
+    for item in items:
+        best_of_kind.setdefault(item.kind, item)
+    best = tuple(best_of_kind.values())[:MOST_ITEMS]
+    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in best)
+    return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
+
+
+def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, Any]) -> str:
+    """Return the call of `make_it_fit` for a thing, with the names that a program is likely to have for its parts."""
+    if inputs is not None:
+        given = (f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in module.items())
+        return f"ipu_model.make_it_fit({', '.join(('model', 'inputs', 'options', *given))})"
+    if isinstance(thing, Profile):
+        return "ipu_model.make_it_fit(profile)"
+    if isinstance(thing, Program):
+        return "ipu_model.make_it_fit(program)"
+    return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"
+
+
+def _is_useful(item: Advice, before: Profile) -> bool:
+    if before.verdict is Verdict.FITS:
+        return item.fits and item.samples_per_second_factor >= LEAST_GAIN
+    return item.fits or item.max_tile_bytes_change < -LEAST_SAVING * before.memory.max_tile_bytes
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -168,23 +185,34 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
             after = profile_program(with_options(program, **changed), host)
         except Error:
             continue
-        named = [(option_named(name), value) for name, value in changed.items()]
+        options = [(OPTIONS[name], value) for name, value in changed.items()]
         yield _advice(
-            named[0][0].name,
-            ", ".join(option.change(program, value) for option, value in named),
-            "\n".join(option.line(program, value) for option, value in named),
-            " ".join(option.explained(value) for option, value in named),
-            max(option.risk for option, _ in named),
+            options[0][0].name,
+            ", ".join(option.change(program, value) for option, value in options),
+            "\n".join(option.line(program, value) for option, value in options),
+            " ".join(option.explained(value) for option, value in options),
+            max(option.risk for option, _ in options),
             before,
             after,
         )
     yield from _micro_batches(source, host, before)
-    yield from _loaders(program, host, before)
+    for other in other_loaders(host):
+        after = profile_program(program, other.host)
+        yield _advice(other.change, other.change, other.line, other.explanation, Risk.NONE, before, after)
 
 
 def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
     factor = after.samples_per_second / before.samples_per_second
     bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
+    shares = [profile.memory.max_tile_bytes / profile.memory.tile_bytes for profile in (before, after)]
+    limits = " -> ".join(dict.fromkeys((before.limited_by, after.limited_by)))
+    costs = []
+    if factor < 1 / LEAST_GAIN:
+        costs.append(f"{1 - factor:.0%} fewer samples a second")
+    if (share := bytes_change / after.memory.tile_bytes) > 0.01:
+        costs.append(f"{share:.0%} more of a tile's memory")
+    if risk is not Risk.NONE:
+        costs.append(str(risk))
     return Advice(
         change=change,
         how=how,
@@ -193,37 +221,17 @@ def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, befo
         verdict=after.verdict,
         risk=risk,
         explanation=explanation,
-        evidence=_evidence(before, after),
-        cost=_cost(factor, bytes_change / after.memory.tile_bytes, risk),
+        evidence=f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
+        f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled).",
+        cost="; ".join(costs),
         kind=kind,
     )
-
-
-def _evidence(before: Profile, after: Profile) -> str:
-    shares = [each.memory.max_tile_bytes / each.memory.tile_bytes for each in (before, after)]
-    limits = dict.fromkeys((before.limited_by, after.limited_by))
-    return (
-        f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
-        f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {' -> '.join(limits)} (modelled)."
-    )
-
-
-def _cost(factor: float, share: float, risk: Risk) -> str:
-    """Return what a change costs, each in a few words."""
-    found = []
-    if factor < 1 / LEAST_GAIN:
-        found.append(f"{1 - factor:.0%} fewer samples a second")
-    if share > 0.01:
-        found.append(f"{share:.0%} more of a tile's memory")
-    if risk is not Risk.NONE:
-        found.append(str(risk))
-    return "; ".join(found)
 
 
 def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
     """Yield options and values that may help a program, in the order in which the course introduces them."""
     batching, settings = program.batching, program.settings
-    if has_single_precision(program):
+    if not is_in_half_precision(program):
         yield {"half_precision": True}
     if not settings.half_partials and has_variables_of(program, FLOAT16):
         yield {"half_partials": True}
@@ -299,22 +307,38 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
         )
 
 
-def _loaders(program: Program, host: HostWork, before: Profile) -> Iterator[Advice]:
-    """Yield the effect of other loaders."""
-    for other in other_loaders(host):
-        after = profile_program(program, other.host)
-        yield _advice(other.change, other.change, other.line, other.explanation, Risk.NONE, before, after)
+# --- loaders, which belong to the host and are not options of the program
 
 
-def _is_useful(item: Advice, before: Profile) -> bool:
-    if before.verdict is Verdict.FITS:
-        return item.fits and item.samples_per_second_factor >= LEAST_GAIN
-    return item.fits or item.max_tile_bytes_change < -LEAST_SAVING * before.memory.max_tile_bytes
+@dataclass(frozen=True)
+class OtherLoader:
+    """Another loader for the same data: the host's work with it, what it changes, its line of code and its effect."""
+
+    host: HostWork
+    change: str
+    line: str
+    explanation: str
 
 
-def _best_of_each_kind(items: list[Advice]) -> list[Advice]:
-    """Keep the first of the items that change the same thing (device iterations by two factors, say)."""
-    kept: dict[str, Advice] = {}
-    for item in items:
-        kept.setdefault(item.kind, item)
-    return list(kept.values())
+def other_loaders(host: HostWork) -> Iterator[OtherLoader]:
+    """Yield loaders that may be faster, that without further processes first; none for data that cost nothing."""
+    if host.seconds_per_sample <= 0:
+        return
+    if host.loading is Loading.SYNC:
+        yield OtherLoader(
+            replace(host, loading=Loading.ASYNC),
+            "asynchronous data loading",
+            "poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async)",
+            "The host loads the next batch while the device works, so only the slower of the two limits throughput.",
+        )
+    more, cores = 4 if host.workers < 2 else host.workers * 2, host.cores_per_host
+    needed = "The host needs that many free cores."
+    if 0 < cores < more:  # 0 stands for as many cores as there are processes
+        counted = "1 core" if cores == 1 else f"{cores} cores"
+        needed = f"The effect counts with {counted}; a host with a free core for each process loads faster."
+    yield OtherLoader(
+        replace(host, workers=more, loading=Loading.ASYNC),
+        f"loader workers: {host.workers} -> {more}",
+        f"poptorch.DataLoader(..., mode=poptorch.DataLoaderMode.Async, num_workers={more})",
+        f"{more} processes share the loading. {needed}",
+    )

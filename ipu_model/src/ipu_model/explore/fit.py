@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ipu_model.explore.candidates import Limits
-from ipu_model.explore.fit_result import FitResult
-from ipu_model.explore.kept import kept
-from ipu_model.explore.options import checked_count, on_machine
-from ipu_model.explore.profiling import check_host
-from ipu_model.explore.program_source import Source, host_work_of, source_of
-from ipu_model.explore.search import Search
-from ipu_model.explore.search_bar import search_bar
-from ipu_model.explore.search_result import Findings
-from ipu_model.explore.settings import Programs
+from ipu_model.errors import Error
+from ipu_model.explore import KEEP
+from ipu_model.explore.advise import other_loaders
+from ipu_model.explore.fit_result import Candidate, FasterLoader, Fit, FitResult, Limits, Note
+from ipu_model.explore.options import checked_count, code_of, on_machine
+from ipu_model.explore.search import NEGLIGIBLE_GAIN, RISKIEST_FIRST, Search, message_of
+from ipu_model.explore.settings import Programs, Setting
+from ipu_model.explore.split import modules_of
+from ipu_model.explore.what_if import host_work_of, source_of
+from ipu_model.predict import profile_program, samples_per_second
 from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.program import Program
+from ipu_model.predict.remote import variables_of
+from ipu_model.predict.verdict import Verdict
+from ipu_model.report.quantities import KIB, MIB, counted
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+_MOST_CONFIRMED = 4
+_BOW = "Bow"
+_NAMED = 3
 
 
 def make_it_fit(
@@ -39,14 +55,16 @@ def make_it_fit(
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
     with the arguments of `ipu_model.profile_module`. The search never changes the global batch. `ipus` is the most
     IPUs to use, in all processes together (default: those of the machine, or as many as the first program that fits
-    needs). `keep` names what must stay as it is (see `explore.kept.KEEP`). `host` defaults to the work that a `Profile`
-    was modelled with. `progress` shows a bar (default: in a terminal and in a notebook).
+    needs). `keep` names what must stay as it is (see `ipu_model.explore.KEEP`). `host` defaults to the work that a
+    `Profile` was modelled with. `progress` shows a bar (default: in a terminal and in a notebook). For example::
+
+        print(ipu_model.make_it_fit(training_model, ipus=4, keep="precision").code)
 
     Raises:
         Error: an unknown machine or name in `keep`, fewer than 1 IPU, or a thing that is no program.
     """
-    check_host(host)
-    stays = kept(keep)
+    host = host_work_of(thing, host)
+    stays = _kept([keep] if isinstance(keep, str) else list(keep))
     most = None if ipus is None else checked_count("ipus", ipus)
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
     if machine is not None:
@@ -55,12 +73,282 @@ def make_it_fit(
     names_chip = isinstance(machine, str) and is_chip(machine)
     named = "" if machine is None or names_chip else source.program.system.name
     limits = Limits(most, stays, is_chip_given=machine is not None, machine=named)
-    return search(source, host_work_of(thing, host), limits, progress=progress)
+    with _bar(progress) as bar:
+        search = Search(Programs(source), host, limits, bar)
+        search.run()
+        return Findings(search).result()
 
 
-def search(source: Source, host: HostWork, limits: Limits, *, progress: bool | None = None) -> FitResult:
-    """Return what fits within the limits, or the nearest if nothing does."""
-    with search_bar(progress) as bar:
-        found = Search(Programs(source), host, limits, bar)
-        found.run()
-        return Findings(found).result()
+def _kept(names: list[str]) -> frozenset[str]:
+    for name in names:
+        if name not in KEEP:
+            near = difflib.get_close_matches(str(name), KEEP, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise Error(f"keep cannot name {name!r}.{hint} It takes {', '.join(KEEP)}.")
+    return frozenset(names)
+
+
+def _bar(wanted: bool | None) -> tqdm[Any]:
+    """Return a bar that says what the search does: in a terminal or a notebook, unless told otherwise."""
+    from tqdm.auto import tqdm
+
+    # A kernel with a front end has imported IPython already.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    is_shown = sys.stderr.isatty() or hasattr(shell, "kernel") if wanted is None else wanted
+    form = "{desc}: {n} in {elapsed}{postfix}"
+    return tqdm(desc="programs modelled", unit="", bar_format=form, disable=not is_shown, leave=False)
+
+
+class Findings:
+    """The result of a search that has run; profiles that it needs are modelled on demand."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.programs, self.limits, self.host = search, search.programs, search.limits, search.host
+        self._refusals: dict[str, None] = {}
+        self._fits: dict[Candidate, Fit] = {}
+
+    def result(self) -> FitResult:
+        """Choose the fastest and the cheapest program, confirm them, and drop changes that gain nothing."""
+        first = self._confirmed(self._simplified(candidate) for candidate in self._fastest_first())
+        cheapest = None if first is None else self._cheapest_fit() or first
+        fits = [fit for fit in (cheapest, first) if fit is not None]
+        fastest = max(fits, key=lambda fit: fit.samples_per_second, default=None)
+        nearest = None if fastest is not None else self._nearest()
+        elsewhere = None if fastest is None else self._elsewhere(fastest)
+        instead, wider = (None, None) if fastest is not None else self._instead()
+        best = fastest or nearest
+        return FitResult(
+            name=self.programs.base.name,
+            start=self.search.start,
+            fastest=fastest,
+            cheapest=cheapest,
+            nearest=nearest,
+            tried=tuple(self.search.tried.values()),
+            notes=tuple(self._notes(elsewhere)),
+            binds="" if fastest is not None else self._binds(nearest),
+            instead=instead,
+            instead_limits=wider,
+            elsewhere=elsewhere,
+            loaders=() if best is None else self._faster_loaders(best),
+            limits=self.limits,
+            refusals=tuple(self._refusals),
+        )
+
+    # --- the fastest, the cheapest and the nearest
+
+    def _fastest_first(self) -> list[Candidate]:
+        """Return what fits, the fastest first; of those nearly as fast as the fastest, that on the fewest IPUs."""
+        fitting = sorted(self.search.fitting(), key=lambda candidate: -candidate.samples_per_second)
+        least = self._least_speed(fitting[0].samples_per_second) if fitting else 0.0
+        fast = [candidate for candidate in fitting if candidate.samples_per_second >= least]
+        return sorted(fast, key=lambda candidate: candidate.ipus) + fitting[len(fast) :]
+
+    def _least_speed(self, speed: float) -> float:
+        """Return the least speed at which a program counts as being as fast as one of that speed."""
+        fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
+        close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
+        return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
+
+    def _simplified(self, fastest: Candidate) -> Candidate:
+        """Return the fastest that fits without the changes that bring it next to nothing."""
+        least = self._least_speed(fastest.samples_per_second)
+        now = fastest
+        for name in RISKIEST_FIRST:
+            setting = self._set_back(now.setting, name)
+            ways = self.search.recomputations(setting.ipus_per_replica, setting["replicas"], setting["micro_batch"])
+            is_possible = (setting["recomputation"], setting["checkpoints"]) in ways
+            if setting != now.setting and is_possible and self.search.speed(setting) >= least:
+                candidate = self.search.candidate(setting)
+                now = candidate if candidate.fits else now
+        return self._with_own_proportions(now)
+
+    def _set_back(self, now: Setting, name: str) -> Setting:
+        """Return a setting with one option as the program has it, if that is possible alone; fewer IPUs stay fewer."""
+        start = self.programs.start
+        if name == "replicas":
+            return now if start.ipus > now.ipus else now | {"split": start["split"], "replicas": start["replicas"]}
+        if name == "split" and now.ipus_per_replica != start.ipus_per_replica:
+            return now
+        return now | {name: start[name]}
+
+    def _with_own_proportions(self, now: Candidate) -> Candidate:
+        """Return a setting in which IPUs with room get back the program's own share of memory for temporary data."""
+        if now.setting["available_memory_proportion"] is None:
+            return now
+        for ipu in range(now.setting.ipus_per_replica):
+            share = now.setting["available_memory_proportion"]
+            setting = now.setting | {"available_memory_proportion": share._replace(own=share.own | {ipu})}
+            if self.search.speed(setting) > now.samples_per_second:
+                candidate = self.search.candidate(setting)
+                now = candidate if candidate.fits else now
+        return now
+
+    def _cheapest_fit(self) -> Fit | None:
+        """Return the program on the fewest IPUs with the least risk, the fewest changes, then the highest speed."""
+
+        def price(candidate: Candidate) -> tuple[float, ...]:
+            changes = self.programs.changes(candidate.setting)
+            return sum(change.risk for change in changes), len(changes), -candidate.samples_per_second
+
+        fitting = self.search.fitting()
+        least = min((candidate.ipus for candidate in fitting), default=0)
+        return self._confirmed(sorted((one for one in fitting if one.ipus == least), key=price))
+
+    def _nearest(self) -> Fit | None:
+        possible = [one for one in self.search.tried.values() if not one.refused and self.search.is_allowed(one)]
+        return None if not possible else self._fit(min(possible, key=lambda candidate: candidate.share))
+
+    def _confirmed(self, candidates: Iterable[Candidate]) -> Fit | None:
+        """Return the first of the candidates that still fits after its module was captured with all changes.
+
+        If that is refused for all of them, return the first as it was derived from the program.
+        """
+        derived: Fit | None = None
+        for candidate, _ in zip(candidates, range(_MOST_CONFIRMED)):
+            fit = self._fit(candidate)
+            if fit.profile.verdict is Verdict.FITS and not fit.refused:
+                return fit
+            if fit.profile.verdict is Verdict.FITS and derived is None:
+                derived = fit
+        return derived
+
+    def _fit(self, candidate: Candidate) -> Fit:
+        """Return a candidate with its code and profile, from the module captured with its changes if there is one."""
+        if candidate in self._fits:
+            return self._fits[candidate]
+        programs, setting = self.programs, candidate.setting
+        program = programs.of(setting)
+        micro_batch = setting["micro_batch"] if setting["micro_batch"] != programs.start["micro_batch"] else None
+        confirmed, refused = None, ""
+        try:
+            self.search.bar.set_postfix_str(f"capturing the module for {setting}", refresh=True)
+            confirmed = programs.confirmed(setting)
+        except (Error, AssertionError) as problem:
+            refused = message_of(problem)
+            self._refusals[refused] = None
+        self._fits[candidate] = Fit(
+            candidate=candidate,
+            changes=programs.changes(setting),
+            code=code_of(programs.base, program, programs.changed_options(setting), micro_batch),
+            profile=profile_program(confirmed or program, self.host),
+            is_confirmed=confirmed is not None,
+            refused=refused,
+        )
+        return self._fits[candidate]
+
+    # --- what else there is to say
+
+    def _instead(self) -> tuple[Fit | None, Limits | None]:
+        """Return the cheapest that fits with as few of the limits dropped as possible, and the limits that remain."""
+        for limits in self.limits.wider(self.programs.base.system.name):
+            wider = self.search.within(limits)
+            wider.run(wants_fastest=False)
+            fit = Findings(wider)._cheapest_fit()
+            if fit is not None:
+                return fit, limits
+        return None, None
+
+    def _elsewhere(self, fastest: Fit) -> Candidate | None:
+        """Return the fastest program on a machine of the faster chip, unless the machine was chosen."""
+        limits = self.limits
+        if limits.is_chip_given or "machine" in limits.keep or self.programs.base.system.chip.name == _BOW:
+            return None
+        candidate = self.search.candidate(fastest.candidate.setting | {"machine": _BOW})
+        del self.search.tried[candidate.setting]
+        return candidate if candidate.fits else None
+
+    def _faster_loaders(self, fit: Fit) -> tuple[FasterLoader, ...]:
+        """Return other loaders that make a program faster by more than next to nothing."""
+        least = fit.samples_per_second / (1 - NEGLIGIBLE_GAIN)
+        program = self.programs.of(fit.candidate.setting)
+        others = [(other, samples_per_second(program, other.host)) for other in other_loaders(self.host)]
+        return tuple(FasterLoader(other.change, other.line, speed) for other, speed in others if speed > least)
+
+    def _binds(self, nearest: Fit | None) -> str:
+        """Explain why the nearest program does not fit, or which limit leaves nothing to try."""
+        if nearest is not None:
+            return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
+        start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
+        most = self.search.most_ipus() or self.search.most
+        of_process = "" if processes == 1 else f" in each of its {processes} processes"
+        own, replicas = start.ipus_per_replica, start["replicas"]
+        if "split" in keep and own > most:
+            return f"Its blocks have to stay as they are, and they need {counted(own, 'IPU')}{of_process}."
+        if "replicas" in keep and replicas > most:
+            return f"It has to keep its {replicas} replicas, and each needs an IPU{of_process}."
+        if self.limits.ipus is not None and self.limits.ipus < processes:
+            return f"It has {processes} processes, and each needs an IPU of its own."
+        refused = Counter(candidate.refused for candidate in self.search.tried.values() if candidate.refused)
+        return f"Every setting is refused: {refused.most_common(1)[0][0]}" if refused else ""
+
+    def _notes(self, elsewhere: Candidate | None) -> Iterator[Note]:
+        """Yield what another machine would make of the fastest, and what was left out."""
+        keep, processes = self.limits.keep, self.programs.base.processes
+        if elsewhere is not None:
+            text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
+            yield Note(text, f'machine="{_BOW}" searches there.', f"--machine {_BOW} searches there.")
+        if self.programs.source.again is None and "micro-batch" not in keep:
+            yield Note(
+                "The search tried no other micro-batches, because a saved program has no module to capture again.",
+                "make_it_fit(module, inputs, options, ...) tries them.",
+                "To try them, name the function that returns the module: python -m ipu_model fit program.py:function",
+            )
+        asked = self.limits.ipus
+        if asked is None:
+            most = self.search.most * processes
+            text = f"The search used at most {'1 IPU' if most == 1 else f'{most} IPUs'}."
+            yield Note(text, "ipus=N sets another limit.", "--ipus N sets another limit.")
+        elif (used := _power_of_two(asked // processes)) != asked // processes != self.programs.start.ipus:
+            used *= processes
+            next_limit = f"{2 * used} is the next limit that makes a difference."
+            text = f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only {used} of the {asked} that "
+            yield Note(f"{text}you allowed.", f"ipus={next_limit}", f"--ipus {next_limit}")
+        if "precision" not in keep and not self.programs.start["half_precision"]:
+            yield Note(
+                "The search was allowed to change the types of weights and partial sums.",
+                'keep="precision" leaves them as they are.',
+                "--keep precision leaves them as they are.",
+            )
+
+
+def _power_of_two(most: int) -> int:
+    """Return the largest power of two up to a number from 1 on."""
+    return 1 << (max(1, most).bit_length() - 1)
+
+
+def binding_text(profile: Profile, program: Program) -> str:
+    """Say in two or three sentences what keeps a profile from fitting."""
+    worst, tile_bytes = max(profile.memory, key=lambda memory: memory.max_tile_bytes), profile.memory.tile_bytes
+    largest = sorted(worst.categories, key=lambda category: -category.bytes_on_fullest_tile)[:_NAMED]
+    named = ", ".join(f"{category.name} {category.bytes_on_fullest_tile / KIB:,.0f} KiB" for category in largest)
+    sentences = [
+        f"The fullest tile of IPU {worst.ipu} needs {worst.max_tile_bytes / KIB:,.0f} KiB and has "
+        f"{tile_bytes / KIB:,.0f} KiB; most of it is filled by {named}."
+    ]
+    if (always := worst.always_live_bytes / tile_bytes) > 1:
+        sentences.append(f"Data that is always live takes {always:.0%} of the tile by itself.")
+    chip = program.settings.device.chip
+    one_ipu = chip.tiles * chip.tile_bytes
+    # Lower bounds that follow from the weights: of the IPUs, and of a module that no split divides.
+    least = max(1, math.ceil(sum(variable.weight for variable in variables_of(program)) / one_ipu))
+    if least > program.ipus_per_replica:
+        sentences.append(f"The weights alone fill {least} IPUs.")
+    name, size = _largest_module(program)
+    if size > one_ipu:
+        sentences.append(
+            f"The weights of {name or 'the model'} alone take {size / MIB:,.0f} MiB, and one IPU has "
+            f"{one_ipu / MIB:,.0f} MiB: split that module."
+        )
+    return " ".join(sentences)
+
+
+def _largest_module(program: Program) -> tuple[str, float]:
+    """Return the innermost module with the most bytes of weights of its own."""
+    step = program.step
+    tensor_of = {variable.name: variable.tensor for variable in step.variables}
+    sizes: dict[str, float] = {}
+    for variable in variables_of(program):
+        readers = step.readers.get(tensor_of[variable.name], ())
+        module = (modules_of(readers[0].scope) or ("",))[-1] if readers else ""
+        sizes[module] = sizes.get(module, 0.0) + variable.weight
+    return max(sizes.items(), key=lambda item: item[1], default=("", 0.0))

@@ -1,4 +1,4 @@
-"""What `make_it_fit` found: the fastest and the cheapest program that fit, what was tried, and the code."""
+"""What `make_it_fit` found: the programs that fit with their code, what was tried, and the words for both."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipu_model.explore.candidates import Candidate, FasterLoader, Fit, Limits
-from ipu_model.explore.changed_lines import code_block
-from ipu_model.explore.notes import Note
+from ipu_model.explore.lines import code_block
+from ipu_model.explore.settings import Change, Setting
+from ipu_model.predict.profile import Profile
+from ipu_model.predict.verdict import Verdict
 from ipu_model.report.quantities import counted
 
 if TYPE_CHECKING:
@@ -17,6 +18,138 @@ if TYPE_CHECKING:
 
 _HOST_LOADER = "host loader"
 """What `Profile.limited_by` says if loading is the bottleneck."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a search: the most IPUs of all processes together, and what stays as it is.
+
+    `is_chip_given` is true if the user named a machine or a chip; `machine` is the name of a machine.
+    """
+
+    ipus: int | None = None
+    keep: frozenset[str] = frozenset()
+    is_chip_given: bool = False
+    machine: str = ""
+
+    def wider(self, own_machine: str) -> Iterator[Limits]:
+        """Yield wider limits: first without the number of IPUs, then without what stays, then without both.
+
+        With what stays, a search uses at most the IPUs of the program's own machine, because more would not be near.
+        """
+        if self.ipus is not None and self.keep:
+            yield replace(self, ipus=None, machine=self.machine or own_machine)
+            yield replace(self, keep=frozenset())
+        if self.ipus is not None or self.keep or self.machine:
+            yield Limits(is_chip_given=self.is_chip_given)
+
+    def __str__(self) -> str:
+        most = "" if self.ipus is None else f"at most {counted(self.ipus, 'IPU')}"
+        stays = (f"{name} stays" for name in sorted(self.keep))
+        return ", ".join(text for text in (most, self.machine, *stays) if text)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed.
+
+    If the setting is impossible, `refused` says why.
+    """
+
+    setting: Setting
+    verdict: Verdict = Verdict.DOES_NOT_FIT
+    share: float = float("inf")
+    samples_per_second: float = 0.0
+    refused: str = ""
+    processes: int = 1
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits for certain: too close to call does not count."""
+        return self.verdict is Verdict.FITS
+
+    @property
+    def ipus(self) -> int:
+        """The IPUs of all replicas of all processes."""
+        return self.setting.ipus * self.processes
+
+    @property
+    def ipus_text(self) -> str:
+        """The number of IPUs in words; if there are several processes, also the number in each."""
+        if self.processes == 1:
+            return counted(self.ipus, "IPU")
+        return f"{self.ipus} IPUs ({self.setting.ipus} in each of {self.processes} processes)"
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"{self.setting}: refused: {self.refused}"
+        figures = f"{self.samples_per_second:,.1f} samples/s, {self.share:.0%} of a tile: {self.verdict}"
+        return f"{self.setting}: {figures}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A program that a search found, with its changes and their code.
+
+    `is_confirmed` tells whether the module was captured again with all changes and gave this profile; programs without
+    a module cannot be. If capturing it was refused, `refused` says why, and the profile is derived from the program.
+    """
+
+    candidate: Candidate
+    changes: tuple[Change, ...]
+    code: str
+    profile: Profile
+    is_confirmed: bool
+    refused: str = ""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples a second from end to end, of all replicas."""
+        return self.profile.samples_per_second
+
+    @property
+    def share(self) -> float:
+        """The share of a tile that its fullest tile holds."""
+        return self.profile.memory.max_tile_bytes / self.profile.memory.tile_bytes
+
+    def __str__(self) -> str:
+        return "\n\n".join((self.text(), *code_block(self.code)))
+
+    def __repr__(self) -> str:
+        return f"<Fit: {self._head()}; {counted(len(self.changes), 'change')}>"
+
+    def text(self) -> str:
+        """Return one line with the verdict, the speed and the bottleneck, then the changes."""
+        changes = [f"  - {change.text} ({change.risk})" for change in self.changes] or ["  - no change"]
+        return "\n".join((self._head(), *changes))
+
+    def _head(self) -> str:
+        profile = self.profile
+        return (
+            f"{self.samples_per_second:,.1f} samples/s on {self.candidate.ipus_text} of {profile.machine.name}, "
+            f"{self.share:.0%} of a tile: {profile.verdict}; limited by: {profile.limited_by}"
+        )
+
+
+@dataclass(frozen=True)
+class FasterLoader:
+    """Another way to load the data of a program: what changes, its line of code, and the speed with it."""
+
+    change: str
+    line: str
+    samples_per_second: float
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence on a search, and how to ask for something else, in Python and at a shell."""
+
+    text: str
+    in_python: str
+    in_shell: str
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.in_python}"
 
 
 @dataclass(frozen=True)
@@ -65,11 +198,17 @@ class FitResult:
             wider = f"This fits within wider limits ({left})" if left else "This fits without limits"
             others = (("The nearest", self.nearest), (wider, self.instead))
             return tuple((title, fit) for title, fit in others if fit is not None)
-        if fastest.candidate != cheapest.candidate:
-            return ("The fastest that fits", fastest), (_heading_of_cheapest(fastest, cheapest), cheapest)
-        if not fastest.changes:
-            return (("No setting that was tried is faster or uses fewer IPUs", fastest),)
-        return (("The fastest and the cheapest that fits", fastest),)
+        if fastest.candidate == cheapest.candidate:
+            if not fastest.changes:
+                return (("No setting that was tried is faster or uses fewer IPUs", fastest),)
+            return (("The fastest and the cheapest that fits", fastest),)
+        if cheapest.candidate.ipus < fastest.candidate.ipus:
+            heading = "The cheapest that fits, on the fewest IPUs"
+        elif not cheapest.changes:
+            heading = "It fits as it is, on the same number of IPUs"
+        else:
+            heading = "The cheapest that fits, on the same number of IPUs, but with fewer changes or less risky ones"
+        return ("The fastest that fits", fastest), (heading, cheapest)
 
     @property
     def code(self) -> str:
@@ -79,24 +218,32 @@ class FitResult:
     @property
     def frontier(self) -> tuple[Candidate, ...]:
         """What no other candidate beats in both memory and speed, the leanest first."""
-        found: list[Candidate] = []
-        for each in sorted(self.modelled, key=lambda one: (one.share, -one.samples_per_second)):
-            if not found or each.samples_per_second > found[-1].samples_per_second:
-                found.append(each)
-        return tuple(found)
+        front: list[Candidate] = []
+        for candidate in sorted(self.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+            if not front or candidate.samples_per_second > front[-1].samples_per_second:
+                front.append(candidate)
+        return tuple(front)
 
     @property
     def modelled(self) -> tuple[Candidate, ...]:
         """What was tried and is possible."""
-        return tuple(each for each in self.tried if not each.refused)
-
-    def text(self) -> str:
-        """Return the result in plain text, with the code."""
-        return _text_of(self)
+        return tuple(candidate for candidate in self.tried if not candidate.refused)
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
-        return replace(self, notes=tuple(note.to_shell() for note in self.notes))
+        return replace(self, notes=tuple(replace(note, in_python=note.in_shell) for note in self.notes))
+
+    def text(self) -> str:
+        """Return the result in plain text, with the code."""
+        start = self.start
+        how = f"{start.share:.0%} of a tile on {start.ipus_text}, {start.samples_per_second:,.1f} samples/s"
+        parts = [f"{self.name} as it is: {start.verdict} ({how})."]
+        if not self.found:
+            asked = f" within the limits that you set ({self.limits})" if str(self.limits) else ""
+            parts.append(f"Nothing fits for certain{asked}. {self.binds}".rstrip())
+        for title, fit in self.programs:
+            parts += [f"{title}: {fit.text()}", *code_block(fit.code)]
+        return "\n\n".join((*parts, *self._loading(), "\n".join(self._remarks())))
 
     def __str__(self) -> str:
         return self.text()
@@ -106,104 +253,63 @@ class FitResult:
         return f"<FitResult of {self.name!r}: {what}; {counted(len(self.tried), 'program')} modelled>"
 
     def _repr_html_(self) -> str:
-        named = [(name, fit) for name, fit in self._named() if fit is not None]
         start = self.start
+        rows: list[tuple[object, ...]] = [
+            ("as it is", f"{start.samples_per_second:,.1f}", start.ipus, f"{start.share:.0%}", start.verdict, "")
+        ]
+        codes = ""
+        for name, fit in self._named():
+            changes = "<br>".join(html.escape(change.text) for change in fit.changes)
+            speed = f"{fit.samples_per_second:,.1f}"
+            rows.append((name, speed, fit.candidate.ipus, f"{fit.share:.0%}", fit.profile.verdict, changes))
+            if fit.code:
+                summary = f"<summary>Lines of the {name}</summary><pre>{html.escape(fit.code)}</pre>"
+                codes += f"<details{' open' * (fit is self.best)}>{summary}</details>"
         head = "".join(f"<th>{title}</th>" for title in ("", "samples/s", "IPUs", "of a tile", "memory", "changes"))
-        now = ("as it is", f"{start.samples_per_second:,.1f}", start.ipus, f"{start.share:.0%}", start.verdict, "")
-        rows = [now, *(_html_row(name, fit) for name, fit in named)]
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-        codes = "".join(
-            f"<details{' open' * (fit is self.best)}><summary>Lines of the {name}</summary>"
-            f"<pre>{html.escape(fit.code)}</pre></details>"
-            for name, fit in named
-            if fit.code
-        )
-        notes = html.escape(" ".join(each for each in (self.binds, *_loading(self), *_remarks_of(self)) if each))
+        notes = html.escape(" ".join(text for text in (self.binds, *self._loading(), *self._remarks()) if text))
         return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def figure(self) -> Figure:
         """Return memory against throughput of everything that was tried, as a matplotlib figure."""
         from ipu_model.report.figures.memory import FrontierPoint, frontier_figure
 
-        chosen = {fit.candidate: name for name, fit in self._named() if fit is not None}
+        chosen = {fit.candidate: name for name, fit in self._named()}
         front = set(self.frontier)
         return frontier_figure([
-            FrontierPoint(each.share, each.samples_per_second, each.fits, each in front, chosen.get(each, ""))
-            for each in self.modelled
+            FrontierPoint(one.share, one.samples_per_second, one.fits, one in front, chosen.get(one, ""))
+            for one in self.modelled
         ])  # fmt: skip
 
-    def _named(self) -> tuple[tuple[str, Fit | None], ...]:
-        wider = "within wider limits", self.instead
-        return ("cheapest", self.cheapest), ("fastest", self.fastest), ("nearest", self.nearest), wider
+    def _named(self) -> list[tuple[str, Fit]]:
+        names = ("cheapest", "fastest", "nearest", "within wider limits")
+        fits = (self.cheapest, self.fastest, self.nearest, self.instead)
+        return [(name, fit) for name, fit in zip(names, fits) if fit is not None]
 
+    def _loading(self) -> list[str]:
+        """Return what the host's loader does to the best program, and what other loaders would do."""
+        fit = self.fastest
+        if fit is None or not (self.loaders or fit.profile.limited_by == _HOST_LOADER):
+            return []
+        device = fit.profile.device_samples_per_second
+        speed = f"The program reaches {fit.samples_per_second:,.1f} samples/s; its IPUs alone would reach {device:,.1f}"
+        bottleneck = "The loader on the host is the bottleneck. " if fit.profile.limited_by == _HOST_LOADER else ""
+        others = [f"  - {one.change}: {one.samples_per_second:,.1f} samples/s, by {one.line}" for one in self.loaders]
+        return ["\n".join((f"{bottleneck}{speed}.{' With another loader:' if others else ''}", *others))]
 
-def _html_row(name: str, fit: Fit) -> tuple[object, ...]:
-    memory = fit.profile.memory
-    return (
-        name,
-        f"{fit.profile.samples_per_second:,.1f}",
-        fit.candidate.ipus,
-        f"{memory.max_tile_bytes / memory.tile_bytes:.0%}",
-        fit.profile.verdict,
-        "<br>".join(html.escape(change.text) for change in fit.changes),
-    )
-
-
-# --- in plain text
-
-
-def _text_of(result: FitResult) -> str:
-    """Return a result in plain text, with the code."""
-    start = result.start
-    how = f"{start.share:.0%} of a tile on {start.ipus_text}, {start.samples_per_second:,.1f} samples/s"
-    head = f"{result.name} as it is: {start.verdict} ({how})."
-    return "\n\n".join(
-        (head, *_not_found(result), *_programs(result), *_loading(result), "\n".join(_remarks_of(result)))
-    )
-
-
-def _heading_of_cheapest(fastest: Fit, cheapest: Fit) -> str:
-    if cheapest.candidate.ipus < fastest.candidate.ipus:
-        return "The cheapest that fits, on the fewest IPUs"
-    if not cheapest.changes:
-        return "It fits as it is, on the same number of IPUs"
-    return "The cheapest that fits, on the same number of IPUs, but with fewer changes or less risky ones"
-
-
-def _not_found(result: FitResult) -> list[str]:
-    if result.found:
-        return []
-    asked = f" within the limits that you set ({result.limits})" if str(result.limits) else ""
-    return [f"Nothing fits for certain{asked}. {result.binds}".rstrip()]
-
-
-def _programs(result: FitResult) -> list[str]:
-    return [part for title, fit in result.programs for part in (f"{title}: {fit.text()}", *code_block(fit.code))]
-
-
-def _loading(result: FitResult) -> list[str]:
-    """Return what the host's loader does to the best program, and what other loaders would do."""
-    fit = result.fastest
-    if fit is None or not (result.loaders or fit.profile.limited_by == _HOST_LOADER):
-        return []
-    device = fit.profile.device_samples_per_second
-    speed = f"The program reaches {fit.samples_per_second:,.1f} samples/s; its IPUs alone would reach {device:,.1f}"
-    bottleneck = "The loader on the host is the bottleneck. " if fit.profile.limited_by == _HOST_LOADER else ""
-    head = f"{bottleneck}{speed}."
-    lines = [f"  - {each.change}: {each.samples_per_second:,.1f} samples/s, by {each.line}" for each in result.loaders]
-    return ["\n".join((f"{head} With another loader:" if lines else head, *lines))]
-
-
-def _remarks_of(result: FitResult) -> Iterator[str]:
-    """Yield what else there is to know: what was left out, and how far the figures are confirmed."""
-    fit = result.best
-    yield from map(str, result.notes)
-    if fit is not None and fit.changes:
-        yield "All figures are modelled, and the global batch is the same everywhere."
-        if fit.is_confirmed:
-            yield "Capturing the module again with these changes gave the same figures."
-        elif not fit.refused:
-            yield "These figures are derived from the captured program. Without its module it cannot be captured again."
-    for refusal in result.refusals:
-        yield f"The module could not be captured with all the changes of a program: {refusal}"
-    yield f"{counted(len(result.tried), 'program')} modelled."
+    def _remarks(self) -> Iterator[str]:
+        """Yield what else there is to know: what was left out, and how far the figures are confirmed."""
+        fit = self.best
+        yield from map(str, self.notes)
+        if fit is not None and fit.changes:
+            yield "All figures are modelled, and the global batch is the same everywhere."
+            if fit.is_confirmed:
+                yield "Capturing the module again with these changes gave the same figures."
+            elif not fit.refused:
+                yield (
+                    "These figures are derived from the captured program. Without its module it cannot be captured "
+                    "again."
+                )
+        for refusal in self.refusals:
+            yield f"The module could not be captured with all the changes of a program: {refusal}"
+        yield f"{counted(len(self.tried), 'program')} modelled."

@@ -7,18 +7,45 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from ipu_model.cores import CoreWatch
-from ipu_model.errors import Error
-from ipu_model.front_ends import LoaderFacts, facts_of_loader, kind_of
-from ipu_model.predict.host import HostWork, Loading
+from ipu_model.errors import Error, kind_of
 
-MEASURED_HERE = "measured here"
-"""How the source of such a `HostWork` begins."""
+if TYPE_CHECKING:
+    from ipu_model.predict.host import HostWork
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """How a data loader works: its worker processes, and whether another process loads ahead of the program.
+
+    `workers` is 0 if no processes share the loading. Up to `ready` batches may have been loaded before the program asks
+    for them.
+    """
+
+    loads_ahead: bool = False
+    workers: int = 0
+    ready: int = 1
+
+
+@singledispatch
+def facts_of_loader(loader: Any) -> LoaderFacts:
+    """Return how a loader works; a front end registers its own types, other iterables load when asked to."""
+    return LoaderFacts()
+
+
+@facts_of_loader.register
+def facts_of_torchs_loader(loader: DataLoader) -> LoaderFacts:  # type: ignore[type-arg]  # singledispatch needs a class
+    """Return how torch's own loader works: each of its workers keeps `prefetch_factor` batches ready."""
+    if not loader.num_workers:
+        return LoaderFacts()
+    return LoaderFacts(workers=loader.num_workers, ready=loader.num_workers * (loader.prefetch_factor or 1))
 
 
 def time_loader(
@@ -130,6 +157,9 @@ def _shapes(batch: object) -> Iterator[tuple[int, ...]]:
 
 def _host_work(arrivals: list[_Arrival], skipped: int, facts: LoaderFacts) -> HostWork:
     """Return the work of the batches after the first `skipped`, or of the last one if there are no more."""
+    # Imported here so that `import poptorch`, which only registers its loaders, does not load the performance model.
+    from ipu_model.predict.host import HostWork, Loading
+
     first = min(skipped, len(arrivals) - 2)
     counted = arrivals[first + 1 :]
     samples = sum(each.samples for each in counted)
@@ -143,7 +173,7 @@ def _host_work(arrivals: list[_Arrival], skipped: int, facts: LoaderFacts) -> Ho
         seconds_per_sample=seconds * workers_at_once,
         loading=Loading.ASYNC if facts.loads_ahead else Loading.SYNC,
         workers=facts.workers,
-        source=f"{MEASURED_HERE}: {of_batches}, {cores} core{'s' * (cores > 1)}",
+        source=f"measured here: {of_batches}, {cores} core{'s' * (cores > 1)}",
         cores_per_host=cores,
     )
 
@@ -163,7 +193,7 @@ def _random_numbers_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def _without_new_workers(loader: object) -> Iterator[None]:
     """End persistent worker processes of torch's loader that the measurement has started."""
-    if not isinstance(loader, torch.utils.data.DataLoader) or loader._iterator is not None:
+    if not isinstance(loader, DataLoader) or loader._iterator is not None:
         yield
         return
     try:

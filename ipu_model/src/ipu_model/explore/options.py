@@ -1,25 +1,28 @@
-"""The options that can change without capturing the program again: one table for what-ifs, sweeps and advice."""
+"""The options that can change without capturing the program again: one table for all of `explore`."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
-from ipu_model.explore.module_names import items_of, module_of
-from ipu_model.explore.split import split_before
+from ipu_model.explore import lines
+from ipu_model.explore.split import has_checkpoints, split_before, stage_modules, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.recomputation import recomputation_over
+from ipu_model.predict.recomputation import default_recomputation, recomputation_over
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
+Getter = Callable[[Program], Any]
+Setter = Callable[[Program, Any], Program]
 
 
 class Risk(IntEnum):
@@ -40,29 +43,40 @@ class Risk(IntEnum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option, and the texts that describe it.
+    """One option: how it is read and set, and the texts that describe it.
 
-    `set_to(program, value)` returns the program with the option at that value. `change(program, value)` describes the
-    change in a few words, and `line(program, value)` is the line that a PopTorch user writes for it. `explanation`
-    describes the effect to expect; `explanation_off` describes the effect of switching the option off, if it needs a
-    different text. `risk` is what the change may do to the results.
+    `now(program)` is its value, and `set_to(program, value)` returns the program with another one. `what` names the
+    option in the description of a change, in which `shown(value)` is a value; `described(program, value)` replaces that
+    description. `line(program, value)` is the line that a PopTorch user writes. `explanation` describes the effect to
+    expect, `explanation_off` that of switching the option off, and `risk` what the change may do to the results.
     """
 
     name: str
-    set_to: Callable[[Program, Any], Program]
-    change: Callable[[Program, Any], str]
+    what: str
+    now: Getter
+    set_to: Setter
     line: Callable[[Program, Any], str]
     explanation: str
     explanation_off: str = ""
     risk: Risk = Risk.NONE
+    shown: Callable[[Any], object] = str
+    described: Callable[[Program, Any], str] | None = None
+
+    def change(self, program: Program, value: Any) -> str:
+        """Describe the change of a program to a value in a few words."""
+        if self.described is not None:
+            return self.described(program, value)
+        return f"{self.what}: {self.shown(self.now(program))} -> {self.shown(value)}"
 
     def explained(self, value: object) -> str:
-        """Return the effect to expect of this value."""
+        """Return the effect to expect of a value."""
         return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
 
 
 def with_options(program: Program, **options: Any) -> Program:
     """Return the program with some options changed, by their names in `OPTIONS`.
+
+    For example, `with_options(program, gradient_accumulation=16, half_partials=True)`.
 
     Raises:
         Error: an unknown option, an invalid value, or a pipeline with too few micro-batches for its stages.
@@ -80,12 +94,12 @@ def option_named(name: object) -> Option:
     Raises:
         Error: there is none of that name.
     """
-    found = OPTIONS.get(str(name))
-    if found is None:
+    option = OPTIONS.get(str(name))
+    if option is None:
         near = difflib.get_close_matches(str(name), OPTIONS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise Error(f"There is no option {str(name)!r} to change.{hint} Options: {', '.join(OPTIONS)}.")
-    return found
+    return option
 
 
 def _check_pipeline(program: Program) -> None:
@@ -106,30 +120,27 @@ def _check_pipeline(program: Program) -> None:
         )
 
 
-# --- how options are set: those that change how many IPUs a program uses forget how many it has reserved
+# --- how options are read and set
 
 
-def _accumulation(program: Program, value: object) -> Program:
-    count = checked_count("accumulation", value)
-    return replace(program, batching=replace(program.batching, accumulation=count))
+def _field(path: str, read: Callable[[Any], Any] = bool, **also: object) -> tuple[Getter, Setter]:
+    """Return what reads and sets a field such as "batching.replicas"; `also` are fields of the program set with it."""
+
+    def set_to(program: Program, value: Any) -> Program:
+        changed: Program = _replaced(program, path.split("."), read(value))
+        return replace(changed, **also) if also else changed  # type: ignore[arg-type]  # names of fields
+
+    return attrgetter(path), set_to
 
 
-def _device_iterations(program: Program, value: object) -> Program:
-    count = checked_count("device_iterations", value)
-    return replace(program, batching=replace(program.batching, device_iterations=count))
+def _replaced(thing: Any, path: Sequence[str], value: object) -> Any:
+    name, *rest = path
+    return replace(thing, **{name: _replaced(getattr(thing, name), rest, value) if rest else value})
 
 
-def _replicas(program: Program, value: object) -> Program:
-    count = checked_count("replicas", value)
-    return replace(program, batching=replace(program.batching, replicas=count), reserved_ipus=None)
-
-
-def _processes(program: Program, value: object) -> Program:
-    return replace(program, processes=checked_count("processes", value), reserved_ipus=None)
-
-
-def _prefetch_depth(program: Program, value: object) -> Program:
-    return replace(program, prefetch_depth=checked_count("prefetch_depth", value))
+def _count(path: str, **also: object) -> tuple[Getter, Setter]:
+    name = path.rpartition(".")[2]
+    return _field(path, lambda value: checked_count(name, value), **also)
 
 
 def checked_count(name: str, value: object) -> int:
@@ -143,31 +154,21 @@ def checked_count(name: str, value: object) -> int:
     return value
 
 
+def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
+    def read(value: object) -> Chosen:
+        try:
+            return kind(value)
+        except ValueError:
+            raise Error(f"{name} must be one of {', '.join(repr(k.value) for k in kind)}, not {value!r}.") from None
+
+    return read
+
+
 def _execution(program: Program, value: object) -> Program:
     """Change the execution, and with it PopTorch's default for recomputation."""
-    execution = _choice("execution", Execution, value)
+    execution = _choice("execution", Execution)(value)
     recomputation = recomputation_over(program, execution, len(ipus_in_use(program.step)))
     return replace(program, execution=execution, recomputation=recomputation)
-
-
-def _recomputation(program: Program, value: object) -> Program:
-    return replace(program, recomputation=_choice("recomputation", Recomputation, value))
-
-
-def _output_mode(program: Program, value: object) -> Program:
-    return replace(program, returns=replace(program.returns, keep=_choice("output_mode", Keep, value)))
-
-
-def _choice(name: str, kind: type[Chosen], value: object) -> Chosen:
-    try:
-        return kind(value)
-    except ValueError:
-        raise Error(f"{name} must be one of {', '.join(repr(k.value) for k in kind)}, not {value!r}.") from None
-
-
-def _proportion(program: Program, value: object) -> Program:
-    proportions = _proportions(program, value)
-    return replace(program, settings=replace(program.settings, available_memory_proportion=proportions))
 
 
 def _proportions(program: Program, value: Any) -> dict[int, Any]:
@@ -186,8 +187,9 @@ def _ipu(program: Program, name: object) -> int:
     return int(number)
 
 
-def _split(program: Program, value: Any) -> Program:
-    return split_before(program, _names(value))
+def _set_proportions(program: Program, value: object) -> Program:
+    shares = _proportions(program, value)
+    return replace(program, settings=replace(program.settings, available_memory_proportion=shares))
 
 
 def _names(value: str | Iterable[str]) -> list[str]:
@@ -199,14 +201,6 @@ def _half_partials(program: Program, value: object) -> Program:
     return replace(program, settings=settings)
 
 
-def _half_precision(program: Program, value: object) -> Program:
-    return replace(program, step=in_half_precision(program.step)) if value else program
-
-
-def _eight_bit_inputs(program: Program, value: object) -> Program:
-    return replace(program, step=with_byte_inputs(program.step)) if value else program
-
-
 def _optimiser(program: Program, value: object) -> Program:
     if not program.training or not isinstance(value, OptimiserSpec):
         raise Error(
@@ -214,13 +208,6 @@ def _optimiser(program: Program, value: object) -> Program:
         )
     value.validate()
     return replace(program, optimiser=value, groups={})
-
-
-_OPTIMISER_CLASSES = {
-    "SGD1": "SGD", "SGD2": "SGD", "ADAM": "Adam", "ADAMW": "AdamW", "ADAMW_NO_BIAS": "AdamW", "RMSPROP": "RMSprop",
-    "RMSPROP_CENTERED": "RMSprop", "LAMB": "LAMB", "LAMB_NO_BIAS": "LAMB",
-}  # fmt: skip
-_WITH_FIRST_MOMENTS = frozenset({"Adam", "AdamW", "LAMB"})
 
 
 def has_half_state(program: Program) -> bool:
@@ -234,12 +221,11 @@ def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
 
     What RMSprop and Adam keep of squares stays as it is: the smallest of them would be zero in float16.
     """
-    moments = _OPTIMISER_CLASSES[spec.family] in _WITH_FIRST_MOMENTS
     return replace(
         spec,
         accum_dtype=kind,
         velocity_dtype=kind if spec.family == "SGD2" else spec.velocity_dtype,
-        first_dtype=kind if moments else spec.first_dtype,
+        first_dtype=kind if lines.has_first_moments(spec) else spec.first_dtype,
     )
 
 
@@ -249,69 +235,19 @@ def _half_state(program: Program, value: object) -> Program:
     return replace(program, optimiser=_with_state_type(program.optimiser, FLOAT16 if value else FLOAT32))
 
 
-def _half_state_line(program: Program, value: object) -> str:
-    spec = program.optimiser
-    return "" if spec is None else f"poptorch.optim.{optimiser_class(spec)}(..., {state_type_arguments(spec, value)})"
-
-
-def optimiser_class(spec: OptimiserSpec) -> str:
-    """Return the name of the class of `poptorch.optim`."""
-    return _OPTIMISER_CLASSES[spec.family]
-
-
-def state_type_arguments(spec: OptimiserSpec, half: object) -> str:
-    """Return the arguments of the optimiser for the types of accumulators, velocities and first moments."""
-    names = ["accum_type"]
-    if spec.family == "SGD2":
-        names.append("velocity_accum_type")
-    if _OPTIMISER_CLASSES[spec.family] in _WITH_FIRST_MOMENTS:
-        names.append("first_order_momentum_accum_type")
-    return ", ".join(f"{name}=torch.float{'16' if half else '32'}" for name in names)
-
-
-def _checkpoints(program: Program, value: Any) -> Program:
-    return replace(program, step=with_checkpoints(program.step, _names(value)))
-
-
-_OWN_CHECKPOINTS = "# These replace the model's own poptorch.recomputationCheckpoint calls: remove those."
-
-
-def _checkpoints_line(program: Program, value: Any) -> str:
-    names = _names(value)
-    numbered = all(name.rpartition(".")[2].isdecimal() for name in names)
-    blocks = items_of(names) if numbered else ", ".join(map(module_of, names))
-    return "\n".join((
-        *([_OWN_CHECKPOINTS] if has_checkpoints(program.step) else []),
-        "def keep(module, inputs, output):",
-        "    return poptorch.recomputationCheckpoint(output)",
-        "",
-        f"for block in [{blocks}]:",
-        "    block.register_forward_hook(keep)",
-    ))  # fmt: skip
-
-
 def _optimiser_off_chip(program: Program, value: object) -> Program:
     location = replace(program.locations.optimiser, on_chip=not value)
     return replace(program, locations=replace(program.locations, optimiser=location))
-
-
-def _optimiser_sharded(program: Program, value: object) -> Program:
-    location = replace(program.locations.optimiser, sharded=bool(value))
-    return replace(program, locations=replace(program.locations, optimiser=location))
-
-
-def _synthetic_data(program: Program, value: object) -> Program:
-    return replace(program, synthetic_data=bool(value))
-
-
-def _machine(program: Program, value: object) -> Program:
-    return on_machine(program, value if isinstance(value, System) else system_named(str(value)))
 
 
 def on_machine(program: Program, system: System) -> Program:
     """Return the program on another machine, whose chip its ops are then costed for."""
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
+
+
+def _machine(program: Program, value: object) -> Program:
+    return on_machine(program, value if isinstance(value, System) else system_named(str(value)))
 
 
 def in_half_precision(step: Step) -> Step:
@@ -338,103 +274,35 @@ def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False)
     return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trainable)
 
 
-def has_single_precision(program: Program) -> bool:
-    """Whether half precision would change anything: float32 weights, or float32 buffers in inference."""
-    return has_variables_of(program, FLOAT32, trainable=program.training)
+def is_in_half_precision(program: Program) -> bool:
+    """Whether half precision would change nothing: no float32 weights, nor float32 buffers in inference."""
+    return not has_variables_of(program, FLOAT32, trainable=program.training)
 
 
-# --- what they are called
+# --- how changes are described
 
 
-def _from_to(
-    what: str, now: Callable[[Program], object], shown: Callable[[Any], object] = str
-) -> Callable[[Program, Any], str]:
-    return lambda program, value: f"{what}: {shown(now(program))} -> {shown(value)}"
-
-
-def _yes_no(yes: str, no: str) -> Callable[[Any], str]:
-    return lambda value: yes if value else no
+def _switch(on: str, off: str) -> Callable[[Any], str]:
+    return lambda value: on if value else off
 
 
 def _proportion_change(program: Program, value: Any) -> str:
     shares = _proportions(program, value)
     if len(set(shares.values())) == 1 and len(shares) == len(program.step.ipus):
         return f"available memory proportion: {next(iter(shares.values()))} on every IPU"
-    named = ", ".join(f"{share} on IPU{ipu}" for ipu, share in shares.items())
-    return f"available memory proportion: {named}"
-
-
-_MOST_SPELT_OUT = 4
-"""Shares of more IPUs are written as a comprehension if they are equal."""
-
-
-def _proportion_line(program: Program, value: Any) -> str:
-    shares = _proportions(program, value)
-    several, ipus = len(shares) > _MOST_SPELT_OUT, list(shares)
-    if several and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
-        each = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
-        return f"opts.setAvailableMemoryProportion({{{each}}})"
-    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
-    return f"opts.setAvailableMemoryProportion({{{pairs}}})"
-
-
-def _shortened(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} modules)"
-
-
-def _quoted(value: str | Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in _names(value))
+    return f"available memory proportion: {', '.join(f'{share} on IPU{ipu}' for ipu, share in shares.items())}"
 
 
 def _split_change(_: Program, value: Any) -> str:
     names = _names(value)
-    return f"split over {len(names) + 1} IPUs at {_quoted(names)}" if names else "no split: all blocks on one IPU"
+    quoted = ", ".join(map(repr, names))
+    return f"split over {len(names) + 1} IPUs at {quoted}" if names else "no split: all blocks on one IPU"
 
 
-def _split_line(program: Program, value: Any) -> str:
+def _checkpoints_change(_: Program, value: Any) -> str:
     names = _names(value)
-    begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for ipu, name in enumerate(names, 1)]
-    removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not names else []
-    return "\n".join((*removed, *begins))
-
-
-def _execution_line(program: Program, value: Any) -> str:
-    if (execution := Execution(value)) is Execution.INTERLEAVED:
-        return "no PopTorch program can do this: it is a what-if"
-    return f"opts.setExecutionStrategy(poptorch.{execution.value.capitalize()}Execution())"
-
-
-_RECOMPUTATION_TYPES = {
-    Recomputation.NONE: "NoRecompute", Recomputation.STANDARD: "Standard", Recomputation.NORM_ONLY: "NormOnly",
-    Recomputation.PIPELINE: "Pipeline", Recomputation.ALL: "RecomputeAll",
-}  # fmt: skip
-"""The members of PopART's RecomputationType, in its order (options reference, section 9)."""
-
-
-def _recomputation_line(program: Program, value: Any) -> str:
-    mode = Recomputation(value)
-    number, name = list(_RECOMPUTATION_TYPES).index(mode), _RECOMPUTATION_TYPES[mode]
-    return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{name}'
-
-
-def _output_mode_line(program: Program, value: Any) -> str:
-    keep = Keep(value)
-    mode = {Keep.ALL: "All", Keep.FINAL: "Final", Keep.SUM: "Sum", Keep.EVERY_N: f"EveryN, {program.returns.period}"}
-    return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
-
-
-def _optimiser_location(set_to: Callable[[Program, Any], Program]) -> Callable[[Program, Any], str]:
-    """Return the line for the location of optimiser state, which sets off-chip storage and sharding together."""
-
-    def line(program: Program, value: Any) -> str:
-        where = set_to(program, value).locations.optimiser
-        on_chip = f".useOnChipStorage({where.on_chip})"
-        sharding = f".useReplicatedTensorSharding({where.sharded})"
-        is_sharding_set = where.sharded or program.locations.optimiser.sharded
-        settings = f"poptorch.TensorLocationSettings(){on_chip}{sharding if is_sharding_set else ''}"
-        return f"opts.TensorLocations.setOptimizerLocation({settings})"
-
-    return line
+    short = ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} modules)"
+    return f"recomputation checkpoints: outputs of {short}"
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -442,8 +310,8 @@ OPTIONS: Mapping[str, Option] = {
     for option in (
         Option(
             "gradient_accumulation",
-            _accumulation,
-            _from_to("gradient accumulation", lambda program: program.batching.accumulation),
+            "gradient accumulation",
+            *_count("batching.accumulation"),
             lambda _, value: f"opts.Training.gradientAccumulation({value})",
             "With more micro-batches per weight update, filling and draining the pipeline and updating the weights "
             "take a smaller share of the time. The global batch grows too, so you may have to change the learning "
@@ -452,15 +320,16 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "device_iterations",
-            _device_iterations,
-            _from_to("device iterations", lambda program: program.batching.device_iterations),
+            "device iterations",
+            *_count("batching.device_iterations"),
             lambda _, value: f"opts.deviceIterations({value})",
             "The same work needs fewer calls, so the host's overhead of a call is shared by more samples.",
         ),
+        # Options that change how many IPUs a program uses forget how many it has reserved.
         Option(
             "replicas",
-            _replicas,
-            _from_to("replicas", lambda program: program.batching.replicas),
+            "replicas",
+            *_count("batching.replicas", reserved_ipus=None),
             lambda _, value: f"opts.replicationFactor({value})",
             "Idle IPUs of the machine work on more samples of a larger global batch. The host must load data for all "
             "of them.",
@@ -468,8 +337,8 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "processes",
-            _processes,
-            _from_to("processes", lambda program: program.processes),
+            "processes",
+            *_count("processes", reserved_ipus=None),
             lambda program, value: (
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
@@ -478,143 +347,208 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "execution",
+            "execution",
+            attrgetter("execution"),
             _execution,
-            _from_to("execution", lambda program: program.execution.value, lambda value: Execution(value).value),
-            _execution_line,
+            lambda _, value: lines.execution_line(Execution(value)),
             "A pipeline keeps all IPUs busy; sharded execution runs them one after another and needs no stashes.",
             risk=Risk.SCHEDULE,
+            shown=lambda value: Execution(value).value,
         ),
         Option(
             "recomputation",
-            _recomputation,
-            _from_to("recomputation", lambda program: program.recomputation, lambda value: Recomputation(value).value),
-            _recomputation_line,
+            "recomputation",
+            *_field("recomputation", _choice("recomputation", Recomputation)),
+            lambda _, value: lines.recomputation_line(Recomputation(value)),
             "The backward pass computes activations again, which saves memory and costs time.",
             "Activations are kept instead of being computed again, which is faster if they fit.",
+            shown=lambda value: Recomputation(value).value,
         ),
         Option(
             "available_memory_proportion",
-            _proportion,
-            _proportion_change,
-            _proportion_line,
+            "available memory proportion",
+            attrgetter("settings.available_memory_proportion"),
+            _set_proportions,
+            lambda program, value: lines.proportion_line(_proportions(program, value)),
             "This is the share of a tile that one convolution or matrix product may use for temporary data. A smaller "
             "share saves memory, a larger one saves cycles.",
+            described=_proportion_change,
         ),
         Option(
             "split",
-            _split,
-            _split_change,
-            _split_line,
+            "split",
+            lambda program: tuple(stage_modules(program)),
+            lambda program, value: split_before(program, _names(value)),
+            lambda program, value: lines.split_lines(program, _names(value)),
             "A pipeline runs at the speed of its slowest stage. With blocks that begin at these modules, the modelled "
             "times of the stages are most even.",
             risk=Risk.SCHEDULE,
+            described=_split_change,
         ),
         Option(
             "half_partials",
+            "half partials",
+            attrgetter("settings.half_partials"),
             _half_partials,
-            _from_to("half partials", lambda program: program.settings.half_partials, _yes_no("float16", "float32")),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
             "Matrix products keep their partial sums in float16, which doubles their rate and reduces exchange, but "
             "causes more rounding.",
             risk=Risk.NUMERICS,
+            shown=_switch("float16", "float32"),
         ),
         Option(
             "half_precision",
-            _half_precision,
-            _from_to(
-                "half precision", lambda program: not has_single_precision(program), _yes_no("float16", "float32")
-            ),
+            "half precision",
+            is_in_half_precision,
+            lambda program, value: replace(program, step=in_half_precision(program.step)) if value else program,
             lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
             "Matrix units multiply float16 at twice the rate, and every tensor takes half the memory. Small gradients "
             "need loss scaling. The types of the optimiser state stay as they are.",
             risk=Risk.NUMERICS,
+            shown=_switch("float16", "float32"),
         ),
         Option(
             "eight_bit_inputs",
-            _eight_bit_inputs,
-            lambda *_: "8-bit inputs",
+            "8-bit inputs",
+            lambda program: all(not tensor.dtype.is_floating for tensor in program.step.inputs),
+            lambda program, value: replace(program, step=with_byte_inputs(program.step)) if value else program,
             lambda *_: "send uint8 images, cast and normalise them at the start of forward",
             "The host link carries only a half or a quarter of the bytes. The time that the host saves by not "
             "converting them is not included, so measure your loader both ways.",
             risk=Risk.NUMERICS,
+            described=lambda *_: "8-bit inputs",
         ),
         Option(
             "optimizer",
+            "optimiser",
+            attrgetter("optimiser"),
             _optimiser,
-            _from_to("optimiser", lambda program: program.optimiser, lambda spec: spec.family if spec else "none"),
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
             "The other optimiser has different state, and its weight updates take a different number of cycles.",
             risk=Risk.NUMERICS,
+            shown=lambda spec: spec.family if spec else "none",
         ),
         Option(
             "half_optimiser_state",
+            "types of accumulators and first moments",
+            has_half_state,
             _half_state,
-            _from_to("types of accumulators and first moments", has_half_state, _yes_no("float16", "float32")),
-            _half_state_line,
+            lambda program, value: lines.state_type_line(program.optimiser, value) if program.optimiser else "",
             "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
             "rounded more.",
             risk=Risk.NUMERICS,
+            shown=_switch("float16", "float32"),
         ),
         Option(
             "checkpoints",
-            _checkpoints,
-            lambda _, value: f"recomputation checkpoints: outputs of {_shortened(_names(value))}",
-            _checkpoints_line,
+            "recomputation checkpoints",
+            lambda program: has_checkpoints(program.step),
+            lambda program, value: replace(program, step=with_checkpoints(program.step, _names(value))),
+            lambda program, value: lines.checkpoint_lines(program, _names(value)),
             "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
             "again, so only one module's activations are live at a time.",
+            described=_checkpoints_change,
         ),
         Option(
             "optimiser_off_chip",
+            "optimiser state",
+            lambda program: not program.locations.optimiser.on_chip,
             _optimiser_off_chip,
-            _from_to(
-                "optimiser state",
-                lambda program: not program.locations.optimiser.on_chip,
-                _yes_no("off chip", "on chip"),
+            lambda program, value: lines.optimiser_location_line(
+                program, replace(program.locations.optimiser, on_chip=not value)
             ),
-            _optimiser_location(_optimiser_off_chip),
             "Optimiser state in streaming memory frees space on the tiles, but it has to be fetched for every weight "
             "update.",
+            shown=_switch("off chip", "on chip"),
         ),
         Option(
             "optimiser_sharded",
-            _optimiser_sharded,
-            _from_to(
-                "optimiser state in each replica",
-                lambda program: program.locations.optimiser.sharded,
-                _yes_no("its share", "all of it"),
+            "optimiser state in each replica",
+            *_field("locations.optimiser.sharded"),
+            lambda program, value: lines.optimiser_location_line(
+                program, replace(program.locations.optimiser, sharded=bool(value))
             ),
-            _optimiser_location(_optimiser_sharded),
             "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
             risk=Risk.SCHEDULE,
+            shown=_switch("its share", "all of it"),
         ),
         Option(
             "prefetch_depth",
-            _prefetch_depth,
-            _from_to("prefetch depth", lambda program: program.prefetch_depth),
+            "prefetch depth",
+            *_count("prefetch_depth"),
             lambda _, value: f'opts._Popart.set("defaultBufferingDepth", {value})',
             "The host prepares more micro-batches ahead.",
         ),
         Option(
             "synthetic_data",
-            _synthetic_data,
-            _from_to("synthetic data", lambda program: program.synthetic_data, _yes_no("on", "off")),
+            "synthetic data",
+            *_field("synthetic_data"),
             lambda _, value: f"opts.enableSyntheticData({bool(value)})",
             "No data is sent or fetched, so only the time of the IPUs remains.",
+            shown=_switch("on", "off"),
         ),
         Option(
             "output_mode",
-            _output_mode,
-            _from_to("output mode", lambda program: program.returns.keep, lambda value: Keep(value).value),
-            _output_mode_line,
+            "output mode",
+            *_field("returns.keep", _choice("output_mode", Keep)),
+            lambda program, value: lines.output_mode_line(program, Keep(value)),
             "Fetching fewer results takes less time on the host link.",
+            shown=lambda value: Keep(value).value,
         ),
         Option(
             "machine",
+            "machine",
+            attrgetter("system"),
             _machine,
-            _from_to("machine", lambda program: program.system, lambda value: getattr(value, "name", value)),
             lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
             "Other chips have different clocks and tile sizes, and larger systems have room for more replicas.",
+            shown=lambda value: getattr(value, "name", value),
         ),
     )
 }
 """All options by name, in the order in which messages list them."""
+
+
+# --- all lines of a changed program
+
+_ONE_LINE_EACH = (
+    "device_iterations", "gradient_accumulation", "replicas", "execution", "recomputation",
+    "available_memory_proportion", "half_partials", "optimiser_off_chip", "optimiser_sharded",
+)  # fmt: skip
+_LOSS_SCALING = "# Gradients are in float16: give the optimizer a loss_scaling, or the small ones become 0."
+_LEGEND = {"model": "your module", "opts": "its poptorch.Options", "optimizer": "its optimizer"}
+
+
+def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_batch: int | None) -> str:
+    """Return the changed lines of a program, in the order in which they run; "" if nothing changes.
+
+    `changed` are options of `OPTIONS` that turn `base` into `program`, and `micro_batch` is a new one. The first line
+    says where the code belongs and what the names in it stand for.
+    """
+    is_half = "half_precision" in changed
+    has_half_gradients = is_half or bool(changed.get("half_optimiser_state"))
+    is_unscaled = program.optimiser is not None and program.optimiser.loss_scaling == 1.0
+    is_optimiser_new = program.optimiser is not None and "half_optimiser_state" in changed
+    parts = [
+        ["model.half()  # and the floating-point inputs in float16"] * is_half
+        + [_LOSS_SCALING] * (has_half_gradients and is_unscaled),
+        [OPTIONS["split"].line(base, changed["split"])] if "split" in changed else [],
+        [OPTIONS["checkpoints"].line(base, changed["checkpoints"])] if changed.get("checkpoints") else [],
+        _option_lines(program, changed),
+        [lines.optimiser_lines(program.optimiser)] if program.optimiser and is_optimiser_new else [],
+        [] if micro_batch is None else [lines.micro_batch_line(micro_batch, base.samples_per_micro_batch)],
+        [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed),
+    ]
+    code = "\n\n".join("\n".join(part) for part in parts if part)
+    used = [f"{name} is {what}" for name, what in _LEGEND.items() if re.search(rf"^[^#]*\b{name}\b", code, re.M)]
+    wrapping = f"poptorch.{'training' if program.training else 'inference'}Model"
+    return f"# These lines come before {wrapping}: {', '.join(used)}.\n{code}" if used else code
+
+
+def _option_lines(program: Program, changed: Mapping[str, Any]) -> list[str]:
+    values = dict(changed)
+    ipus = len(ipus_in_use(program.step))
+    default = default_recomputation(program.execution, ipus, training=program.training)
+    if program.training and program.recomputation is not default:
+        values["recomputation"] = program.recomputation
+    return list(dict.fromkeys(OPTIONS[name].line(program, values[name]) for name in _ONE_LINE_EACH if name in values))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import Error
-from ipu_model.explore.candidates import Candidate, Limits
-from ipu_model.explore.search_bar import SearchBar
-from ipu_model.explore.settings import Programs, Setting
-from ipu_model.explore.split import Balance
+from ipu_model.explore.fit_result import Candidate, Limits
+from ipu_model.explore.settings import Programs, Setting, Share, Split
+from ipu_model.explore.split import Balance, repeated_blocks
 from ipu_model.predict import memory_of_program, samples_per_second
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Execution, Recomputation
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 MOST_IPUS = 64
 """The most IPUs of one process."""
@@ -21,8 +23,12 @@ NEGLIGIBLE_GAIN = 0.01
 """The fastest program goes without changes, replicas and IPUs that bring less than this share of its speed."""
 HOPELESS = 1.25
 """If the leanest setting of one split needs this share of a tile, other splits and ways to recompute are left out."""
-
-PROPORTIONS = (None, 0.2, 0.1)
+PROPORTIONS = (None, Share(0.2), Share(0.1))
+RISKIEST_FIRST = (
+    "half_precision", "half_optimiser_state", "half_partials", "replicas", "micro_batch", "split", "optimiser_sharded",
+    "optimiser_off_chip", "checkpoints", "recomputation", "available_memory_proportion",
+)  # fmt: skip
+"""What a search sets back to the program's own value, one after the other."""
 
 
 class Search:
@@ -34,7 +40,7 @@ class Search:
     of their best speed, and stops at the first group that cannot beat what was found.
     """
 
-    def __init__(self, programs: Programs, host: HostWork, limits: Limits, bar: SearchBar) -> None:
+    def __init__(self, programs: Programs, host: HostWork, limits: Limits, bar: tqdm[Any]) -> None:
         self.programs, self.host, self.limits, self.bar = programs, host, limits, bar
         self.tried: dict[Setting, Candidate] = {}
         self.most = 0
@@ -53,9 +59,9 @@ class Search:
         for most in self._limits_to_try():
             self.most = most
             lean = {count: self._leanest(count) for count in self._counts(most)}
-            fitting = {count: each for count, each in lean.items() if each is not None and each.fits}
+            fitting = {count: candidate for count, candidate in lean.items() if candidate and candidate.fits}
             if fitting:
-                self._cheapest(fitting)
+                self._cheapest(fitting[min(fitting)].setting)
                 if wants_fastest:
                     self._fastest(fitting, most)
                 return
@@ -64,31 +70,28 @@ class Search:
 
     def fitting(self) -> list[Candidate]:
         """Return what was modelled, is allowed and fits for certain."""
-        return [each for each in self.tried.values() if each.fits and self.is_allowed(each)]
+        return [candidate for candidate in self.tried.values() if candidate.fits and self.is_allowed(candidate)]
 
     def is_allowed(self, candidate: Candidate) -> bool:
         """Whether a candidate has no more IPUs than were asked for, which the program itself may have."""
         most = self.most_ipus()
-        return most is None or candidate.setting.all_ipus <= most
+        return most is None or candidate.setting.ipus <= most
 
     def candidate(self, setting: Setting) -> Candidate:
         """Model a setting, or say why it is refused."""
-        known = self.tried.get(setting)
-        if known is not None:
-            return known
-        self.bar.modelling(setting)
-        processes = self.programs.base.processes
-        try:
-            program = self.programs.of(setting)
-            memory = memory_of_program(program)
-            speed = self.speed(setting)
-        except (Error, AssertionError) as problem:
-            found = Candidate(setting, refused=message_of(problem), processes=processes)
-        else:
-            share = memory.max_tile_bytes / memory.tile_bytes
-            found = Candidate(setting, memory.verdict, share, speed, processes=processes)
-        self.tried[setting] = found
-        return found
+        if setting not in self.tried:
+            self.bar.update()
+            self.bar.set_postfix_str(str(setting))
+            processes = self.programs.base.processes
+            try:
+                memory = memory_of_program(self.programs.of(setting))
+                speed = self.speed(setting)
+            except (Error, AssertionError) as problem:
+                self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
+            else:
+                share = memory.max_tile_bytes / memory.tile_bytes
+                self.tried[setting] = Candidate(setting, memory.verdict, share, speed, processes=processes)
+        return self.tried[setting]
 
     def speed(self, setting: Setting) -> float:
         """Return the samples a second of a setting; 0 if it is refused."""
@@ -101,110 +104,119 @@ class Search:
 
     # --- the settings to try
 
+    def most_ipus(self) -> int | None:
+        """Return the most IPUs that one process may use if the search was given a limit."""
+        return None if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
+
     def _limits_to_try(self) -> Iterator[int]:
         """Yield the most IPUs to use: those asked for, or those of the machine, and more as long as nothing fits."""
         if (asked := self.most_ipus()) is not None:
             yield asked
             return
-        most = max(self.programs.base.system.ipus // self.programs.base.processes, self.programs.start.all_ipus)
+        base = self.programs.base
+        most = max(base.system.ipus // base.processes, self.programs.start.ipus)
         yield most
-        while not self._is_machine_fixed() and (most := most * 2) <= MOST_IPUS:
+        is_machine_fixed = self.limits.machine or "machine" in self.limits.keep
+        while not is_machine_fixed and (most := most * 2) <= MOST_IPUS:
             yield most
 
-    def most_ipus(self) -> int | None:
-        """Return the most IPUs that one process may use if the search was given a limit."""
-        return None if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
-
-    def _is_machine_fixed(self) -> bool:
-        return bool(self.limits.machine) or "machine" in self.limits.keep
-
-    def _counts(self, most: int) -> tuple[int, ...]:
+    def _counts(self, most: int) -> list[int]:
         """Return the numbers of IPUs of a replica that a search tries: powers of two, and the program's own."""
-        start = self.programs.start
-        if "split" in self.limits.keep:
-            return (start.ipus,) if start.ipus <= most else ()
-        powers = {1 << bit for bit in range(most.bit_length())}
-        return tuple(sorted(count for count in powers | {start.ipus} if count <= most))
+        own = self.programs.start.ipus_per_replica
+        powers = set() if "split" in self.limits.keep else {1 << bit for bit in range(most.bit_length())}
+        return sorted(count for count in powers | {own} if count <= most)
 
     def _halves(self) -> tuple[bool, ...]:
-        start = self.programs.start
-        return (start.half,) if start.half or "precision" in self.limits.keep else (False, True)
+        own = self.programs.start["half_precision"]
+        return (own,) if own or "precision" in self.limits.keep else (False, True)
 
-    def _may_halve_state(self) -> bool:
-        """Whether the types of the optimiser's state may change, which are a part of the precision, too."""
-        return self.programs.base.training and not {"optimiser", "precision"} & self.limits.keep
+    def _splits(self, count: int) -> list[Split]:
+        """Return the ways to split over so many IPUs, that of the program first."""
+        own = self.programs.start.ipus_per_replica
+        splits = [Split(count)] if count == own else []
+        if "split" in self.limits.keep or count == own == 1:
+            return splits
+        return [*splits, *(Split(count, balance) for balance in (Balance if count > 1 else [Balance.TIME]))]
 
-    def _balances(self, count: int) -> tuple[Balance | None, ...]:
-        start = self.programs.start
-        own: tuple[Balance | None, ...] = (None,) if count == start.ipus else ()
-        if "split" in self.limits.keep or count == start.ipus == 1:
-            return own
-        return (*own, Balance.TIME, Balance.MEMORY) if count > 1 else (Balance.TIME,)
+    def _with_splits(self, setting: Setting) -> list[Setting]:
+        return [setting | {"split": split} for split in self._splits(setting.ipus_per_replica)]
 
-    def _micro_batches(self, replicas: int) -> tuple[int, ...]:
+    def _micro_batches(self, replicas: int) -> list[int]:
         """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2.
 
         Without the module, only the program's own can be modelled. No micro-batch may divide the global batch
         among so many replicas; then there is none to try.
         """
-        own = self.programs.start.micro_batch
-        found = {own}
+        own = self.programs.start["micro_batch"]
+        rows = {own}
         if self.programs.source.again is not None and "micro-batch" not in self.limits.keep:
-            found |= {own * 2, *(own // 2**power for power in range(1, 7))}
-        return tuple(sorted(each for each in found if each and self.programs.rows % (each * replicas) == 0))
+            rows |= {own * 2, *(own // 2**power for power in range(1, 7))}
+        return sorted(count for count in rows if count and self.programs.rows % (count * replicas) == 0)
 
-    def _smallest(self, replicas: int, half: bool) -> tuple[int, ...]:
-        """Return the smallest micro-batch that the module takes, or the smallest of all if it takes none."""
-        rows = self._micro_batches(replicas)
-        taken = (each for each in rows if self.programs.can_be_captured(each, half))
-        return (*islice(taken, 1),) or rows[:1]
-
-    def _up_to_largest(self, replicas: int, half: bool) -> tuple[int, ...]:
-        """Return the micro-batches to try, up to the largest that the module takes."""
-        rows = self._micro_batches(replicas)
-        while rows and not self.programs.can_be_captured(rows[-1], half):
-            rows = rows[:-1]
-        return rows
-
-    def recomputations(self, count: int, replicas: int, rows: int) -> tuple[tuple[Recomputation, bool], ...]:
+    def recomputations(self, count: int, replicas: int, rows: int) -> list[tuple[Recomputation, bool]]:
         """Return the ways to recompute, the fastest first, each with whether blocks are checkpoints."""
-        start = self.programs.start
-        if not self.programs.base.training:
-            return ((start.recomputation, False),)
-        piped = count > 1 and self.programs.execution(Setting(count, replicas, rows)) is not Execution.SHARDED
-        own = start.recomputation if piped or start.recomputation is not Recomputation.PIPELINE else Recomputation.NONE
+        own, base = self.programs.start["recomputation"], self.programs.base
+        if not base.training:
+            return [(own, False)]
+        piped = count > 1 and self.programs.execution(count, replicas, rows) is not Execution.SHARDED
         plain = Recomputation.PIPELINE if piped else Recomputation.STANDARD
-        found = [(Recomputation.NONE, False), (own, False), (plain, False)]
-        if self.programs.has_blocks():
-            found += [(Recomputation.PIPELINE, True)] if piped else []
-            found.append((Recomputation.ALL, True))
-        return tuple(dict.fromkeys(found))
+        if own is Recomputation.PIPELINE and not piped:
+            own = Recomputation.NONE
+        ways = [(Recomputation.NONE, False), (own, False), (plain, False)]
+        if repeated_blocks(base.step):
+            ways += [(Recomputation.PIPELINE, True)] if piped else []
+            ways.append((Recomputation.ALL, True))
+        return list(dict.fromkeys(ways))
 
-    def _can_shard(self, replicas: int) -> bool:
-        return replicas * self.programs.base.processes > 1
-
-    def _replicas(self, count: int, most: int) -> tuple[int, ...]:
-        start = self.programs.start
-        if "replicas" in self.limits.keep:
-            return (start.replicas,) if count * start.replicas <= most else ()
+    def _replicas(self, count: int, most: int) -> list[int]:
+        own = self.programs.start["replicas"]
         fills = 1 << (max(1, most // count).bit_length() - 1)
-        return tuple(dict.fromkeys(each for each in (fills, start.replicas, 1) if count * each <= most))
+        numbers = (own,) if "replicas" in self.limits.keep else (fills, own, 1)
+        return [number for number in dict.fromkeys(numbers) if count * number <= most]
 
-    def _fewest_replicas(self) -> int:
-        return self.programs.start.replicas if "replicas" in self.limits.keep else 1
+    def _group(
+        self, count: int, replicas: int, micro_batch: int, half: bool, recomputation: Recomputation, checkpoints: bool
+    ) -> Setting:
+        """Return the fastest setting of a group: a micro-batch and a way to recompute on so many IPUs."""
+        start, keep, trains = self.programs.start, self.limits.keep, self.programs.base.training
+        may_halve_state = trains and not {"optimiser", "precision"} & keep
+        return start | {
+            "split": self._splits(count)[0],
+            "replicas": replicas,
+            "micro_batch": micro_batch,
+            "half_precision": half,
+            "half_partials": start["half_partials"] or (half and "precision" not in keep),
+            "half_optimiser_state": start["half_optimiser_state"] or may_halve_state,
+            "optimiser_off_chip": False,
+            "optimiser_sharded": False,
+            "recomputation": recomputation,
+            "checkpoints": checkpoints,
+        }
+
+    def _lean(self, setting: Setting) -> Setting:
+        """Return a setting with everything that saves memory and depends on nothing else."""
+        start, base = self.programs.start, self.programs.base
+        streams = base.training and base.system.streaming_bytes_per_second > 0 and base.optimiser is not None
+        can_shard = setting["replicas"] * base.processes > 1
+        return setting | {
+            "optimiser_off_chip": start["optimiser_off_chip"] or streams,
+            "optimiser_sharded": start["optimiser_sharded"] or (streams and can_shard),
+            "available_memory_proportion": PROPORTIONS[-1],
+        }
 
     # --- the leanest and the cheapest
 
     def _leanest(self, count: int) -> Candidate | None:
         """Return the leanest setting on so many IPUs; with other types only if the program's own do not fit."""
-        replicas = self._fewest_replicas()
+        replicas = self.programs.start["replicas"] if "replicas" in self.limits.keep else 1
         best: Candidate | None = None
         for half in self._halves():
-            for micro_batch in self._smallest(replicas, half):
+            rows = self._micro_batches(replicas)
+            # The smallest micro-batch that the module takes, or the smallest of all if it takes none.
+            taken = (size for size in rows if self.programs.can_be_captured(size, half))
+            for micro_batch in (*islice(taken, 1),) or rows[:1]:
                 for candidate in self._lean_candidates(count, replicas, micro_batch, half):
-                    if candidate.refused:
-                        continue
-                    if best is None or candidate.share < best.share:
+                    if not candidate.refused and (best is None or candidate.share < best.share):
                         best = candidate
             if best is not None and best.fits:
                 return best
@@ -213,86 +225,60 @@ class Search:
     def _lean_candidates(self, count: int, replicas: int, micro_batch: int, half: bool) -> Iterator[Candidate]:
         """Yield what may be the leanest settings, until one fits."""
         for recomputation, checkpoints in reversed(self.recomputations(count, replicas, micro_batch)):
-            setting = Setting(
-                count, replicas, micro_batch, None, half, recomputation=recomputation, checkpoints=checkpoints
-            )
-            found = self._leanest_split(self._lean(setting))
-            yield found
-            if found.fits:
+            group = self._group(count, replicas, micro_batch, half, recomputation, checkpoints)
+            candidate = self._leanest_split(self._lean(group))
+            yield candidate
+            if candidate.fits:
                 return
 
     def _leanest_split(self, setting: Setting) -> Candidate:
         """Return a setting with the split that needs the least memory, of those that are worth modelling."""
         best: Candidate | None = None
-        for balance in reversed(self._balances(setting.ipus)):
-            found = self.candidate(replace(setting, balance=balance))
-            best = found if best is None or found.share < best.share else best
-            if best.fits or (not found.refused and found.share > HOPELESS):
+        for split in reversed(self._with_splits(setting)):
+            candidate = self.candidate(split)
+            best = candidate if best is None or candidate.share < best.share else best
+            if best.fits or (not candidate.refused and candidate.share > HOPELESS):
                 break
         assert best is not None
         return best
 
-    def _lean(self, setting: Setting) -> Setting:
-        """Return a setting with everything that saves memory and depends on nothing else."""
-        start, keep, trains = self.programs.start, self.limits.keep, self.programs.base.training
-        base = self.programs.base
-        streams = trains and base.system.streaming_bytes_per_second > 0 and base.optimiser is not None
-        return replace(
-            setting,
-            half_partials=start.half_partials or (setting.half and "precision" not in keep),
-            half_state=start.half_state or self._may_halve_state(),
-            off_chip=start.off_chip or streams,
-            sharded=start.sharded or (streams and self._can_shard(setting.replicas)),
-            proportion=PROPORTIONS[-1],
-        )
-
-    def _cheapest(self, fitting: Mapping[int, Candidate]) -> None:
+    def _cheapest(self, now: Setting) -> None:
         """Model what is cheapest on the fewest IPUs: from the leanest back to the program, while it still fits."""
-        now = fitting[min(fitting)].setting
-        for settings in self._ways_back():
-            for setting in settings(now):
+        for name in RISKIEST_FIRST:
+            for setting in self._ways_back(now, name):
                 if setting == now:
                     break
                 if self.candidate(setting).fits:
                     now = setting
                     break
 
-    def _ways_back(self) -> tuple[Callable[[Setting], Iterable[Setting]], ...]:
-        """Return what sets back one change of a setting after the other, the riskiest first.
-
-        Each way yields the settings to try, that with the program's own value first.
-        """
-        start = self.programs.start
-        return (
-            lambda now: [replace(now, half=start.half)],
-            lambda now: [replace(now, half_state=start.half_state)],
-            lambda now: [replace(now, half_partials=start.half_partials)],
-            lambda now: [self._grown(now)],
-            lambda now: [replace(now, balance=balance) for balance in self._balances(now.ipus)],
-            lambda now: [replace(now, sharded=start.sharded)],
-            lambda now: [replace(now, off_chip=start.off_chip)],
-            lambda now: [replace(now, checkpoints=False)],
-            lambda now: [replace(now, recomputation=mode) for mode in self._modes(now)],
-            lambda now: [replace(now, proportion=share) for share in PROPORTIONS],
-        )
+    def _ways_back(self, now: Setting, name: str) -> Iterator[Setting]:
+        """Yield the settings to try that set one option back, that with the program's own value first."""
+        if name == "micro_batch":
+            yield self._grown(now)
+        elif name == "split":
+            yield from self._with_splits(now)
+        elif name == "recomputation":
+            ways = self.recomputations(now.ipus_per_replica, now["replicas"], now["micro_batch"])
+            yield from (now | {name: mode} for mode, checkpoints in ways if checkpoints == now["checkpoints"])
+        elif name == "available_memory_proportion":
+            yield from (now | {name: share} for share in PROPORTIONS)
+        elif name != "replicas":  # a lean setting has the fewest
+            yield now | {name: self.programs.start[name]}
 
     def _grown(self, now: Setting) -> Setting:
         """Return a setting with the largest micro-batch that fits, up to the program's own."""
-        for rows in self._micro_batches(now.replicas):
-            if now.micro_batch < rows <= self.programs.start.micro_batch:
-                larger = replace(now, micro_batch=rows)
+        for rows in self._micro_batches(now["replicas"]):
+            if now["micro_batch"] < rows <= self.programs.start["micro_batch"]:
+                larger = now | {"micro_batch": rows}
                 if not self.candidate(larger).fits:
                     break
                 now = larger
         return now
 
-    def _modes(self, now: Setting) -> list[Recomputation]:
-        known = self.recomputations(now.ipus, now.replicas, now.micro_batch)
-        return [mode for mode, checkpoints in known if checkpoints == now.checkpoints]
-
     # --- the fastest
 
-    def _fastest(self, fitting: Mapping[int, Candidate], most: int) -> None:
+    def _fastest(self, counts: Iterable[int], most: int) -> None:
         """Model groups of settings by their best speed, until no group can be faster than what fits.
 
         A group on fewer IPUs need only be next to as fast. Groups that differ in their micro-batch only wait in one
@@ -300,24 +286,33 @@ class Search:
         captured.
         """
         rows: dict[Setting, list[Setting]] = {}
-        for count in fitting:
+        for count in counts:
             for group in self._groups(count, most):
-                rows.setdefault(replace(group, micro_batch=0), []).append(group)
+                rows.setdefault(group | {"micro_batch": 0}, []).append(group)
         waiting = list(rows.values())
         while waiting:
             row = max(waiting, key=lambda groups: self.speed(groups[-1]))
-            speed, best = self.speed(row[-1]), max((each.samples_per_second for each in self.fitting()), default=0.0)
+            speed, best = self.speed(row[-1]), max((one.samples_per_second for one in self.fitting()), default=0.0)
             as_good = best * (1 - NEGLIGIBLE_GAIN)
             if speed <= as_good:
                 return
             group = row.pop()
-            fewest = min(
-                (each.setting.all_ipus for each in self.fitting() if each.samples_per_second >= as_good), default=0
-            )
-            wanted = as_good if group.all_ipus < fewest else best
+            fewest = min((one.setting.ipus for one in self.fitting() if one.samples_per_second >= as_good), default=0)
+            wanted = as_good if group.ipus < fewest else best
             if speed > wanted and not self._is_hopeless(group):
                 self._fastest_of(group, wanted)
             waiting = [groups for groups in waiting if groups]
+
+    def _groups(self, count: int, most: int) -> Iterator[Setting]:
+        """Yield the groups on so many IPUs, with micro-batches up to the largest that the module takes."""
+        half = self._halves()[-1]
+        for replicas in self._replicas(count, most):
+            rows = self._micro_batches(replicas)
+            while rows and not self.programs.can_be_captured(rows[-1], half):
+                rows = rows[:-1]
+            for micro_batch in rows:
+                for way in self.recomputations(count, replicas, micro_batch):
+                    yield self._group(count, replicas, micro_batch, half, *way)
 
     def _is_hopeless(self, group: Setting) -> bool:
         """Whether what was modelled shows that a group cannot fit.
@@ -325,69 +320,36 @@ class Search:
         Memory grows at most in proportion to the micro-batch, so that half of it needs at least half the memory. Where
         checkpoints of a pipeline are far too large, so are those with the last stage recomputed, too.
         """
-        for name in (group.recomputation, Recomputation.PIPELINE if group.checkpoints else group.recomputation):
-            for rows in self._micro_batches(group.replicas):
-                lean = self._lean(replace(group, micro_batch=rows, recomputation=name))
-                known = [self.tried[each] for each in self._splits_of(lean) if each in self.tried]
-                if not known or any(each.refused for each in known):
+        own, wanted = group["recomputation"], group["micro_batch"]
+        for mode in (own, Recomputation.PIPELINE if group["checkpoints"] else own):
+            for rows in self._micro_batches(group["replicas"]):
+                lean = self._lean(group | {"micro_batch": rows, "recomputation": mode})
+                known = [self.tried[setting] for setting in self._with_splits(lean) if setting in self.tried]
+                if not known or any(candidate.refused for candidate in known):
                     continue
-                least = min(each.share for each in known)
-                if rows >= group.micro_batch and least * group.micro_batch / rows > HOPELESS:
+                least = min(candidate.share for candidate in known)
+                if rows >= wanted and least * wanted / rows > HOPELESS:
                     return True
-                if rows <= group.micro_batch and name is group.recomputation and least > HOPELESS:
+                if rows <= wanted and mode is own and least > HOPELESS:
                     return True
         return False
 
-    def _splits_of(self, setting: Setting) -> Iterator[Setting]:
-        return (replace(setting, balance=balance) for balance in self._balances(setting.ipus))
-
-    def _groups(self, count: int, most: int) -> Iterator[Setting]:
-        """Yield the fastest setting of each group: a micro-batch and a way to recompute on so many IPUs."""
-        keep = self.limits.keep
-        half = self._halves()[-1]
-        for replicas in self._replicas(count, most):
-            for micro_batch in self._up_to_largest(replicas, half):
-                for recomputation, checkpoints in self.recomputations(count, replicas, micro_batch):
-                    yield Setting(
-                        count,
-                        replicas,
-                        micro_batch,
-                        self._balances(count)[0],
-                        half,
-                        half_partials=self.programs.start.half_partials or (half and "precision" not in keep),
-                        half_state=self.programs.start.half_state or self._may_halve_state(),
-                        off_chip=False,
-                        sharded=False,
-                        recomputation=recomputation,
-                        checkpoints=checkpoints,
-                    )
-
     def _fastest_of(self, group: Setting, wanted: float) -> None:
         """Model a group from its fastest setting on, until one fits or the others are no faster than is wanted."""
-        if not self._leanest_split(self._lean(group)).fits:
+        lean = self._lean(group)
+        if not self._leanest_split(lean).fits:
             return
-        places = [place for place in self._places(group) if self._can_fit(group, place)]
-        members = [each for place in places for each in self._at(group, place)]
+        # Optimiser state can be off the chip or not, shared out over replicas or not.
+        off_chip, sharded = lean["optimiser_off_chip"], lean["optimiser_sharded"]
+        members: list[Setting] = []
+        for place in dict.fromkeys(((False, False), (off_chip, False), (off_chip, sharded))):
+            of_state = dict(zip(("optimiser_off_chip", "optimiser_sharded"), place))
+            if self._leanest_split(lean | of_state).fits:
+                for setting in self._with_splits(group | of_state):
+                    members += (setting | {"available_memory_proportion": share} for share in PROPORTIONS)
         for setting in sorted(members, key=self.speed, reverse=True):
             if self.speed(setting) <= wanted or self.candidate(setting).fits:
                 return
-
-    def _places(self, group: Setting) -> tuple[tuple[bool, bool], ...]:
-        """Return where optimiser state can be: off the chip or not, shared out over replicas or not."""
-        lean = self._lean(group)
-        return tuple(dict.fromkeys(((False, False), (lean.off_chip, False), (lean.off_chip, lean.sharded))))
-
-    def _can_fit(self, group: Setting, place: tuple[bool, bool]) -> bool:
-        """Whether the leanest setting with optimiser state in that place fits."""
-        off_chip, sharded = place
-        lean = replace(self._lean(group), off_chip=off_chip, sharded=sharded)
-        return self._leanest_split(lean).fits
-
-    def _at(self, group: Setting, place: tuple[bool, bool]) -> Iterator[Setting]:
-        off_chip, sharded = place
-        for balance in self._balances(group.ipus):
-            for proportion in PROPORTIONS:
-                yield replace(group, balance=balance, off_chip=off_chip, sharded=sharded, proportion=proportion)
 
 
 def message_of(problem: Error | AssertionError) -> str:

@@ -1,77 +1,109 @@
-"""One point of a search: the settings of a program that fits or not, and the program that they make."""
+"""The points of a search: what the options of a program are set to, and the programs that this makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipu_model.errors import Error
-from ipu_model.explore.blocks import repeated_blocks
-from ipu_model.explore.changed_lines import micro_batch_line
-from ipu_model.explore.options import (
-    Risk,
-    has_half_state,
-    has_single_precision,
-    on_machine,
-    option_named,
-    with_options,
-)
-from ipu_model.explore.program_source import Source
-from ipu_model.explore.split import Balance, even_starts, stage_modules
+from ipu_model.explore.lines import micro_batch_line
+from ipu_model.explore.options import OPTIONS, Risk, on_machine, with_options
+from ipu_model.explore.split import Balance, even_starts, repeated_blocks, split_before, stage_modules
+from ipu_model.explore.what_if import Source
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict.hardware import System, system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.report.quantities import counted
 from ipu_model.step import Phase, fewest_micro_batches
 
+_SEARCHED = (
+    "half_precision", "replicas", "recomputation", "half_partials", "half_optimiser_state", "optimiser_off_chip",
+    "optimiser_sharded",
+)  # fmt: skip
+"""The options of a setting whose values are those of the program."""
+_CHANGED = (
+    "half_precision", "split", "execution", "gradient_accumulation", "device_iterations", "replicas", "recomputation",
+    "half_partials", "half_optimiser_state", "optimiser_off_chip", "optimiser_sharded", "machine",
+)  # fmt: skip
+"""The options that a setting changes, in the order in which they are listed."""
+_AT_EQUAL_BATCH = ("gradient_accumulation", "device_iterations", "replicas")
+"""Options that change together, so that the global batch stays the same."""
 _NORMS_OVER_BATCH = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The settings that a search changes.
-
-    `ipus` are those of one replica; `balance` says by what the stages are even (`None`: split as the program is).
-    `proportion` is the available memory proportion of every IPU except those in `own_proportion` (`None`: as the
-    program has it). `checkpoints` says whether the outputs of repeated blocks are kept, and `machine` names another
-    machine (`None`: one of the same chip with room).
-    """
+class Split(NamedTuple):
+    """The IPUs of a replica, and by what their stages are even (`None`: split as the program is)."""
 
     ipus: int
-    replicas: int
-    micro_batch: int
     balance: Balance | None = None
-    half: bool = False
-    half_partials: bool = False
-    half_state: bool = False
-    off_chip: bool = False
-    sharded: bool = False
-    recomputation: Recomputation = Recomputation.NONE
-    checkpoints: bool = False
-    proportion: float | None = None
-    own_proportion: frozenset[int] = frozenset()
-    machine: str | None = None
+
+
+class Share(NamedTuple):
+    """An available memory proportion of every IPU, except of those that keep the program's own."""
+
+    proportion: float
+    own: frozenset[int] = frozenset()
+
+
+class Setting(Mapping[str, Any]):
+    """What a search sets the options of a program to, by their names in `OPTIONS`; settings are never changed.
+
+    Some values say how to choose: "split" is a `Split`, "checkpoints" whether the outputs of repeated blocks are kept,
+    "available_memory_proportion" a `Share` (`None`: as the program has it), and "machine" a name (`None`: one of the
+    same chip with room). "micro_batch" is the one name that is no option, because it needs another capture. What
+    follows from these values, such as the gradient accumulation, is left out. `setting | {"replicas": 2}` is another
+    setting.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+        self._hash = hash(frozenset(self._values.items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __or__(self, values: Mapping[str, Any]) -> Setting:
+        return Setting({**self._values, **values})
 
     @property
-    def all_ipus(self) -> int:
-        """The IPUs of all replicas of one process."""
-        return self.ipus * self.replicas
+    def ipus(self) -> int:
+        """The IPUs of all replicas of a process."""
+        return self.ipus_per_replica * int(self["replicas"])
+
+    @property
+    def ipus_per_replica(self) -> int:
+        """The IPUs of one replica."""
+        split: Split = self["split"]
+        return split.ipus
+
+    @property
+    def state(self) -> list[str]:
+        """Words for the types and the place of optimiser state, if they are not those of a plain program."""
+        words = {"half_optimiser_state": "float16", "optimiser_off_chip": "off chip", "optimiser_sharded": "sharded"}
+        return [word for name, word in words.items() if self[name]]
 
     def __str__(self) -> str:
-        shares = [] if self.proportion is None else [f"memory proportion {self.proportion:g}"]
-        state = [word for word, on in (("float16", self.half_state), ("off chip", self.off_chip),
-                                       ("sharded", self.sharded)) if on]  # fmt: skip
+        share = self["available_memory_proportion"]
         parts = [
-            f"{counted(self.ipus, 'IPU')} x {counted(self.replicas, 'replica')}",
-            f"micro-batch {self.micro_batch}",
-            *(["float16"] if self.half else []),
-            f"recomputation {self.recomputation.value}{' from checkpoints' if self.checkpoints else ''}",
-            *([f"state {' '.join(state)}"] if state else []),
-            *shares,
-            *([self.machine] if self.machine else []),
+            f"{counted(self.ipus_per_replica, 'IPU')} x {counted(self['replicas'], 'replica')}",
+            f"micro-batch {self['micro_batch']}",
+            "float16" if self["half_precision"] else "",
+            f"recomputation {self['recomputation'].value}{' from checkpoints' if self['checkpoints'] else ''}",
+            f"state {' '.join(self.state)}" if self.state else "",
+            f"memory proportion {share.proportion:g}" if share else "",
+            self["machine"] or "",
         ]
-        return ", ".join(parts)
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -91,23 +123,19 @@ class Programs:
         self.source, self.base = source, source.program
         self._captured: dict[tuple[int, bool], Program | Error] = {}
         self._placed: dict[tuple[int, bool, bool, tuple[str, ...] | None], Program] = {}
-        batching = self.base.batching
-        self.rows = self.base.samples_per_micro_batch * batching.replicas * (
-            batching.accumulation if self.base.training else batching.steps
-        )  # fmt: skip
-        """The rows of a global batch, or of a call of inference, in one process."""
         self._starts: dict[tuple[object, ...], tuple[str, ...] | None] = {}
-        self.start = Setting(
-            ipus=self.base.ipus_per_replica,
-            replicas=batching.replicas,
-            micro_batch=self.base.samples_per_micro_batch,
-            half_partials=self.base.settings.half_partials,
-            half_state=has_half_state(self.base),
-            half=not has_single_precision(self.base),
-            off_chip=not self.base.locations.optimiser.on_chip,
-            sharded=self.base.locations.optimiser.sharded,
-            recomputation=self.base.recomputation,
-        )
+        batching = self.base.batching
+        steps = batching.accumulation if self.base.training else batching.steps
+        self.rows = self.base.samples_per_micro_batch * batching.replicas * steps
+        """The rows of a global batch, or of a call of inference, in one process."""
+        self.start = Setting({
+            "micro_batch": self.base.samples_per_micro_batch,
+            "split": Split(self.base.ipus_per_replica),
+            "checkpoints": False,
+            "available_memory_proportion": None,
+            "machine": None,
+            **{name: OPTIONS[name].now(self.base) for name in _SEARCHED},
+        })  # fmt: skip
         """The settings of the source itself."""
 
     def of(self, setting: Setting) -> Program:
@@ -119,85 +147,64 @@ class Programs:
         if setting == self.start:
             return self.base
         placed = self._on_ipus(setting)
-        program = with_options(placed, **self._options_of(setting, placed))
-        return on_machine(program, self._system(setting))
+        return on_machine(with_options(placed, **self._options_of(setting, placed)), self._system(setting))
 
-    def micro_batches(self, setting: Setting) -> int:
+    def micro_batches(self, replicas: int, micro_batch: int) -> int:
         """Return how many micro-batches one replica needs for the global batch.
 
         Raises:
             Error: they do not divide it.
         """
-        count, rest = divmod(self.rows, setting.micro_batch * setting.replicas)
+        count, rest = divmod(self.rows, micro_batch * replicas)
         if rest or not count:
             raise Error(
-                f"{setting.replicas} replicas with micro-batches of {setting.micro_batch} do not divide the global "
-                f"batch of {self.rows}."
+                f"{replicas} replicas with micro-batches of {micro_batch} do not divide the global batch of "
+                f"{self.rows}."
             )
         return count
 
-    def execution(self, setting: Setting) -> Execution:
+    def execution(self, ipus: int, replicas: int, micro_batch: int) -> Execution:
         """Return how IPUs share the work: one after another where there are too few micro-batches for a pipeline."""
-        if self.base.execution is not Execution.PIPELINED or setting.ipus == 1:
+        if self.base.execution is not Execution.PIPELINED or ipus == 1:
             return self.base.execution
-        needed = fewest_micro_batches(setting.ipus, training=self.base.training)
-        return Execution.PIPELINED if self.micro_batches(setting) >= needed else Execution.SHARDED
+        needed = fewest_micro_batches(ipus, training=self.base.training)
+        return Execution.PIPELINED if self.micro_batches(replicas, micro_batch) >= needed else Execution.SHARDED
 
-    def has_blocks(self) -> bool:
-        """Whether the model has repeated blocks, at which checkpoints can be placed."""
-        return bool(repeated_blocks(self.base.step))
+    def changed_options(self, setting: Setting) -> dict[str, Any]:
+        """Return the options of `OPTIONS` that a setting changes, with their values."""
+        if setting == self.start:
+            return {}
+        program = self.of(setting)
+        changed: dict[str, Any] = {}
+        for name in _CHANGED:
+            if name in _SEARCHED:
+                now, before = setting[name], self.start[name]
+            else:
+                now, before = (OPTIONS[name].now(each) for each in (program, self.base))
+            if now != before:
+                changed[name] = now
+        if setting["checkpoints"]:
+            changed["checkpoints"] = repeated_blocks(program.step)
+        if setting["available_memory_proportion"] is not None:
+            changed["available_memory_proportion"] = _shares(setting, program)
+        return changed
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
         """Return what a setting changes of the source's program, with the lines of code."""
         program = self.of(setting)
-        found = [
-            Change(
-                name,
-                option.change(_described(self.base, program, name), value),
-                option.line(program, value),
-                option.risk,
-            )
-            for name, value in self.changed_options(setting).items()
-            for option in (option_named(name),)
-        ]
-        if setting.micro_batch != self.start.micro_batch:
-            risk = Risk.NUMERICS if self._normalises_batches() else Risk.SCHEDULE
-            text = f"micro-batch: {self.start.micro_batch} -> {setting.micro_batch}"
-            line = micro_batch_line(setting.micro_batch, self.start.micro_batch)
-            found.append(Change("micro_batch", text, line, risk))
-        return tuple(replace(change, risk=self._risk_at_equal_batch(change)) for change in found)
-
-    def changed_options(self, setting: Setting) -> Mapping[str, Any]:
-        """Return the options of `explore.options.OPTIONS` that a setting changes, with their values."""
-        if setting == self.start:
-            return {}
-        program, base = self.of(setting), self.base
-        found: dict[str, Any] = {}
-        if setting.half != self.start.half:
-            found["half_precision"] = True
-        cuts = tuple(stage_modules(program))
-        if cuts != tuple(stage_modules(base)):
-            found["split"] = cuts
-        if program.execution is not base.execution:
-            found["execution"] = program.execution.value
-        for name, now, before in (
-            ("gradient_accumulation", program.batching.accumulation, base.batching.accumulation),
-            ("device_iterations", program.batching.device_iterations, base.batching.device_iterations),
-            ("replicas", program.batching.replicas, base.batching.replicas),
-            ("recomputation", program.recomputation.value, base.recomputation.value),
-            ("half_partials", setting.half_partials, self.start.half_partials),
-            ("half_optimiser_state", setting.half_state, self.start.half_state),
-            ("optimiser_off_chip", setting.off_chip, self.start.off_chip),
-            ("optimiser_sharded", setting.sharded, self.start.sharded),
-            ("machine", program.system.name, base.system.name),
-        ):
-            if now != before:
-                found[name] = now
-        if setting.checkpoints:
-            found["checkpoints"] = repeated_blocks(program.step)
-        if setting.proportion is not None:
-            found["available_memory_proportion"] = _shares(setting, program)
-        return found
+        changes = []
+        for name, value in self.changed_options(setting).items():
+            option = OPTIONS[name]
+            # Shares of memory name the IPUs that there are then.
+            before = program if name == "available_memory_proportion" else self.base
+            risk = Risk.SCHEDULE if name in _AT_EQUAL_BATCH else option.risk
+            changes.append(Change(name, option.change(before, value), option.line(program, value), risk))
+        own, rows = self.start["micro_batch"], setting["micro_batch"]
+        if rows != own:
+            has_batch_norm = any(op.kind in _NORMS_OVER_BATCH for op in self.base.step.ops)
+            risk = Risk.NUMERICS if self.base.training and has_batch_norm else Risk.SCHEDULE
+            changes.append(Change("micro_batch", f"micro-batch: {own} -> {rows}", micro_batch_line(rows, own), risk))
+        return tuple(changes)
 
     def confirmed(self, setting: Setting) -> Program | None:
         """Return the program of a setting from a module that was captured with all its changes; `None` without one.
@@ -208,16 +215,16 @@ class Programs:
         if self.source.again is None or setting == self.start:
             return None
         program = self.of(setting)
-        starts = tuple(stage_modules(program))
+        is_split = setting["split"].balance is not None
         changes = ModuleChanges(
-            micro_batch=setting.micro_batch,
+            micro_batch=setting["micro_batch"],
             batching=program.batching,
-            half=setting.half and not self.start.half,
-            begins=None if setting.balance is None else {name: ipu for ipu, name in enumerate(starts, 1)},
+            half=setting["half_precision"] and not self.start["half_precision"],
+            begins={name: ipu for ipu, name in enumerate(stage_modules(program), 1)} if is_split else None,
             sharded=program.execution is Execution.SHARDED,
-            checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
+            checkpoints=repeated_blocks(program.step) if setting["checkpoints"] else None,
         )
-        captured = replace(program, step=_captured_again(self.source.again, changes).step)
+        captured = replace(program, step=self._captured_again(changes).step)
         if _placed_modules(captured) != _placed_modules(program):
             raise Error(
                 "Its own forward places blocks (poptorch.Block or BlockFunction), which poptorch.removeBlocks cannot "
@@ -225,56 +232,48 @@ class Programs:
             )
         return captured
 
-    # --- the parts of a program
-
-    def _risk_at_equal_batch(self, change: Change) -> Risk:
-        """Counts of micro-batches and replicas change together here, so that the global batch stays the same."""
-        counts = ("gradient_accumulation", "replicas", "device_iterations", "processes")
-        return Risk.SCHEDULE if change.name in counts else change.risk
-
-    def _normalises_batches(self) -> bool:
-        return self.base.training and any(op.kind in _NORMS_OVER_BATCH for op in self.base.step.ops)
-
-    def _on_ipus(self, setting: Setting) -> Program:
-        """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        starts = None if setting.balance is None else self.starts(setting)
-        key = setting.micro_batch, setting.half, setting.checkpoints, starts
-        if key not in self._placed:
-            program = self._of_types(setting)
-            if starts is not None:
-                program = _split(program, starts)
-            elif setting.ipus != self.start.ipus:
-                raise Error("Another number of IPUs needs other blocks.")
-            if setting.checkpoints:
-                program = with_options(program, checkpoints=repeated_blocks(program.step))
-            self._placed[key] = program
-        return self._placed[key]
-
-    def starts(self, setting: Setting) -> tuple[str, ...]:
-        """Return the modules at which the blocks of a setting begin.
-
-        Raises:
-            Error: more IPUs than the model has modules.
-        """
-        execution, recomputes = self.execution(setting), setting.recomputation is not Recomputation.NONE
-        key = setting.micro_batch, setting.half, setting.ipus, setting.balance, execution, recomputes
-        if key not in self._starts:
-            whole = replace(self._of_types(setting), execution=execution, recomputation=setting.recomputation)
-            self._starts[key] = even_starts(whole, setting.ipus, setting.balance or Balance.TIME)
-        found = self._starts[key]
-        if found is None:
-            raise Error(f"The model has fewer modules than {setting.ipus} IPUs.")
-        return found
-
     def can_be_captured(self, micro_batch: int, half: bool) -> bool:
         """Whether the module takes micro-batches of so many rows, in float16 or in its own types."""
         return isinstance(self._captured_with(micro_batch, half), Program)
 
+    # --- the parts of a program
+
+    def _on_ipus(self, setting: Setting) -> Program:
+        """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
+        split, has_checkpoints = setting["split"], setting["checkpoints"]
+        starts = None if split.balance is None else self._starts_of(setting)
+        key = setting["micro_batch"], setting["half_precision"], has_checkpoints, starts
+        if key not in self._placed:
+            program = self._of_types(setting)
+            if starts is not None:
+                program = split_before(split_before(program, ()), starts)
+            elif split.ipus != self.start.ipus_per_replica:
+                raise Error("Another number of IPUs needs other blocks.")
+            if has_checkpoints:
+                program = with_options(program, checkpoints=repeated_blocks(program.step))
+            self._placed[key] = program
+        return self._placed[key]
+
+    def _starts_of(self, setting: Setting) -> tuple[str, ...]:
+        """Return the modules at which the blocks of a setting begin."""
+        ipus, balance = setting["split"]
+        execution = self.execution(ipus, setting["replicas"], setting["micro_batch"])
+        recomputation = setting["recomputation"]
+        recomputes = recomputation is not Recomputation.NONE
+        key = setting["micro_batch"], setting["half_precision"], ipus, balance, execution, recomputes
+        if key not in self._starts:
+            whole = replace(self._of_types(setting), execution=execution, recomputation=recomputation)
+            self._starts[key] = even_starts(whole, ipus, balance)
+        starts = self._starts[key]
+        if starts is None:
+            raise Error(f"The model has fewer modules than {ipus} IPUs.")
+        return starts
+
     def _of_types(self, setting: Setting) -> Program:
-        found = self._captured_with(setting.micro_batch, setting.half)
-        if isinstance(found, Error):
-            raise found
-        return found
+        captured = self._captured_with(setting["micro_batch"], setting["half_precision"])
+        if isinstance(captured, Error):
+            raise captured
+        return captured
 
     def _captured_with(self, micro_batch: int, half: bool) -> Program | Error:
         """Return the program with that micro-batch and those types, or why there is none; each is captured once."""
@@ -287,45 +286,59 @@ class Programs:
         return self._captured[key]
 
     def _capture(self, micro_batch: int, half: bool) -> Program:
-        halved = half and not self.start.half
-        if micro_batch == self.start.micro_batch and not halved:
+        own, halved = self.start["micro_batch"], half and not self.start["half_precision"]
+        if micro_batch == own and not halved:
             return self.base
         if self.source.again is None:
-            if micro_batch != self.start.micro_batch:
+            if micro_batch != own:
                 raise Error("Another micro-batch needs the module, to capture it again.")
             return with_options(self.base, half_precision=True)
-        changes = ModuleChanges(
-            micro_batch=micro_batch, batching=self.base.batching, half=halved,
-            sharded=self.base.execution is Execution.SHARDED,
-        )  # fmt: skip
-        return replace(self.base, step=_captured_again(self.source.again, changes).step)
+        is_sharded = self.base.execution is Execution.SHARDED
+        changes = ModuleChanges(micro_batch=micro_batch, batching=self.base.batching, half=halved, sharded=is_sharded)
+        return replace(self.base, step=self._captured_again(changes).step)
 
-    def _options_of(self, setting: Setting, placed: Program) -> Mapping[str, Any]:
-        count = self.micro_batches(setting)
-        found: dict[str, Any] = {
-            "execution": self.execution(setting).value,
-            "replicas": setting.replicas,
-            "half_partials": setting.half_partials,
+    def _captured_again(self, changes: ModuleChanges) -> Program:
+        """Capture the module with changes.
+
+        Raises:
+            Error: what the front end refuses, or what the module's own code raises: it may take one micro-batch only.
+        """
+        assert self.source.again is not None
+        try:
+            return self.source.again(changes)
+        except (Error, AssertionError):
+            raise
+        except Exception as problem:
+            text = " ".join(str(problem).split()).rstrip(".")
+            raise Error(
+                f"The module cannot be captured with micro-batches of {changes.micro_batch}"
+                f"{' in float16' if changes.half else ''}: {type(problem).__name__}: {text}."
+            ) from problem
+
+    def _options_of(self, setting: Setting, placed: Program) -> dict[str, Any]:
+        """Return the options that make the program of a setting out of the one with its blocks."""
+        replicas, micro_batch = setting["replicas"], setting["micro_batch"]
+        count = self.micro_batches(replicas, micro_batch)
+        options: dict[str, Any] = {
+            "execution": self.execution(setting.ipus_per_replica, replicas, micro_batch),
+            "replicas": replicas,
+            "gradient_accumulation" if self.base.training else "device_iterations": count,
         }
-        if setting.half_partials == self.start.half_partials:
-            del found["half_partials"]  # it would make those of convolutions the same
         if self.base.training:
-            found |= {"gradient_accumulation": count, "recomputation": setting.recomputation.value}
-            found |= {"optimiser_off_chip": setting.off_chip, "optimiser_sharded": setting.sharded}
-        else:
-            found["device_iterations"] = count
-        if self.base.optimiser is not None and setting.half_state != self.start.half_state:
-            found["half_optimiser_state"] = setting.half_state
-        if setting.proportion is not None:
-            found["available_memory_proportion"] = _shares(setting, placed)
-        return found
+            always = "recomputation", "optimiser_off_chip", "optimiser_sharded"
+            options |= {name: setting[name] for name in always}
+        for name in ("half_partials", "half_optimiser_state"):
+            if setting[name] != self.start[name]:  # to set them as they are would level what differs in its parts
+                options[name] = setting[name]
+        if setting["available_memory_proportion"] is not None:
+            options["available_memory_proportion"] = _shares(setting, placed)
+        return options
 
     def _system(self, setting: Setting) -> System:
-        chip = self.base.system.chip.name if setting.machine is None else setting.machine
-        ipus = setting.all_ipus * self.base.processes
-        if setting.machine is None and self.base.system.ipus >= ipus:
-            return self.base.system
-        return system_with(chip, ipus)
+        ipus, own = setting.ipus * self.base.processes, self.base.system
+        if setting["machine"] is None and own.ipus >= ipus:
+            return own
+        return system_with(setting["machine"] or own.chip.name, ipus)
 
 
 def _placed_modules(program: Program) -> set[tuple[str, int]]:
@@ -333,34 +346,7 @@ def _placed_modules(program: Program) -> set[tuple[str, int]]:
     return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
 
 
-def _captured_again(again: Callable[[ModuleChanges], Program], changes: ModuleChanges) -> Program:
-    """Capture a module with changes.
-
-    Raises:
-        Error: what the front end refuses, or what the module's own code raises: it may take one micro-batch only.
-    """
-    try:
-        return again(changes)
-    except (Error, AssertionError):
-        raise
-    except Exception as problem:
-        text = " ".join(str(problem).split()).rstrip(".")
-        raise Error(
-            f"The module cannot be captured with micro-batches of {changes.micro_batch}"
-            f"{' in float16' if changes.half else ''}: {type(problem).__name__}: {text}."
-        ) from problem
-
-
-def _split(program: Program, starts: tuple[str, ...]) -> Program:
-    whole = option_named("split").set_to(program, ())
-    return option_named("split").set_to(whole, starts) if starts else whole
-
-
-def _shares(setting: Setting, program: Program) -> dict[int, float | None]:
+def _shares(setting: Setting, program: Program) -> dict[int, float]:
     """Return the available memory proportions that a setting changes, by IPU."""
-    return dict.fromkeys((ipu for ipu in program.step.ipus if ipu not in setting.own_proportion), setting.proportion)
-
-
-def _described(base: Program, program: Program, name: str) -> Program:
-    """Return the program that a change is described against: shares of memory name the IPUs that there are then."""
-    return program if name == "available_memory_proportion" else base
+    share: Share = setting["available_memory_proportion"]
+    return dict.fromkeys((ipu for ipu in program.step.ipus if ipu not in share.own), share.proportion)

@@ -1,9 +1,10 @@
-"""Where to split a model over IPUs: units that stay together, and the most balanced ways to distribute them."""
+"""Where to split a model over IPUs, and the blocks between which recomputation may keep checkpoints."""
 
 from __future__ import annotations
 
 import difflib
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,6 +20,26 @@ from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.05
 """A module that costs less than this share of the model is not divided into its parts."""
+_FEWEST_OPS = 6
+"""Modules with fewer forward ops are no blocks: a checkpoint after each of them would keep everything."""
+
+
+def modules_of(scope: str) -> tuple[str, ...]:
+    """Return the names of a module and of all modules around it: "a.b" is in "a" and "a.b"."""
+    parts = scope.split(".") if scope else []
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
+def _forward(step: Step) -> Iterator[Op]:
+    return (op for op in step.ops if op.phase is Phase.FORWARD)
+
+
+def _nearest(name: str, scopes: Iterable[str]) -> str:
+    known = dict.fromkeys(module for scope in scopes for module in modules_of(scope))
+    return ", ".join(difflib.get_close_matches(name, known, 3)) or "none"
+
+
+# --- the units of a split
 
 
 @dataclass(frozen=True)
@@ -37,23 +58,43 @@ class Unit:
 def units_of(program: Program) -> tuple[Unit, ...]:
     """Return the modules of a model in the order in which its forward pass first reaches them."""
     forward, backward = (_cycles_by_scope(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-    order = dict.fromkeys(op.scope for op in program.step.ops if op.phase is Phase.FORWARD)
+    order = dict.fromkeys(op.scope for op in _forward(program.step))
     order.update(dict.fromkeys(backward))
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
-    groups = _divided(tuple(order), 0, {s: forward.get(s, 0.0) + backward.get(s, 0.0) for s in order}, least)
+    groups = _divided(tuple(order), 0, {scope: forward[scope] + backward[scope] for scope in order}, least)
     return tuple(
         Unit(_called(name, scopes[0], order), scopes, _sum(forward, scopes), _sum(backward, scopes))
         for name, scopes in _startable(groups, times_entered(program.step))
     )
 
 
-def _called(name: str, scope: str, scopes: Container[str]) -> str:
-    """Return the outermost module from `name` down to `scope` that has ops of its own.
+def _cycles_by_scope(program: Program, phase: Phase) -> defaultdict[str, float]:
+    cycles: defaultdict[str, float] = defaultdict(float)
+    for op in costs_of(program.step, program.settings).of(phase=phase):
+        cycles[op.scope] += program.settings.device.total(op.work.cycles)
+    return cycles
 
-    Such a module is certain to be called. An `nn.ModuleList` never is, so that no block can begin there. Nothing runs
-    between the call of a module without ops of its own and that of the first module in it.
-    """
-    return next((each for each in modules_of(scope) if len(each) >= len(name) and each in scopes), scope)
+
+def _sum(amounts: Mapping[str, float], scopes: Iterable[str]) -> float:
+    return sum(amounts.get(scope, 0.0) for scope in scopes)
+
+
+def _divided(scopes: Sequence[str], depth: int, cost: Mapping[str, float], least: float) -> list[tuple[str, ...]]:
+    """Group scopes that follow one another and agree up to `depth`, and divide the groups that cost a lot."""
+    groups: list[list[str]] = []
+    for scope in scopes:
+        if groups and groups[-1][-1].split(".")[:depth] == scope.split(".")[:depth]:
+            groups[-1].append(scope)
+        else:
+            groups.append([scope])
+    divided: list[tuple[str, ...]] = []
+    for group in groups:
+        deeper = any(scope.count(".") >= depth for scope in group)
+        if len(group) > 1 and deeper and sum(cost[scope] for scope in group) > least:
+            divided += _divided(group, depth + 1, cost, least)
+        else:
+            divided.append(tuple(group))
+    return divided
 
 
 def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) -> list[tuple[str, tuple[str, ...]]]:
@@ -62,69 +103,15 @@ def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) ->
     No block can begin at ops that a parent runs itself, nor at a module that runs several times: a block begins
     whenever its module is called.
     """
-    found: list[tuple[str, tuple[str, ...]]] = []
+    named: list[tuple[str, tuple[str, ...]]] = []
     names = [_common(scopes) for scopes in groups]
     for name, scopes in zip(names, groups, strict=True):
         is_parent = not name or any(other.startswith(f"{name}.") for other in names)
-        if found and (is_parent or entered.get(name, 0) != 1):
-            found[-1] = (found[-1][0], found[-1][1] + scopes)
+        if named and (is_parent or entered.get(name, 0) != 1):
+            named[-1] = (named[-1][0], named[-1][1] + scopes)
         else:
-            found.append((name, scopes))
-    return found
-
-
-@remembered
-def times_entered(step: Step) -> dict[str, int]:
-    """Return how often the forward pass goes from outside of a module into it, by the name of the module."""
-    found: dict[str, int] = {}
-    inside: tuple[str, ...] = ()
-    for op in step.ops:
-        if op.phase is not Phase.FORWARD:
-            continue
-        modules = modules_of(op.scope)
-        for name in modules:
-            found[name] = found.get(name, 0) + (name not in inside)
-        inside = modules
-    return found
-
-
-def modules_of(scope: str) -> tuple[str, ...]:
-    """Return the names of a module and of all modules around it."""
-    parts = scope.split(".") if scope else []
-    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-
-
-def _sum(cycles: Mapping[str, float], scopes: Iterable[str]) -> float:
-    return sum(cycles.get(scope, 0.0) for scope in scopes)
-
-
-def _cycles_by_scope(program: Program, phase: Phase) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for op in costs_of(program.step, program.settings).of(phase=phase):
-        found[op.scope] = found.get(op.scope, 0.0) + program.settings.device.total(op.work.cycles)
-    return found
-
-
-def _divided(scopes: Sequence[str], depth: int, cost: Mapping[str, float], least: float) -> list[tuple[str, ...]]:
-    """Group scopes that follow one another and agree up to `depth`, and divide the groups that cost a lot."""
-    groups: list[list[str]] = []
-    for scope in scopes:
-        if groups and _prefix(groups[-1][-1], depth) == _prefix(scope, depth):
-            groups[-1].append(scope)
-        else:
-            groups.append([scope])
-    found: list[tuple[str, ...]] = []
-    for group in groups:
-        deeper = any(scope.count(".") >= depth for scope in group)
-        if len(group) > 1 and deeper and sum(cost[scope] for scope in group) > least:
-            found += _divided(group, depth + 1, cost, least)
-        else:
-            found.append(tuple(group))
-    return found
-
-
-def _prefix(scope: str, depth: int) -> str:
-    return ".".join(scope.split(".")[:depth])
+            named.append((name, scopes))
+    return named
 
 
 def _common(scopes: Sequence[str]) -> str:
@@ -134,6 +121,63 @@ def _common(scopes: Sequence[str]) -> str:
     while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):
         shared += 1
     return ".".join(parts[0][:shared]) or scopes[0]
+
+
+def _called(name: str, scope: str, scopes: Container[str]) -> str:
+    """Return the outermost module from `name` down to `scope` that has ops of its own.
+
+    Such a module is certain to be called. An `nn.ModuleList` never is, so that no block can begin there. Nothing runs
+    between the call of a module without ops of its own and that of the first module in it.
+    """
+    return next((module for module in modules_of(scope) if len(module) >= len(name) and module in scopes), scope)
+
+
+@remembered
+def times_entered(step: Step) -> dict[str, int]:
+    """Return how often the forward pass goes from outside of a module into it, by the name of the module."""
+    times: dict[str, int] = {}
+    inside: tuple[str, ...] = ()
+    for op in _forward(step):
+        modules = modules_of(op.scope)
+        for name in modules:
+            times[name] = times.get(name, 0) + (name not in inside)
+        inside = modules
+    return times
+
+
+# --- even splits
+
+
+class Balance(str, Enum):
+    """What a split makes even: the time of the stages, or what they hold in memory."""
+
+    TIME = "time"
+    MEMORY = "memory"
+
+
+def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tuple[str, ...] | None:
+    """Return the modules at which to begin each stage after the first so that stages are as equal as possible.
+
+    Stages other than the last run their forward pass twice if the program recomputes. A stage of an even split by
+    memory holds its weights with their state, and the activations of all micro-batches that it stashes. `None` if the
+    model has fewer modules than stages.
+    """
+    units = units_of(program)
+    if len(units) < stages or stages < 1:
+        return None
+    recomputes = recomputation_over(program, program.execution, stages) is not Recomputation.NONE
+    costs: list[list[float]] = []
+    if by is Balance.TIME:
+        for stage in range(stages):
+            passes = 2 if recomputes and stage < stages - 1 else 1
+            costs.append([unit.forward * passes + unit.backward for unit in units])
+    else:
+        held, kept = _held_by_scope(program), _kept_by_scope(program)
+        for stage in range(stages):
+            slots = max(1, stash_slots(program.execution, stages, stage)) if program.training else 1
+            times = 1 if recomputes else slots
+            costs.append([_sum(held, unit.scopes) + times * _sum(kept, unit.scopes) for unit in units])
+    return tuple(units[cut].name for cut in even_split(costs))
 
 
 def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
@@ -162,77 +206,32 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
     return tuple(reversed(cuts))
 
 
-class Balance(str, Enum):
-    """What a split makes even: the time of the stages, or what they hold in memory."""
-
-    TIME = "time"
-    MEMORY = "memory"
-
-
-def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tuple[str, ...] | None:
-    """Return the modules at which to begin each stage after the first so that stages are as equal as possible.
-
-    Stages other than the last run their forward pass twice if the program recomputes. A stage of an even split by
-    memory holds its weights with their state, and the activations of all micro-batches that it stashes. `None` if the
-    model has fewer modules than stages.
-    """
-    units = units_of(program)
-    if len(units) < stages or stages < 1:
-        return None
-    costs = (_times if by is Balance.TIME else _bytes)(program, units, stages)
-    return tuple(units[cut].name for cut in even_split(costs))
-
-
-def _times(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
-    """Return the cycles of each unit on each stage."""
-    repeats = _recomputes(program, stages)
-    return [
-        [unit.forward * (2 if repeats and stage < stages - 1 else 1) + unit.backward for unit in units]
-        for stage in range(stages)
-    ]
-
-
-def _recomputes(program: Program, stages: int) -> bool:
-    """Whether stages recompute once there are so many, each on an IPU of its own."""
-    return recomputation_over(program, program.execution, stages) is not Recomputation.NONE
-
-
-def _bytes(program: Program, units: Sequence[Unit], stages: int) -> list[list[float]]:
-    """Return the bytes that each unit adds to each stage: weights with their state, and activations kept."""
-    held, kept = _held_by_scope(program), _kept_by_scope(program)
-    recomputes = _recomputes(program, stages)
-    found = []
-    for stage in range(stages):
-        slots = max(1, stash_slots(program.execution, stages, stage)) if program.training else 1
-        times = 1 if recomputes else slots
-        found.append([_sum(held, unit.scopes) + times * _sum(kept, unit.scopes) for unit in units])
-    return found
-
-
-def _held_by_scope(program: Program) -> dict[str, float]:
+def _held_by_scope(program: Program) -> Mapping[str, float]:
     """Return the bytes of variables with accumulators and state on the chip, by the scope that first reads them."""
     step, locations = program.step, program.locations
     tensor_of = {variable.name: variable.tensor for variable in step.variables}
-    found: dict[str, float] = {}
+    held: defaultdict[str, float] = defaultdict(float)
     for variable in variables_of(program):
         readers = step.readers.get(tensor_of[variable.name], ())
         if readers:
             size = variable.weight + variable.gradient * program.accumulates
-            size += variable.state * locations.optimiser.on_chip
-            found[readers[0].scope] = found.get(readers[0].scope, 0.0) + size
-    return found
+            held[readers[0].scope] += size + variable.state * locations.optimiser.on_chip
+    return held
 
 
-def _kept_by_scope(program: Program) -> dict[str, float]:
+def _kept_by_scope(program: Program) -> Mapping[str, float]:
     """Return the bytes of the forward results that are kept without recomputation, by the scope that makes them."""
     step = program.step
-    kept = kept_for_backward(replace(program, recomputation=Recomputation.NONE))
-    found: dict[str, float] = {}
-    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, kept)):
+    stored = kept_for_backward(replace(program, recomputation=Recomputation.NONE))
+    kept: defaultdict[str, float] = defaultdict(float)
+    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, stored)):
         maker = step.producer(root)
         if maker is not None:
-            found[maker.scope] = found.get(maker.scope, 0.0) + device_bytes(step.tensors[root])
-    return found
+            kept[maker.scope] += device_bytes(step.tensors[root])
+    return kept
+
+
+# --- programs with other stages
 
 
 def split_before(program: Program, names: Sequence[str]) -> Program:
@@ -246,33 +245,32 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
         Error: a module that the forward pass does not reach, or not after the ones named before it.
     """
     waiting = list(names)
-    place_of: dict[str, Placement] = {}
+    stage_of_op: dict[str, int] = {}
     stage_of_scope: dict[str, int] = {}
     begins: list[int] = []
-    stage = 0
-    for op in program.step.ops:
-        if op.phase is Phase.FORWARD:
-            if waiting and f"{op.scope}.".startswith(f"{waiting[0]}."):
-                waiting.pop(0)
-                stage += 1
-                begins.append(op.forward_op or 0)
-            place_of[op.name] = _place(stage)
-            stage_of_scope[op.scope] = stage
+    for op in _forward(program.step):
+        if waiting and f"{op.scope}.".startswith(f"{waiting[0]}."):
+            waiting.pop(0)
+            begins.append(op.forward_op or 0)
+        stage_of_op[op.name] = stage_of_scope[op.scope] = len(begins)
     if waiting:
-        near = difflib.get_close_matches(waiting[0], _modules(stage_of_scope), 3)
         raise Error(
             f"split: the forward pass does not reach a module {waiting[0]!r}"
-            f"{' after the ones before it' if stage else ''}. Nearest: {', '.join(near) or 'none'}."
+            f"{' after the ones before it' if begins else ''}. Nearest: {_nearest(waiting[0], stage_of_scope)}."
         )
     for op in program.step.ops:
         if op.phase is not Phase.FORWARD:
-            numbered = op.forward_op is not None
-            of_scope = stage_of_scope.get(op.scope, stage)
-            place_of[op.name] = _place(bisect_right(begins, op.forward_op or 0) if numbered else of_scope)
+            of_scope = stage_of_scope.get(op.scope, len(begins))
+            stage_of_op[op.name] = of_scope if op.forward_op is None else bisect_right(begins, op.forward_op)
+
+    def moved(op: Op) -> Op:
+        place = _place(stage_of_op[op.name])
+        return op if place == op.placement else replace(op, placement=place)
+
     return replace(
         program,
-        step=placed(program.step, place_of),
-        recomputation=recomputation_over(program, program.execution, stage + 1),
+        step=with_ops(program.step, moved, tuple(map(_place, dict.fromkeys(stage_of_op.values())))),
+        recomputation=recomputation_over(program, program.execution, len(begins) + 1),
         reserved_ipus=None,
     )
 
@@ -281,37 +279,84 @@ def _place(stage: int) -> Placement:
     return Placement(str(stage), stage, stage)
 
 
-def placed(step: Step, place_of: Mapping[str, Placement]) -> Step:
-    """Return the step with the ops in `place_of` placed there, by name; other ops stay where they are.
-
-    The block entries follow the new places in the order of `place_of`.
-    """
-
-    def moved(op: Op) -> Op:
-        place = place_of.get(op.name, op.placement)
-        return op if place == op.placement else replace(op, placement=place)
-
-    return with_ops(step, moved, tuple(dict.fromkeys(place_of.values())))
-
-
-def _modules(scopes: Iterable[str]) -> list[str]:
-    """Return the names of all modules that hold ops, and of those that hold these."""
-    return list(dict.fromkeys(name for scope in scopes for name in modules_of(scope)))
-
-
 def stage_modules(program: Program) -> Iterator[str]:
     """Yield the module at which each stage after the first begins: the outermost one that the stage before lacks.
 
     A scope of the forward pass that a module around it already ran on the stage before begins inside of that module.
     """
     before: set[str] = set()
-    scopes = {op.scope for op in program.step.ops if op.phase is Phase.FORWARD}
-    seen = 0
-    for op in program.step.ops:
-        if op.phase is not Phase.FORWARD:
-            continue
+    scopes = {op.scope for op in _forward(program.step)}
+    last = 0
+    for op in _forward(program.step):
         modules = modules_of(op.scope)
-        if op.stage > seen:
-            seen = op.stage
+        if op.stage > last:
+            last = op.stage
             yield _called(next((name for name in modules if name not in before), op.scope), op.scope, scopes)
         before.update(modules)
+
+
+# --- blocks and checkpoints
+
+
+@remembered
+def repeated_blocks(step: Step) -> tuple[str, ...]:
+    """Return the modules that stand in a row, such as the layers of a transformer, in the order of the forward pass.
+
+    They are the outermost modules whose name is a number, of lists and sequences in which at least two of them run the
+    same ops, and more than a few; the forward pass runs each of them once.
+    """
+    kinds: dict[str, list[str]] = {}
+    for op in _forward(step):
+        block = next((module for module in modules_of(op.scope) if module.rpartition(".")[2].isdecimal()), "")
+        if block:
+            kinds.setdefault(block, []).append(op.kind)
+    large: dict[str, list[tuple[str, ...]]] = {}
+    for block, ops in kinds.items():
+        if len(ops) >= _FEWEST_OPS:
+            large.setdefault(block.rpartition(".")[0], []).append(tuple(ops))
+    repeating = {row for row, blocks in large.items() if len(set(blocks)) < len(blocks)}
+    entered = times_entered(step)
+    return tuple(block for block in kinds if block.rpartition(".")[0] in repeating and entered[block] == 1)
+
+
+def has_checkpoints(step: Step) -> bool:
+    """Whether the program marks tensors with `poptorch.recomputationCheckpoint` itself."""
+    return any(op.hints.recomputation_checkpoint for op in step.ops)
+
+
+def with_checkpoints(step: Step, modules: Iterable[str]) -> Step:
+    """Return the step with `poptorch.recomputationCheckpoint` on the outputs of these modules, and on no others.
+
+    Raises:
+        Error: a module that the forward pass does not run.
+    """
+    wanted = dict.fromkeys(modules)
+    last: dict[str, str] = {}
+    for op in _forward(step):
+        for module in modules_of(op.scope):
+            if module in wanted and _leaves(op, module, step):
+                last[module] = op.name
+    for module in wanted:
+        if module not in last:
+            near = _nearest(module, (op.scope for op in _forward(step)))
+            raise Error(f"checkpoints: the forward pass has no output of a module {module!r}. Nearest: {near}.")
+    chosen = frozenset(last.values())
+
+    def marked(op: Op) -> Op:
+        if op.hints.recomputation_checkpoint == (op.name in chosen):
+            return op
+        return replace(op, hints=replace(op.hints, recomputation_checkpoint=op.name in chosen))
+
+    return with_ops(step, marked)
+
+
+def _leaves(op: Op, module: str, step: Step) -> bool:
+    """Whether forward ops outside of the module read a result of `op`, or the program does."""
+    return any(
+        tensor.name in step.outputs
+        or any(
+            reader.phase is Phase.FORWARD and not f"{reader.scope}.".startswith(f"{module}.")
+            for reader in step.readers.get(tensor.name, ())
+        )
+        for tensor in step.results_of(op)
+    )

@@ -14,8 +14,7 @@ from ipu_model.report.quantities import counted, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
-    from ipu_model.explore.candidates import Fit
-    from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.fit_result import Fit, FitResult
     from ipu_model.explore.settings import Change
 
 _MOST_HOLDERS = 6

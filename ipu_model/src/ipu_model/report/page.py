@@ -21,8 +21,7 @@ from ipu_model.report.quantities import counted, percent, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
-    from ipu_model.explore.candidates import Fit
-    from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.fit_result import Fit, FitResult
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult | None = None) -> str:

@@ -21,8 +21,7 @@ from ipu_model.report.module_tree import Module, module_tree
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from ipu_model.explore.candidates import Candidate
-    from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.fit_result import Candidate, FitResult
 
 VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7
@@ -260,7 +259,7 @@ def _marks(result: FitResult, candidate: Candidate) -> Iterator[str]:
 
 def _candidate(each: Candidate, marks: str, is_on_frontier: bool) -> PageCandidate:
     setting = each.setting
-    states = (("float16", setting.half_state), ("off chip", setting.off_chip), ("sharded", setting.sharded))
+    balance, share = setting["split"].balance, setting["available_memory_proportion"]
     return PageCandidate(
         marks=marks,
         verdict=str(each.verdict),
@@ -269,11 +268,12 @@ def _candidate(each: Candidate, marks: str, is_on_frontier: bool) -> PageCandida
         speed=each.samples_per_second,
         frontier=is_on_frontier,
         ipus=each.ipus,
-        replicas=setting.replicas,
-        micro_batch=setting.micro_batch,
-        split="as it is" if setting.balance is None else f"equal {setting.balance.value}",
-        precision=("float16" if setting.half else "as it is") + (", half partials" if setting.half_partials else ""),
-        recomputation=setting.recomputation.value + (", checkpoints" if setting.checkpoints else ""),
-        state=", ".join(name for name, is_set in states if is_set) or "as it is",
-        proportion="as it is" if setting.proportion is None else f"{setting.proportion:g}",
+        replicas=setting["replicas"],
+        micro_batch=setting["micro_batch"],
+        split="as it is" if balance is None else f"equal {balance.value}",
+        precision=("float16" if setting["half_precision"] else "as it is")
+        + (", half partials" if setting["half_partials"] else ""),
+        recomputation=setting["recomputation"].value + (", checkpoints" if setting["checkpoints"] else ""),
+        state=", ".join(setting.state) or "as it is",
+        proportion="as it is" if share is None else f"{share.proportion:g}",
     )

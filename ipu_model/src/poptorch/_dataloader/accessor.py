@@ -7,7 +7,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipu_model.errors import require
-from ipu_model.front_ends import LoaderFacts, facts_of_loader
+from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import ItemLoader
 from poptorch._dataloader.process import WorkerDied, WorkerProcess

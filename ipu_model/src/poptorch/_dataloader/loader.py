@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ipu_model.errors import require
-from ipu_model.front_ends import LoaderFacts, facts_of_loader, facts_of_torchs_loader
+from ipu_model.explore.loader import LoaderFacts, facts_of_loader, facts_of_torchs_loader
 from poptorch._backend.settings import batching_of
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader

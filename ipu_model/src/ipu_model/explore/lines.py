@@ -1,0 +1,185 @@
+"""The lines of PopTorch code that set an option, where they need more than a template."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ipu_model.batching import Keep
+from ipu_model.explore.split import has_checkpoints
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict.program import Execution, Location, Program, Recomputation
+from ipu_model.step import FLOAT16
+
+_RECOMPUTATION_TYPES = {
+    Recomputation.NONE: "NoRecompute",
+    Recomputation.STANDARD: "Standard",
+    Recomputation.NORM_ONLY: "NormOnly",
+    Recomputation.PIPELINE: "Pipeline",
+    Recomputation.ALL: "RecomputeAll",
+}
+"""The members of PopART's RecomputationType, in its order (options reference, section 9)."""
+_OPTIMISER_CLASSES = {
+    "SGD1": "SGD",
+    "SGD2": "SGD",
+    "ADAM": "Adam",
+    "ADAMW": "AdamW",
+    "ADAMW_NO_BIAS": "AdamW",
+    "RMSPROP": "RMSprop",
+    "RMSPROP_CENTERED": "RMSprop",
+    "LAMB": "LAMB",
+    "LAMB_NO_BIAS": "LAMB",
+}
+_MOST_SPELT_OUT = 4
+"""Shares of more IPUs are written as a comprehension if they are equal."""
+_WIDTH = 110
+
+
+def module_of(name: str) -> str:
+    """Return the expression for a submodule of `model`: `layers.3.norm` is `model.layers[3].norm`."""
+    text = "model"
+    for part in name.split(".") if name else []:
+        if part.isdecimal():
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if part.isidentifier() else f"[{part!r}]"
+    return text
+
+
+def _items_of(names: Sequence[str]) -> str:
+    """Return modules as items of a list; those that are called by numbers which follow one another as a slice."""
+    if not all(name.rpartition(".")[2].isdecimal() for name in names):
+        return ", ".join(map(module_of, names))
+    rows: dict[str, list[int]] = {}
+    for name in names:
+        parent, _, number = name.rpartition(".")
+        rows.setdefault(parent, []).append(int(number))
+    items = []
+    for parent, numbers in rows.items():
+        first, last = numbers[0], numbers[-1]
+        if len(numbers) > 1 and numbers == list(range(first, last + 1)):
+            items.append(f"*{module_of(parent)}[{first}:{last + 1}]")
+        else:
+            items += [module_of(f"{parent}.{number}" if parent else str(number)) for number in numbers]
+    return ", ".join(items)
+
+
+def split_lines(program: Program, names: Sequence[str]) -> str:
+    """Return the lines with which blocks begin at these modules, in place of those that the program has."""
+    begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for ipu, name in enumerate(names, 1)]
+    removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not names else []
+    return "\n".join((*removed, *begins))
+
+
+def checkpoint_lines(program: Program, names: Sequence[str]) -> str:
+    """Return the lines that keep the outputs of these modules for recomputation."""
+    own = "# These replace the model's own poptorch.recomputationCheckpoint calls: remove those.\n"
+    return (
+        f"{own if has_checkpoints(program.step) else ''}"
+        "def keep(module, inputs, output):\n"
+        "    return poptorch.recomputationCheckpoint(output)\n"
+        "\n"
+        f"for block in [{_items_of(names)}]:\n"
+        "    block.register_forward_hook(keep)"
+    )
+
+
+def proportion_line(shares: Mapping[int, object]) -> str:
+    """Return the line that sets the available memory proportions, by IPU."""
+    ipus = list(shares)
+    if len(ipus) > _MOST_SPELT_OUT and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
+        pairs = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
+    else:
+        pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
+    return f"opts.setAvailableMemoryProportion({{{pairs}}})"
+
+
+def execution_line(execution: Execution) -> str:
+    """Return the line that sets the execution strategy."""
+    if execution is Execution.INTERLEAVED:
+        return "no PopTorch program can do this: it is a what-if"
+    return f"opts.setExecutionStrategy(poptorch.{execution.value.capitalize()}Execution())"
+
+
+def recomputation_line(mode: Recomputation) -> str:
+    """Return the line that sets PopART's autoRecomputation."""
+    number = list(_RECOMPUTATION_TYPES).index(mode)
+    return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{_RECOMPUTATION_TYPES[mode]}'
+
+
+def output_mode_line(program: Program, keep: Keep) -> str:
+    """Return the line that sets the output mode; every n-th result with the program's period."""
+    mode = {Keep.ALL: "All", Keep.FINAL: "Final", Keep.SUM: "Sum", Keep.EVERY_N: f"EveryN, {program.returns.period}"}
+    return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
+
+
+def optimiser_location_line(program: Program, location: Location) -> str:
+    """Return the line that places optimiser state: off-chip storage and sharding are set together."""
+    sharding = f".useReplicatedTensorSharding({location.sharded})"
+    is_sharding_set = location.sharded or program.locations.optimiser.sharded
+    storage = f"poptorch.TensorLocationSettings().useOnChipStorage({location.on_chip})"
+    return f"opts.TensorLocations.setOptimizerLocation({storage}{sharding if is_sharding_set else ''})"
+
+
+def micro_batch_line(micro_batch: int, before: int) -> str:
+    """Return the argument of the loader that changes."""
+    return f"batch_size={micro_batch}  # instead of {before}, in poptorch.DataLoader(...)"
+
+
+def has_first_moments(spec: OptimiserSpec) -> bool:
+    """Whether an optimiser keeps a first moment."""
+    return _OPTIMISER_CLASSES[spec.family] in ("Adam", "AdamW", "LAMB")
+
+
+def state_type_line(spec: OptimiserSpec, half: object) -> str:
+    """Return the arguments of the optimiser for the types of accumulators, velocities and first moments."""
+    return f"poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}(..., {_state_types(spec, half)})"
+
+
+def _state_types(spec: OptimiserSpec, half: object) -> str:
+    names = ["accum_type"]
+    if spec.family == "SGD2":
+        names.append("velocity_accum_type")
+    if has_first_moments(spec):
+        names.append("first_order_momentum_accum_type")
+    return ", ".join(f"{name}=torch.float{'16' if half else '32'}" for name in names)
+
+
+def optimiser_lines(spec: OptimiserSpec) -> str:
+    """Return the line, or lines, that make an optimiser; several parameter groups stay those that there are."""
+    several = len(spec.groups) > 1
+    parameters = "optimizer.param_groups" if several else "model.parameters()"
+    hyper = spec.groups[0] if spec.groups and not several else spec.default
+    arguments = [parameters, *_numbers(spec, hyper), *_other_arguments(spec)]
+    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
+        arguments.append(_state_types(spec, True))
+    called = f"optimizer = poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}("
+    given = ", ".join(arguments)
+    return f"{called}{given})" if len(called + given) < _WIDTH else f"{called}\n    {given}\n)"
+
+
+def _numbers(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
+    """Yield the numbers of the optimiser that differ from what its class has without them."""
+    usual = Hyper(weight_decay=0.01) if spec.family.startswith("ADAMW") else Hyper()
+    names = ("lr", "momentum", "dampening", "nesterov", "betas", "alpha", "eps", "weight_decay", "max_weight_norm")
+    for name in (*names, "velocity_scaling"):
+        value = getattr(hyper, name)
+        if name in spec.attributes and (name == "lr" or value != getattr(usual, name)):
+            yield f"{name}={value!r}"
+
+
+def _other_arguments(spec: OptimiserSpec) -> list[str]:
+    arguments = {
+        "use_combined_accum=True": spec.family == "SGD1",
+        "centered=True": spec.family == "RMSPROP_CENTERED",
+        "use_tf_variant=True": spec.use_tf_variant,
+        "bias_correction=False": spec.family in ("LAMB_NO_BIAS", "ADAMW_NO_BIAS"),
+        f"loss_scaling={spec.loss_scaling!r}": spec.loss_scaling != 1.0,
+        f"max_grad_norm={spec.max_grad_norm!r}": math.isfinite(spec.max_grad_norm),
+    }
+    return [text for text, is_given in arguments.items() if is_given]
+
+
+def code_block(code: str) -> list[str]:
+    """Return code as an indented paragraph; no code is no paragraph."""
+    return ["\n".join(f"    {line}".rstrip() for line in code.splitlines())] if code else []

@@ -11,8 +11,8 @@ import torch
 
 import ipu_model
 import poptorch
-from ipu_model.named_functions import made_by
 from ipu_model.predict.verdict import Verdict
+from ipu_model.sources import made_by
 
 # Parameters: ResNet-152 and ViT-L/16 as in torchvision's tables of weights. The others by their formulas: a layer of
 # width d has 12 d^2 weights and 13 d biases and norms; GPT and BERT have two tables of words, for they are not tied.

@@ -1,17 +1,30 @@
-"""What the commands model: the folder of a report, one of its files, or a function that returns a program."""
+"""What the commands model: the folder of a report, one of its files, or a function of a user's program.
+
+Functions are named as "FILE.py:FUNCTION" or "MODULE:FUNCTION", and each file runs once.
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.commands.slow_work import said_if_slow
-from ipu_model.errors import Error, UnknownParameter, kind_of
+from ipu_model.errors import Error, OutOfMemory, UnknownParameter, kind_of
 from ipu_model.front_ends import program_behind
+from ipu_model.source_lines import line_that_raised
 
 if TYPE_CHECKING:
     from ipu_model.explore.what_if import Source
@@ -26,10 +39,11 @@ WRITES_REPORT = """POPLAR_ENGINE_OPTIONS='{"autoReport.all":"true","autoReport.d
 """The setting with which any PopTorch script writes a report."""
 _POSITIONS = ("model", "inputs", "options", "optimizer")
 _NEEDED = _POSITIONS[:3]
+_BY_NAME = (*_POSITIONS, "training", "micro_batch")
 _PROFILE = "profile.json"
 _FOR_READERS = ("report.html", "trace.json")
 """Files of a report that hold no program to model."""
-_BY_NAME = (*_POSITIONS, "training", "micro_batch")
+_MOST_NAMED = 20
 
 
 def profile_of_source(source: str, *, host: HostWork | None = None, machine: str | None = None) -> Profile:
@@ -40,8 +54,6 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
     Raises:
         Error: nothing there can be read, or it is no program.
     """
-    from ipu_model.named_functions import is_function
-
     if not is_function(source) and host is None and machine is None and not _is_program_file(source):
         from ipu_model.report.files import read
 
@@ -70,9 +82,31 @@ class Given:
         """
         from ipu_model.explore.what_if import source_of
 
-        arguments = dict(self.arguments)
         with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):
-            return source_of(self.thing, arguments.pop("inputs", None), arguments.pop("options", None), **arguments)
+            return source_of(self.thing, **self.arguments)
+
+
+@contextmanager
+def _refusals_named(source: str) -> Iterator[None]:
+    """Turn what PopTorch refuses and what fails in the user's module into an error in one line.
+
+    PopTorch's refusals are assertions (rows that do not divide into micro-batches) and, for parameters of an optimizer
+    that are none of the model, an `UnknownParameter`. A failure of the module itself, such as shapes that do not match,
+    has a line of the user's; what has none keeps its traceback, because the fault is here.
+
+    Raises:
+        Error: names the source.
+    """
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as problem:
+        if line_that_raised(problem) is not None:
+            raise Error(f"{source}: the module failed: {_described(problem)}.") from problem
+        if isinstance(problem, (AssertionError, UnknownParameter)):
+            raise Error(f"{source}: {problem.args[0]}") from problem
+        raise
 
 
 def given_by(source: str) -> Given:
@@ -81,10 +115,8 @@ def given_by(source: str) -> Given:
     Raises:
         Error: nothing there can be read, or a function returns no program.
     """
-    from ipu_model.named_functions import is_function, made_by
-
     if is_function(source):
-        return _given(made_by(source), source)
+        return _sorted(made_by(source), source)
     if _is_program_file(source):
         from ipu_model.report import program_file
 
@@ -100,30 +132,31 @@ def given_by(source: str) -> Given:
     return Given(source, profile)
 
 
-@contextmanager
-def _refusals_named(source: str) -> Iterator[None]:
-    """Turn what PopTorch refuses and what fails in the user's module into an error in one line.
-
-    PopTorch's refusals are assertions (rows that do not divide into micro-batches) and, for parameters of an optimizer
-    that are none of the model, an `UnknownParameter`. A failure of the module itself, such as shapes that do not match,
-    has a line of the user's; what has none keeps its traceback, because the fault is here.
+def _sorted(made: Any, source: str) -> Given:
+    """Return what a function has returned, sorted: a module with its arguments, or something that has a program.
 
     Raises:
-        Error: names the source.
+        Error: it is neither.
     """
-    from ipu_model.named_functions import described
-    from ipu_model.source_lines import line_that_raised
+    if isinstance(made, tuple):
+        if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
+            raise Error(f"{source} returned {len(made)} values. {RETURNS}")
+        made = dict(zip(_POSITIONS, made))
+    if not isinstance(made, Mapping):
+        try:
+            program_behind(made)
+        except Error as refusal:
+            raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
+        return Given(source, made)
+    unknown = [str(name) for name in made if name not in _BY_NAME]
+    missing = [name for name in _NEEDED if name not in made]
+    if unknown or missing:
+        wrong = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which it does not take"
+        raise Error(f"The dict that {source} returned {wrong}. Its names are {', '.join(_BY_NAME)}.")
+    return Given(source, made["model"], {name: value for name, value in made.items() if name != "model"})
 
-    try:
-        yield
-    except Error:
-        raise
-    except Exception as problem:
-        if line_that_raised(problem) is not None:
-            raise Error(f"{source}: the module failed: {described(problem)}.") from problem
-        if isinstance(problem, (AssertionError, UnknownParameter)):
-            raise Error(f"{source}: {problem.args[0]}") from problem
-        raise
+
+# --- reports
 
 
 def folder_of_source(source: str) -> Path | None:
@@ -132,8 +165,6 @@ def folder_of_source(source: str) -> Path | None:
     Raises:
         Error: there is no report.
     """
-    from ipu_model.named_functions import is_function
-
     if is_function(source):
         return None
     if _is_program_file(source):
@@ -161,11 +192,20 @@ def _report(source: str) -> str:
         from ipu_model.report.files import file_of
 
         if not file_of(path).exists():
-            raise _no_report(path)
+            deeper = sorted(str(file.parent) for file in path.glob(f"*/*/{_PROFILE}"))
+            there = f" There is a report in {', '.join(deeper)}." if deeper else ""
+            raise Error(
+                f"{path} holds no report: there is no {_PROFILE} in it.{there} Name the folder that profiling wrote "
+                f"(run the program with {WRITES_REPORT}), or name a function that returns a program: "
+                "program.py:function."
+            )
     elif path.name in _FOR_READERS and path.with_name(_PROFILE).exists():
         raise Error(f"{source} holds no program. Name the folder of its report instead: {path.parent}.")
     elif not path.exists():
-        near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
+        beside: list[str] = []
+        with suppress(OSError):
+            beside = [file.name for file in path.parent.iterdir()]
+        near = difflib.get_close_matches(path.name, beside, 1)
         hint = f" Did you mean {path.with_name(near[0])}?" if near else ""
         raise Error(
             f"{source} cannot be read: No such file or directory.{hint} A SOURCE is the folder of a report, or a "
@@ -178,53 +218,161 @@ def _no_function(file: Path) -> Error:
     """Return the error of a program without the name of a function; says which functions it has."""
     if not file.is_file():
         return Error(f"{file} cannot be read: there is no such file.")
-    from ipu_model.named_functions import functions_in
-
-    found = functions_in(file)
-    nearest = f"{file}:{found[0] if found else 'FUNCTION'}"
-    there = f" Functions without arguments there: {', '.join(found)}." if found else ""
+    names = _functions_in(file)
+    nearest = f"{file}:{names[0] if names else 'FUNCTION'}"
+    there = f" Functions without arguments there: {', '.join(names)}." if names else ""
     return Error(
         f"{file} is a program. Name the function in it that returns what to model: {nearest}.{there} Or run it with "
         f"{WRITES_REPORT}, which writes a report: python -m ipu_model report ./report."
     )
 
 
-def _no_report(folder: Path) -> Error:
-    """Return the error of a folder without a report; names reports that lie deeper."""
-    deeper = sorted(str(each.parent) for each in folder.glob(f"*/*/{_PROFILE}"))
-    there = f" There is a report in {', '.join(deeper)}." if deeper else ""
-    return Error(
-        f"{folder} holds no report: there is no {_PROFILE} in it.{there} Name the folder that profiling wrote (run "
-        f"the program with {WRITES_REPORT}), or name a function that returns a program: program.py:function."
-    )
-
-
-def _names_in(folder: Path) -> list[str]:
+def _functions_in(file: Path) -> Sequence[str]:
+    """Return the names of a file's public functions that need no arguments and return something; it does not run."""
     try:
-        return [each.name for each in folder.iterdir()]
-    except OSError:
-        return []
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and _makes_something(node)]
 
 
-def _given(made: Any, source: str) -> Given:
-    """Return what a function has returned, sorted: a module with its arguments, or something that has a program.
+def _makes_something(function: ast.FunctionDef) -> bool:
+    given = function.args
+    positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    needs = positional or any(default is None for default in given.kw_defaults)
+    returns = any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(function))
+    return returns and not needs and not function.name.startswith("_")
+
+
+# --- functions
+
+
+def is_function(source: str) -> bool:
+    """Return whether a text is written as "FILE.py:FUNCTION" or "MODULE:FUNCTION"; paths that exist are none."""
+    place, colon, name = source.rpartition(":")
+    return bool(colon and place and name.isidentifier()) and not Path(source).exists()
+
+
+def made_by(source: str) -> Any:
+    """Import the file or module of "FILE.py:FUNCTION", call the function and return what it returns.
+
+    A function that compiles a program without room for it gives that program.
 
     Raises:
-        Error: it is neither.
+        Error: there is no such function, it needs arguments, or it fails; names the line.
     """
-    if isinstance(made, tuple):
-        if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
-            raise Error(f"{source} returned {len(made)} values. {RETURNS}")
-        made = dict(zip(_POSITIONS, made))
-    if not isinstance(made, Mapping):
+    place, _, name = source.rpartition(":")
+    with said_if_slow(f"running {source}"):
+        function = _function(_module(place), place, name)
         try:
-            program_behind(made)
-        except Error as refusal:
-            raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
-        return Given(source, made)
-    unknown = [str(name) for name in made if name not in _BY_NAME]
-    missing = [name for name in _NEEDED if name not in made]
-    if unknown or missing:
-        wrong = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which it does not take"
-        raise Error(f"The dict that {source} returned {wrong}. Its names are {', '.join(_BY_NAME)}.")
-    return Given(source, made["model"], {name: value for name, value in made.items() if name != "model"})
+            return function()
+        except (Exception, SystemExit) as problem:
+            if isinstance(problem, OutOfMemory) and problem.program is not None:
+                return problem.program
+            raise Error(f"{source} failed: {_described(problem)}.") from problem
+
+
+def _module(place: str) -> ModuleType:
+    """Import a file or a module by its name, with its folder where Python looks for modules."""
+    file = Path(place)
+    folder = str(file.resolve().parent) if place.endswith(".py") else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        if not file.is_file():
+            raise Error(f"{place} cannot be read: there is no such file.")
+        return _imported_file(file.resolve(), file.stat().st_mtime_ns)
+    except Error:
+        raise
+    except (Exception, SystemExit) as problem:
+        raise Error(f"{place} cannot be imported: {_described(problem)}.") from problem
+
+
+@lru_cache(maxsize=32)
+def _imported_file(file: Path, written: int) -> ModuleType:
+    """Import a file; `written`, the time of its last change, tells apart what it holds at different times."""
+    name = f"{file.stem}_of_the_user" if file.stem in sys.modules else file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # as an import would: data classes and pickles look for it there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [
+            each
+            for each, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
+        ]
+        raise Error(f"{place} has no function {name!r}. {_nearest(name, own)}")
+    fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in fixed]
+    if needed:
+        raise Error(
+            f"{place}:{name} needs arguments ({', '.join(needed)}), but is called without any. Give them defaults, or "
+            f"write a function that calls it: def program(): return {name}(...)"
+        )
+    return function  # type: ignore[no-any-return]  # of a module that is known only now
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Return the functions that a module has: those with similar names if there are many."""
+    if not known:
+        return "It has no functions."
+    if len(known) <= _MOST_NAMED:
+        return f"It has {', '.join(known)}."
+    near = difflib.get_close_matches(name, known, 1)
+    return f"It has {len(known)} functions." + (f" Did you mean {near[0]}?" if near else "")
+
+
+def _described(problem: BaseException) -> str:
+    """Return the type, message and line of a user's exception, in one line."""
+    if isinstance(problem, SystemExit):
+        return "it ended the process; put what a script does under `if __name__ == '__main__':`"
+    text = problem.message if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"
+    line = line_that_raised(problem)
+    return " ".join(text.split()).rstrip(".") + (f" ({line})" if line is not None else "")
+
+
+# --- what takes long
+
+
+@contextmanager
+def said_if_slow(doing: str, *, patience: float = 2.0) -> Iterator[None]:
+    """Show what is being done, and for how many seconds, if it takes longer than `patience` seconds.
+
+    The line is on the error output if that is a terminal, and goes away when the work has ended.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        began, width, wait = time.monotonic(), 0, patience
+        while not ended.wait(wait):
+            line = f"{doing}: {time.monotonic() - began:.0f} s"
+            width, wait = max(width, len(line)), 1.0
+            print(f"\r{line.ljust(width)}", end="", file=sys.stderr, flush=True)
+        if width:
+            print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

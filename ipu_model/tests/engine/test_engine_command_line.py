@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from report_support import inference_profile, pipeline_profile
 
-from ipu_model.commands import command_line, command_options
+from ipu_model.commands import command_line, options
 from ipu_model.predict.hardware import known_hardware
 from ipu_model.report import files
 from ipu_model.report.files import to_json, write_report
@@ -55,7 +55,7 @@ class TestReport:
 
     def test_a_browser_opens_only_when_asked(self, run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened: list[str] = []
-        monkeypatch.setattr(command_options, "webbrowser", SimpleNamespace(open=opened.append))
+        monkeypatch.setattr(options, "webbrowser", SimpleNamespace(open=opened.append))
         run("report", folder)
         assert opened == []
         run("report", folder, "--open")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ipu_model.commands.slow_work import said_if_slow
+from ipu_model.sources import said_if_slow
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.commands.fit_and_advise import NOTHING_FITS
+from ipu_model.commands.programs import NOTHING_FITS
 from ipu_model.explore import KEEP
 from ipu_model.explore.split import even_starts, split_before, stage_modules
 from ipu_model.front_ends import program_of_module

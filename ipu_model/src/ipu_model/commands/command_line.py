@@ -8,16 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from ipu_model import __version__
-from ipu_model.commands import fit_and_advise as fit_and_advise_commands
-from ipu_model.commands import machines as machines_command
-from ipu_model.commands import report_and_compare as report_and_compare_commands
-from ipu_model.commands import validate as validate_command
+from ipu_model.commands import machines, programs, validate
 from ipu_model.errors import Error
 
 # Each module offers register(subparsers): it adds its parsers and sets the default `run`, a function of the
 # parsed arguments that returns the exit code, `None` for 0. What `run` needs is imported inside it, so that --help
 # waits for nothing.
-COMMANDS = (report_and_compare_commands, fit_and_advise_commands, machines_command, validate_command)
+COMMANDS = (programs, machines, validate)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """One optimiser as the device sees it: the numbers it streams, the state it keeps, and what is compiled in.
 
-This is plain data without torch objects. `ipu_model.compute.optimisers` does the arithmetic; the performance model
+This is plain data without torch objects. `ipu_model.compute.update_rules` does the arithmetic; the performance model
 computes the costs.
 """
 

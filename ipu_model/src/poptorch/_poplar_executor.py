@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import DefaultDeviceType
 
-from ipu_model.capture.digest import digest_of
+from ipu_model.capture.describe import digest_of
 from ipu_model.errors import Error, OutOfMemory, require
 from ipu_model.process import ForkSafeLock, interrupt_postponed
 from poptorch import _poptorch_data
@@ -459,7 +459,8 @@ class PoplarExecutor:
                 "No named buffers marked as updatable. Name them in "
                 "poptorch.Options().updatableNamedBuffers([...]) first."
             )
-        now.session.upload(self._host.values(tuple(v for v in now.graph.variables if set(v.names) & set(names))))
+        variables = tuple(v for v in now.graph.variables if set(v.names) & set(names))
+        now.session.upload(self._host.values(now.graph, variables))
 
     @in_turn
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
@@ -471,7 +472,7 @@ class PoplarExecutor:
 
     @torch.inference_mode(False)
     def _upload_weights(self, now: Compiled) -> None:
-        now.session.upload(self._host.values(now.graph.variables))
+        now.session.upload(self._host.values(now.graph, now.graph.variables))
         now.device.newer_weights = False
         self._sources.note_upload()
 

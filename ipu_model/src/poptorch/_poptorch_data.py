@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import __version__
-from ipu_model.capture.digest import digest_of
+from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
@@ -89,7 +89,8 @@ class Executable(msgspec.Struct, frozen=True):
 
 def weights_of(graph: Graph) -> tuple[Weight, ...]:
     """Return what a program's weights look like."""
-    return tuple((v.names, v.spec.shape, str(v.spec.dtype), v.trainable) for v in graph.variables)
+    specs = [(v, graph.spec(v.tensor)) for v in graph.variables]
+    return tuple((v.names, spec.shape, str(spec.dtype), v.trainable) for v, spec in specs)
 
 
 def options_text(options: Options) -> dict[str, str]:

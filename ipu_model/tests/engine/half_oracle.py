@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from ipu_model.capture.device_ops import recurrent_layers
-from ipu_model.capture.graph import Graph, TensorSpec
-from ipu_model.compute.half_range import make_nan_
+from ipu_model.capture.graph import Graph, TensorSpec, info_of
+from ipu_model.compute.half_ops import make_nan_
 from ipu_model.compute.replay import Arithmetic, Replay, build
 from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
 
@@ -180,7 +180,7 @@ def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     if node.target in COMPARING and is_half(node.args[0]):
         return node.target(*tree_map_only(Tensor, _narrowed, args)), False
-    if node.target in RECURRENT and node.meta["spec"][0].dtype is torch.float16:
+    if node.target in RECURRENT and info_of(node).spec[0].dtype is torch.float16:
         return RECURRENT[node.target](*args, stored=rounded), 2
     result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
     if is_half(node) and node.target in DIVIDING:
@@ -194,7 +194,7 @@ def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
 
 
 def is_half(value: Any) -> bool:
-    spec = value.meta.get("spec") if isinstance(value, Node) else None
+    spec = info_of(value).spec if isinstance(value, Node) else None
     return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
 
 

@@ -77,3 +77,9 @@ def squares(depth: int, *, width: int = 256, batch: int = 64, dtype: torch.dtype
 
 
 RECOMPUTING = Recomputation.PIPELINE
+
+
+def variable_bytes(graph: Graph) -> int:
+    """Return the bytes of all variables, on the host."""
+    tensors = [step_of(graph).tensors[variable.tensor] for variable in graph.variables]
+    return sum(tensor.elements * tensor.dtype.bytes for tensor in tensors)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.graph import dtype_of
-from ipu_model.compute.optimisers.updater import Updater
+from ipu_model.compute.updater import Updater
 from ipu_model.optimiser import Hyper, OptimiserSpec
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (7,), "scalar": ()}

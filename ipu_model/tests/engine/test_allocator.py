@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-PROGRAM = "from ipu_model.compute.allocator import keep_freed_memory as keep; print(keep())"
+PROGRAM = "from ipu_model.compute.session import keep_freed_memory as keep; print(keep())"
 
 
 def answer(**environment: str) -> str:

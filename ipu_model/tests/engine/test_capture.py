@@ -16,8 +16,8 @@ from tracing_support import ops_of, traced
 from ipu_model.capture import torch_private as private
 from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import TensorSpec
-from ipu_model.capture.known_values import known_values, places
+from ipu_model.capture.graph import NodeInfo, TensorSpec, info_of, set_info
+from ipu_model.capture.recorder import known_values
 from ipu_model.errors import Error
 from ipu_model.step import Phase
 
@@ -80,21 +80,21 @@ def test_results_are_named_after_nodes_of_the_graph(training: bool) -> None:
 
 
 def test_backward_ops_are_placed_where_their_forward_ops_were(three_blocks) -> None:
-    place = {(node.target, node.meta["phase"]): node.meta["placement"].ipu for node in ops_of(three_blocks)}
+    place = {(node.target, info_of(node).phase): info_of(node).placement.ipu for node in ops_of(three_blocks)}
     assert place[aten.convolution.default, Phase.FORWARD] == 0
     assert place[aten.convolution_backward.default, Phase.BACKWARD] == 0
     assert place[aten.threshold_backward.default, Phase.BACKWARD] == 1
     assert place[aten.nll_loss_backward.default, Phase.BACKWARD] == 2
     matmuls = [
-        n.meta["placement"].ipu
+        info_of(n).placement.ipu
         for n in ops_of(three_blocks)
-        if n.target is aten.mm.default and n.meta["phase"] is Phase.BACKWARD
+        if n.target is aten.mm.default and info_of(n).phase is Phase.BACKWARD
     ]
     assert matmuls == [2, 2, 1, 1], "two products per linear layer, last layer first"
 
 
 def test_scopes_are_the_dotted_names_of_submodules(three_blocks) -> None:
-    scopes = {node.target: node.meta["scope"] for node in ops_of(three_blocks) if node.meta["phase"] is Phase.FORWARD}
+    scopes = {node.target: info_of(node).scope for node in ops_of(three_blocks) if info_of(node).phase is Phase.FORWARD}
     assert scopes[aten.convolution.default] == "conv"
     assert scopes[aten.nll_loss_forward.default] == ""
 
@@ -141,7 +141,7 @@ def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
     graph = traced(model, torch.randn(4, 3), training=False)
     assert "norm.num_batches_tracked" not in {v.name for v in graph.variables}
     assert graph.constants == {}
-    assert {v.name for v in graph.variables if v.node in graph.mutated} == {
+    assert {v.name for v in graph.variables if v.tensor in graph.mutated} == {
         "norm.running_mean",
         "norm.running_var",
     }
@@ -190,7 +190,7 @@ def graph_of(start: Tensor) -> tuple[torch.fx.Graph, torch.fx.Node, torch.fx.Nod
     graph = torch.fx.Graph()
     data, constant = graph.placeholder("data"), graph.get_attr("constant")
     for node in (data, constant):
-        node.meta["spec"] = TensorSpec.of(start)
+        set_info(node, NodeInfo(TensorSpec.of(start)))
     return graph, data, constant, {"constant": start}
 
 
@@ -241,12 +241,6 @@ class TestKnownValues:
         graph.call_function(aten.add_.Tensor, (constant, 1))
         assert values(constant, constants, kept) is None
         assert values(constant, constants) == [1.0, 1.0]
-
-    @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4))
-    def test_places_pick_what_the_mask_picks(self, rows: list[list[bool]]) -> None:
-        mask = torch.tensor(rows)
-        numbers = torch.arange(mask.numel()).reshape(mask.shape)
-        assert torch.equal(numbers[places(mask)], numbers[mask])
 
 
 class TestPrivateNamesOfPyTorch:

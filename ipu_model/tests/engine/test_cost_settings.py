@@ -13,6 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
+from ipu_model.step import Serialisation
 from published.convolutional import day03
 
 HALF = torch.float16
@@ -68,13 +69,12 @@ class Hinted(nn.Module):
         product = x @ self.weight
         trace = tracing.current()
         if trace is not None:
-            for key, value in self.hints.items():
-                trace.hint(product, key, value)
+            trace.hint(product, **self.hints)
         return product
 
 
 def serialised(mode: str, factor: int) -> Hinted:
-    return Hinted(serialized={"mode": mode, "factor": factor, "keep_precision": False})
+    return Hinted(serialisation=Serialisation(mode, factor))
 
 
 class TestHints:
@@ -97,9 +97,9 @@ class TestHints:
             op.work.temporary_bytes for op in whole.ops if op.family == "contraction"
         )
 
-    @pytest.mark.parametrize("hints", [{"mode": "none", "factor": 4}, {"mode": "output_channels", "factor": 0}])
-    def test_disabled_serialisation(self, hints: dict[str, object]) -> None:
-        assert self.plans(Hinted(serialized=hints)) == self.plans(Hinted())
+    @pytest.mark.parametrize("hint", [Serialisation("none", 4), Serialisation("output_channels", 0)])
+    def test_disabled_serialisation(self, hint: Serialisation) -> None:
+        assert self.plans(Hinted(serialisation=hint)) == self.plans(Hinted())
 
     def test_a_proportion_of_one_op(self) -> None:
         limited = costed(Hinted(available_memory_proportion=0.05), self.INPUT)

@@ -17,7 +17,7 @@ from half_support import Calls, half, infer
 from torch import Tensor, nn
 from tracing_support import session_of
 
-from ipu_model.compute.half_range import BOUNDED
+from ipu_model.compute.half_ops import BOUNDED
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tracing_support import KeepGradients, ops_of, traced
 
 from ipu_model.batching import Batching, Returns
-from ipu_model.capture.graph import Graph
+from ipu_model.capture.graph import Graph, info_of
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import Overflow, round_to_half_
 from ipu_model.compute.session import Session
@@ -234,7 +234,7 @@ class WithLoss(nn.Module):
 
 def types_of_gradients(graph: Graph) -> dict[str, torch.dtype]:
     nodes = {node.name: node for node in graph.ops.nodes}
-    return {name: nodes[node].meta["spec"].dtype for name, node in graph.gradients.items()}
+    return {name: info_of(nodes[node]).spec.dtype for name, node in graph.gradients.items()}
 
 
 WITH_BUFFERS = ("batch norm", "batch norm, evaluation", "instance norm")
@@ -271,7 +271,7 @@ def test_results_follow_the_activation_and_gradients_the_weight(name, activation
         assert_near(keeper.gradients[parameter_name], parameter.grad)
     for buffer_name, buffer in exact.named_buffers():
         if buffer.is_floating_point():
-            assert next(v.spec.dtype for v in graph.variables if v.name == buffer_name) is statistics
+            assert next(graph.spec(v.tensor).dtype for v in graph.variables if v.name == buffer_name) is statistics
             assert_near(session.download()[buffer_name], buffer)
 
 
@@ -287,7 +287,7 @@ def test_master_weights_get_float32_gradients_through_the_cast() -> None:
     model = WithLoss(nn.Linear(3, 2, bias=False))
     graph = traced(model, torch.ones(4, 3, dtype=HALF))
     casts = [n for n in ops_of(graph) if n.target is aten._to_copy.default]
-    assert [c.meta["spec"].dtype for c in casts] == [HALF, FLOAT]
+    assert [info_of(c).spec.dtype for c in casts] == [HALF, FLOAT]
     session = Session(graph, Batching(), Returns())
     weight = torch.full((2, 3), 1 / 3)
     session.upload({"layer.weight": weight})

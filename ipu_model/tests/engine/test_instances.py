@@ -14,17 +14,16 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipu_model import instances
 from ipu_model.errors import Error
-from ipu_model.instances import Group, Operation, gloo, joining
-from ipu_model.instances import group as group_file
-from ipu_model.instances.group import note_end, wait_for_members
+from ipu_model.instances import Group, HashStore, Operation, PrefixStore, note_end, wait_for_members
 
 PATIENCE = timedelta(seconds=60)
 
 
 def together(size: int, action: Callable[[Group], Any], **more: Any) -> list[Any]:
     """Return what `action` returns in each of `size` instances, or the error it raises."""
-    store = gloo.HashStore()
+    store = HashStore()
 
     def run(rank: int) -> Any:
         try:
@@ -67,7 +66,7 @@ class TestCollectives:
         assert together(2, action) == [expected, expected]
 
     def test_many_elements_are_summed_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(group_file, "_CHUNK", 4)
+        monkeypatch.setattr(instances, "_CHUNK", 4)
 
         def action(group: Group) -> list[list[float]]:
             tensors = [torch.full((n,), float(group.rank)) for n in (3, 2, 9, 1)]
@@ -101,7 +100,7 @@ class TestCollectives:
         assert together(3, action) == [((0, 2), 2), None, ((0, 2), 2)]
 
     def test_one_instance_alone_waits_for_nobody(self) -> None:
-        group = Group(gloo.HashStore(), [0], 0)
+        group = Group(HashStore(), [0], 0)
         group.barrier()
         own = torch.ones(2)
         group.sum_([own], "gradients")
@@ -160,17 +159,17 @@ class TestComing:
     """A launcher notes which instances have ended; without one, those who do not come are waited for."""
 
     def test_one_that_has_ended_without_joining_is_not_waited_for(self) -> None:
-        store = gloo.HashStore()
+        store = HashStore()
         note_end(store, 2)
         with pytest.raises(Error) as refusal:
             # The place where instances meet has a room for each group.
-            Group(gloo.PrefixStore("room", store), [0, 2], 0, timeout=PATIENCE, address="127.0.0.1", grace=0.0)
+            Group(PrefixStore("room", store), [0, 2], 0, timeout=PATIENCE, address="127.0.0.1", grace=0.0)
         told = refusal.value.message
         assert told.startswith("Instance 0 of 2 was about to wait for all instances to join, but another instance has")
         assert "instance 2 has ended without joining" in told
 
     def test_one_that_ends_while_others_wait_is_noticed(self) -> None:
-        store = gloo.HashStore()
+        store = HashStore()
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(wait_for_members, store, [0, 1], 0, PATIENCE)
             note_end(store, 1)
@@ -179,11 +178,11 @@ class TestComing:
 
     def test_one_that_does_not_come_is_waited_for_no_longer_than_the_timeout(self) -> None:
         with pytest.raises(Error, match=r"did not come within 0:00:00\.1.*timed out waiting for instance 1"):
-            Group(gloo.HashStore(), [0, 1], 0, timeout=timedelta(seconds=0.1), address="127.0.0.1", grace=0.0)
+            Group(HashStore(), [0, 1], 0, timeout=timedelta(seconds=0.1), address="127.0.0.1", grace=0.0)
 
     def test_one_that_came_before_it_ended_is_there(self) -> None:
         """A group that is made of some instances later finds out by itself."""
-        store = gloo.HashStore()
+        store = HashStore()
         for member in (0, 1):
             note_end(store, member)
             store.set(f"here/{member}", "")
@@ -206,7 +205,7 @@ class TestJoining:
     def test_what_is_missing_is_named_with_what_sets_it(self, missing: tuple[str, ...], said: str) -> None:
         here = {name: value for name, value in environment().items() if name not in missing}
         with pytest.raises(Error) as refusal:
-            joining.join(0, 2, here)
+            instances.join(0, 2, here)
         assert said in refusal.value.message
         assert "poprun" in refusal.value.message
         assert "torchrun" in refusal.value.message
@@ -214,15 +213,15 @@ class TestJoining:
     @pytest.mark.parametrize("port", ["http", "0", "65536", "-1"])
     def test_a_port_is_a_number(self, port: str) -> None:
         with pytest.raises(Error, match=f"MASTER_PORT is '{port}', which is no port"):
-            joining.join(0, 2, environment(MASTER_PORT=port))
+            instances.join(0, 2, environment(MASTER_PORT=port))
 
     def test_the_launchers_number_of_processes_must_be_that_of_the_options(self) -> None:
         with pytest.raises(Error, match=r"there are 2 processes, the launcher has started 4 \(WORLD_SIZE\)"):
-            joining.join(0, 2, environment(WORLD_SIZE="4"))
+            instances.join(0, 2, environment(WORLD_SIZE="4"))
 
     def test_an_index_must_be_below_the_number_of_processes(self) -> None:
         with pytest.raises(Error, match=r"Instance 2 of 2: indices go from 0 to 1\."):
-            joining.join(2, 2, environment())
+            instances.join(2, 2, environment())
 
     def test_a_port_that_is_taken_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as other:
@@ -232,7 +231,7 @@ class TestJoining:
             monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
             monkeypatch.setenv("MASTER_PORT", port)
             with pytest.raises(Error, match=rf"127\.0\.0\.1, port {port}: another program uses this port"):
-                joining.join(0, 2, environment(MASTER_PORT=port))
+                instances.join(0, 2, environment(MASTER_PORT=port))
 
     def test_a_place_where_nobody_is_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as other:
@@ -241,60 +240,44 @@ class TestJoining:
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", port)
         with pytest.raises(Error, match="Instance 1 cannot reach the place where instances meet"):
-            joining.join(1, 2, environment(MASTER_PORT=port), timeout=timedelta(seconds=1))
+            instances.join(1, 2, environment(MASTER_PORT=port), timeout=timedelta(seconds=1))
 
     def test_a_process_is_one_instance_of_one_run(self) -> None:
-        alone = joining.world(0, 1)
+        alone = instances.world(0, 1)
         try:
-            assert joining.joined() is alone is joining.world(0, 1)
+            assert instances.joined() is alone is instances.world(0, 1)
             with pytest.raises(Error, match="has joined the run as instance 0 of 1 and cannot be instance 1 of 2"):
-                joining.world(1, 2)
+                instances.world(1, 2)
         finally:
-            joining.leave()
-        assert joining.joined() is None
+            instances.leave()
+        assert instances.joined() is None
 
 
 class TestNamesOfTorchDistributed:
-    """Names of torch.distributed below its public API: if one of these fails, look at instances/gloo.py again."""
+    """Names of torch.distributed below its public API: if one of these fails, look at instances.py again."""
 
-    def test_a_backend_of_ones_own_leaves_the_default_group_alone(self) -> None:
-        backend = gloo.connect(gloo.HashStore(), 0, 1, timedelta(seconds=20), "127.0.0.1")
-        tensor = torch.tensor([2.0])
-        gloo.reduce_(backend, tensor, "SUM")
-        gloo.broadcast_(backend, tensor, 0)
-        gloo.wait_for_all(backend)
-        assert [part.tolist() for part in gloo.gather(backend, tensor)] == [[2.0]]
-        assert not dist.is_initialized()
+    def test_the_default_group_is_left_alone(self) -> None:
+        assert together(2, lambda group: dist.is_initialized()) == [False, False]
 
     def test_without_an_address_gloo_asks_the_machine(self) -> None:
-        assert gloo.connect(gloo.HashStore(), 0, 1, timedelta(seconds=20), None).size() == 1
+        assert together(2, lambda group: group.size, address=None) == [2, 2]
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8])
     def test_gloo_sums_the_types_that_programs_reduce(self, dtype: torch.dtype) -> None:
-        backend = gloo.connect(gloo.HashStore(), 0, 1, timedelta(seconds=20), "127.0.0.1")
-        tensor = torch.ones(3, dtype=dtype)
-        gloo.reduce_(backend, tensor, "SUM")
-        assert tensor.tolist() == [1.0] * 3
+        ones = torch.ones(3, dtype=dtype)
+        sums = together(2, lambda group: group.reduced(ones, Operation.SUM).tolist())
+        assert sums == [[2.0] * 3] * 2
 
     def test_a_server_is_shared_inside_a_process_and_a_taken_port_says_so(self) -> None:
         """poprun's agents keep the store open that torch's launcher opens again; the error's text is looked for."""
-        first = gloo.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
-        again = gloo.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False, multi_tenant=True)
+        first = instances.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        again = instances.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False, multi_tenant=True)
         assert again.port == first.port
         with pytest.raises(dist.DistNetworkError, match="EADDRINUSE"):
-            gloo.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False)
+            instances.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False)
 
-    def test_the_store_is_found_through_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        server = gloo.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
-        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("MASTER_PORT", str(server.port))
-        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-        gloo.store_from_environment(1, 2, timedelta(seconds=20)).set("a", "b")
-        assert server.get("a") == b"b"
-
-    def test_a_store_with_prefixes_leads_to_the_one_below(self) -> None:
+    def test_the_end_of_an_instance_is_noted_below_all_prefixes(self) -> None:
         """The launcher writes below; it does not know in which room an instance waits."""
-        below = gloo.HashStore()
-        gloo.root_of(gloo.PrefixStore("a", gloo.PrefixStore("b", below))).set("key", "value")
-        assert below.get("key") == b"value"
-        assert gloo.PrefixStore("b", below).check(["key"]) is False
+        below = HashStore()
+        note_end(PrefixStore("a", PrefixStore("b", below)), 1)
+        assert below.check(["popdist/ended/1"])

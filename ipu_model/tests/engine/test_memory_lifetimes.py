@@ -178,7 +178,7 @@ def squares_with_checkpoints(depth: int, every: int) -> nn.Module:
 def _keep(module: nn.Module, inputs: object, output: Tensor) -> None:
     trace = tracing.current()
     if trace is not None:
-        trace.hint(output, "recomputation_checkpoint", True)
+        trace.hint(output, recomputation_checkpoint=True)
 
 
 class TestPipeline:

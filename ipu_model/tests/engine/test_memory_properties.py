@@ -17,6 +17,7 @@ from memory_support import (
     on_fullest,
     program_of,
     total,
+    variable_bytes,
 )
 from torch import nn
 from tracing_support import traced
@@ -54,7 +55,7 @@ DEPTHS, CHANNELS, BATCHES = st.integers(2, 6), st.sampled_from([32, 64]), st.sam
 def test_never_below_its_variables(depth: int, channels: int, batch: int, mode: Recomputation, ipus: int) -> None:
     graph = network(depth, channels, batch, ipus)
     memory = memory_for(graph, recomputation=mode, optimiser=adamw(FLOAT))
-    held = sum(variable.spec.bytes for variable in graph.variables)
+    held = variable_bytes(graph)
     assert sum(each.total_bytes for each in memory) > held
     assert sum(total(each, "variables") for each in memory) == held
     for each in memory:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, total
 
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
@@ -76,7 +77,8 @@ class TestResNet101:
         assert on_fullest(last, "activations") < on_fullest(last, *parameters)
 
     def test_ten_bytes_a_parameter(self) -> None:
-        parameters = sum(v.spec.elements for v in day03().variables if v.trainable)
+        graph = day03()
+        parameters = sum(step_of(graph).tensors[v.tensor].elements for v in graph.variables if v.trainable)
         memory = ladder(HALF)
         state = sum(total(each, "optimiser state", "gradient accumulators") for each in memory)
         assert state == parameters * (2 + 2 + 4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total
+from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, total, variable_bytes
 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
@@ -99,7 +99,7 @@ class TestSums:
             assert memory.always_live_bytes + highest == pytest.approx(memory.max_tile_bytes)
 
     def test_variables_are_all_there(self, day03_ipus: list[IpuMemory]) -> None:
-        expected = sum(variable.spec.bytes for variable in day03().variables)
+        expected = variable_bytes(day03())
         assert sum(total(memory, "variables") for memory in day03_ipus) == expected
 
     def test_code_is_on_every_tile(self, day03_ipus: list[IpuMemory]) -> None:

@@ -34,7 +34,7 @@ class Chain(nn.Module):
             x = layer(x) ** 2
             trace = tracing.current()
             if number == self.checkpoint and trace is not None:
-                trace.hint(x, "recomputation_checkpoint", True)
+                trace.hint(x, recomputation_checkpoint=True)
         return x
 
 

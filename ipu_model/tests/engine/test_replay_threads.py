@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,7 @@ from torch import Tensor, nn
 from tracing_support import session_of, traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.compute.thread_setting import Threads
-from ipu_model.compute.threads import SWITCH, ParallelWork, choose, threads_for, work_of
+from ipu_model.compute.threads import SWITCH, ParallelWork, Threads, choose, threads_for, work_of
 from ipu_model.cores import Cores, CoreWatch
 from ipu_model.errors import Error
 from ipu_model.step import Step
@@ -214,22 +214,25 @@ class TestPrograms:
         return step_of(traced(nn.Linear(4, 4), torch.zeros(2, 4), training=False))
 
     def test_a_tiny_program_takes_one_thread(self, step: Step) -> None:
-        assert threads_for(step) == Threads(1)
+        assert threads_for(step, CoreWatch()) == Threads(1)
 
     def test_the_environment_fixes_the_number(self, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(SWITCH, "3")
-        assert threads_for(step) == Threads(3, fixed=True)
+        assert threads_for(step, CoreWatch()) == Threads(3, fixed=True)
 
     @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
     def test_anything_but_a_number_is_refused(self, step: Step, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv(SWITCH, text)
         with pytest.raises(Error, match=f"IPU_MODEL_THREADS must be the number of threads .* got '{text}'"):
-            threads_for(step)
+            threads_for(step, CoreWatch())
 
-    def test_a_large_program_takes_the_cores_that_a_container_may_use(self, tmp_path: Path) -> None:
+    def test_a_large_program_takes_the_cores_that_a_container_may_use(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64), raising=False)
         (tmp_path / "proc/self").mkdir(parents=True)
         (tmp_path / "proc/self/cgroup").write_text("0::/")
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text("200000 100000")
         large = step_of(traced(nn.Linear(4096, 4096), torch.zeros(4096, 4096), training=False))
-        assert threads_for(large, CoreWatch(tmp_path, lambda: frozenset(range(64)))) == Threads(2)
+        assert threads_for(large, CoreWatch(tmp_path)) == Threads(2)

@@ -16,7 +16,7 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph, TensorSpec
+from ipu_model.capture.graph import Graph, TensorSpec, info_of
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
@@ -83,11 +83,11 @@ GRAPH = chain()
 
 
 def _stage(node: torch.fx.Node) -> int:
-    return int(node.meta["placement"].ipu)
+    return int(info_of(node).placement.ipu)
 
 
 def _is_backward(node: torch.fx.Node) -> bool:
-    return node.meta.get("phase") is Phase.BACKWARD
+    return info_of(node).phase is Phase.BACKWARD
 
 
 def program(graph: Graph = GRAPH, *, accumulation: int = 5, replicas: int = 1, **changes: Any) -> Program:

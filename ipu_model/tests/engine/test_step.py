@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from tracing_support import traced
 
 import poptorch
-from ipu_model.capture.aliases import storage_roots
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph
+from ipu_model.capture.graph import Graph, info_of, storage_roots
 from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Step, Tensor, step_of_ops, with_ops
 
 
@@ -49,8 +51,24 @@ def test_every_op_has_the_stage_and_the_operands_of_its_node(graph: Graph) -> No
     nodes = {node.name: node for node in graph.ops.nodes}
     assert [stage.ipu for stage in step.stages] == [0, 1]
     for op in step.ops:
-        assert op.stage == op.ipu == nodes[op.name].meta["placement"].ipu
+        assert op.stage == op.ipu == info_of(nodes[op.name]).placement.ipu
         assert list(op.reads) == [source.name for source in nodes[op.name].all_input_nodes]
+
+
+def test_the_line_of_a_reloaded_module_is_that_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_model.py"
+
+    def line_of(expression: str) -> str:
+        file.write_text(
+            f"import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        {expression}\n"
+        )
+        module = importlib.import_module("edited_model")
+        (op,) = step_of(traced(importlib.reload(module).Model(), torch.ones(2), training=False)).ops
+        return op.line
+
+    assert line_of("return x.sin()") == "line 4 of forward in edited_model.py: return x.sin()"
+    assert line_of("return torch.cos(x)") == "line 4 of forward in edited_model.py: return torch.cos(x)"
 
 
 def test_every_tensor_lies_in_the_storage_that_its_node_has(graph: Graph) -> None:

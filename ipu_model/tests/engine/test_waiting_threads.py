@@ -12,7 +12,7 @@ from ipu_model.cores import usable_cores
 
 PROGRAM = """
 import threading, torch
-from ipu_model.compute.waiting import wait_asleep
+from ipu_model.compute.threads import wait_asleep
 number = torch.get_num_threads()
 print(wait_asleep(), wait_asleep(), [each.name for each in threading.enumerate()].count("ipu-model-idle"))
 assert torch.get_num_threads() == number

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from optimiser_support import assert_close, random_gradients, random_weights, run, run_torch, spec_of, updater_of
 from torch import Tensor
 
-from ipu_model.compute.optimisers import fused
+from ipu_model.capture.torch_private import fused_adam_, fused_adamw_, fused_sgd_
+from ipu_model.compute import update_rules
 from ipu_model.compute.rounding import Overflow
 from ipu_model.optimiser import Hyper, OptimiserSpec
 
@@ -278,18 +279,20 @@ class TestFusedKernels:
     def test_sgd_kernel_divides_the_gradient_and_dampens_from_the_first_step(self) -> None:
         """v = 0.5*0 + (1-0.25)*(6/2 + 0.1*1) = 2.325; w = 1 - 0.1*v."""
         w, v = torch.ones(20), torch.zeros(20)
-        fused.sgd_([w], [torch.full((20,), 6.0)], [v], lr=0.1, momentum=0.5, dampening=0.25, weight_decay=0.1,
-                   nesterov=False, divisor=fused.grad_scale(0.5))  # fmt: skip
+        numbers = {"lr": 0.1, "momentum": 0.5, "dampening": 0.25, "weight_decay": 0.1}
+        flags = {"nesterov": False, "maximize": False, "is_first_step": False}
+        fused_sgd_([w], [torch.full((20,), 6.0)], [v], **numbers, **flags, grad_scale=torch.tensor(2.0))
         torch.testing.assert_close(v, torch.full((20,), 2.325))
         torch.testing.assert_close(w, torch.full((20,), 1 - 0.2325))
 
-    @pytest.mark.parametrize("decoupled", [False, True])
-    def test_adam_kernel_reads_the_counter_of_each_weight(self, decoupled: bool) -> None:
+    @pytest.mark.parametrize("kernel", [fused_adam_, fused_adamw_])
+    def test_adam_kernel_reads_the_counter_of_each_weight(self, kernel: Any) -> None:
         """At t=1 the direction is g/|g| = 1; at t=3 from empty moments (0.1/0.271)/sqrt(0.001/0.002997)."""
         weights, moments = [torch.zeros(8), torch.zeros(8)], [[torch.zeros(8), torch.zeros(8)] for _ in range(2)]
         steps = [torch.tensor(1.0), torch.tensor(3.0)]
-        fused.adam_(weights, [torch.full((8,), 2.0), torch.full((8,), 2.0)], *moments, steps, lr=0.1,
-                    betas=(0.9, 0.999), eps=0.0, weight_decay=0.0, decoupled=decoupled, divisor=None)  # fmt: skip
+        numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 0.0, "weight_decay": 0.0}
+        gradients = [torch.full((8,), 2.0), torch.full((8,), 2.0)]
+        kernel(weights, gradients, *moments, [], steps, **numbers, amsgrad=False, maximize=False)
         torch.testing.assert_close(weights[0], torch.full((8,), -0.1))
         torch.testing.assert_close(weights[1], torch.full((8,), -0.1 * (0.1 / 0.271) / (0.001 / 0.002997001) ** 0.5))
 
@@ -305,7 +308,7 @@ class TestFusedKernels:
     def test_kernels_are_used_only_where_every_tensor_has_one_layout_and_is_float32(
         self, tensor: torch.Tensor, fits: bool
     ) -> None:
-        assert fused.fits([torch.zeros(3, 4)], [tensor]) is fits
+        assert update_rules._fits_fused((), 1.0, [torch.zeros(3, 4)], [tensor]) is fits
 
     @pytest.mark.parametrize("spec", FUSED, ids=lambda spec: spec.family)
     @pytest.mark.parametrize("scale", [1.0, 1.0 / 3.0])
@@ -315,10 +318,10 @@ class TestFusedKernels:
         results = []
         for allowed in (True, False):
             calls: list[str] = []
-            for kernel in ("sgd_", "adam_"):
-                monkeypatch.setattr(fused, kernel, _counted(getattr(fused, kernel), calls))
+            for kernel in ("fused_sgd_", "fused_adam_", "fused_adamw_"):
+                monkeypatch.setattr(update_rules, kernel, _counted(getattr(update_rules, kernel), calls))
             if not allowed:
-                monkeypatch.setattr(fused, "fits", lambda *tensors: False)
+                monkeypatch.setattr(update_rules, "_fits_fused", lambda *tensors: False)
             weights = random_weights(0)
             updater = updater_of(spec, weights)
             for step in random_gradients(1, 3):

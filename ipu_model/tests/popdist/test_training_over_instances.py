@@ -20,7 +20,7 @@ from poprun_support import HERE, TIMEOUT_IN_S, poprun
 from torch import Tensor
 
 import poptorch
-from ipu_model.compute.thread_setting import Threads
+from ipu_model.compute.threads import Threads
 from ipu_model.instances import Group
 from poptorch._backend.instances import fewest_threads
 

@@ -10,6 +10,7 @@ import torch.fx
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.graph import info_of
 
 
 class FunctionModel(nn.Module):
@@ -51,4 +52,5 @@ def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx
 
 def hinted(ops: list[torch.fx.Node], key: str) -> dict[str, Any]:
     """Return the kind of op that carries a hint, with the hint's value."""
-    return {str(node.target): node.meta["hints"][key] for node in ops if key in node.meta.get("hints", {})}
+    values = {str(node.target): getattr(info_of(node).marks, key) for node in ops}
+    return {target: value for target, value in values.items() if value is not None and value is not False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.graph import info_of
+from ipu_model.step import Serialisation
 from poptorch import Attribute, MatMulSerializationMode, MultiConv, MultiConvPlanType, NameScope
 
 X = torch.arange(8.0).reshape(2, 4)
@@ -185,8 +188,7 @@ class TestSerializedMatMul:
     @pytest.mark.parametrize("mode", MODES)
     def test_the_request_is_noted_on_the_product(self, mode: MatMulSerializationMode) -> None:
         ops = compiled_ops(serialized(mode, 2, True), self.LEFT, self.RIGHT)
-        expected = {"mode": MODES[mode], "factor": 2, "keep_precision": True}
-        assert hinted(ops, "serialized") == {MM: expected}
+        assert hinted(ops, "serialisation") == {MM: Serialisation(MODES[mode], 2, keep_precision=True)}
 
     def test_disabled_needs_no_factor(self) -> None:
         disabled = MatMulSerializationMode.Disabled
@@ -229,9 +231,14 @@ def with_context(context: MultiConv) -> Any:
 def multi_conv_plans(context: MultiConv) -> list[dict[str, Any]]:
     """Return what is noted on the two convolutions, without the name of the group."""
     ops = compiled_ops(with_context(context), IMAGE)
-    hints = [node.meta["hints"]["multi_conv"] for node in ops if "convolution" in str(node.target)]
-    assert len({hint["group"] for hint in hints}) == 1
-    return [{key: value for key, value in hint.items() if key != "group"} for hint in hints]
+    hints = [asdict(hint) for hint in hinted_in_order(ops)]
+    assert len({hint.pop("group") for hint in hints}) == 1
+    return [{key: value for key, value in hint.items() if value is not None} for hint in hints]
+
+
+def hinted_in_order(ops: list[torch.fx.Node]) -> list[Any]:
+    marks = [info_of(node).marks for node in ops if "convolution" in str(node.target)]
+    return [mark.multi_convolution for mark in marks]
 
 
 class TestMultiConv:
@@ -257,7 +264,7 @@ class TestMultiConv:
                 return y + model.conv_b(x)
 
         ops = compiled_ops(forward, IMAGE)
-        groups = [node.meta["hints"]["multi_conv"]["group"] for node in ops if "convolution" in str(node.target)]
+        groups = [hint.group for hint in hinted_in_order(ops)]
         assert len(set(groups)) == 2
 
     def test_without_settings_the_group_and_its_size_are_noted(self) -> None:
@@ -362,7 +369,7 @@ class TestMultiConv:
 
 def noted(forward: Any, key: str) -> dict[str, Any]:
     """Return, for each kind of op, what the graph says under `key`."""
-    return {str(node.target).split(".")[1]: node.meta.get(key) for node in compiled_ops(forward, X)}
+    return {str(node.target).split(".")[1]: getattr(info_of(node), key) or None for node in compiled_ops(forward, X)}
 
 
 class AttributeHooks:
@@ -395,7 +402,7 @@ def linear_attributes(model: torch.nn.Module) -> set[str]:
     executor.compile(X)
     assert executor._compiled is not None
     ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
-    return {str(node.target).split(".")[1] for node in ops if "attributes" in node.meta}
+    return {str(node.target).split(".")[1] for node in ops if info_of(node).attributes}
 
 
 class TestScopes:
@@ -411,12 +418,8 @@ class TestScopes:
                 x = torch.relu(x)
             return torch.sin(x)
 
-        assert noted(forward, "name_scope") == {
-            "tanh": "outer/",
-            "exp": "outer/inner/",
-            "relu": "outer/",
-            "sin": None,
-        }
+        outer, inner = (0, "outer"), (0, "inner")
+        assert noted(forward, "name_scopes") == {"tanh": (outer,), "exp": (outer, inner), "relu": (outer,), "sin": None}
 
     @pytest.mark.parametrize("wrong", [1, None, ["a"]])
     def test_a_name_that_is_no_string_is_refused(self, wrong: Any) -> None:

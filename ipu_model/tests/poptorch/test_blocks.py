@@ -14,6 +14,7 @@ from executor_support import inference, quiet
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.graph import info_of
 
 X = torch.ones(2, 2)
 
@@ -42,8 +43,8 @@ def placements(model: nn.Module, strategy: Any = None) -> dict[str, tuple[str, i
     found = {}
     for node in executor._compiled.graph.ops.nodes:
         if "addmm" in str(node.target):
-            place = node.meta["placement"]
-            found[node.meta["scope"]] = (place.block, place.stage, place.ipu)
+            place = info_of(node).placement
+            found[info_of(node).scope] = (place.block, place.stage, place.ipu)
     return found
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 import poptorch
 from ipu_model import custom_ops
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import info_of
 from ipu_model.custom_ops import CustomOp, register
 from ipu_model.predict.costs import costs_of
 from poptorch.ops.python_ops import popart_attributes
@@ -158,7 +159,7 @@ class TestTraining:
         executor.compile(X)
         assert executor._compiled is not None
         ops = {
-            str(node.target): node.meta["placement"].ipu
+            str(node.target): info_of(node).placement.ipu
             for node in executor._compiled.graph.ops.nodes
             if "custom_op" in str(node.target)
         }

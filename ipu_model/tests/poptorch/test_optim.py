@@ -11,7 +11,7 @@ import pytest
 import torch
 from optim_support import MAKERS, log_lines, parameter
 
-from ipu_model.compute.optimisers.updater import Updater
+from ipu_model.compute.updater import Updater
 from ipu_model.step import FLOAT16, FLOAT32
 from poptorch import Options, optim
 from poptorch._optimizer_attributes import OptimizerAttrTracker, convertOptimizerToDict, group_of, read_spec

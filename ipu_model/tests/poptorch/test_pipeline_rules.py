@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.graph import info_of
 from poptorch import AutoStage, PipelinedExecution, ShardedExecution, Stage
 
 Blocks = Sequence[tuple[str | None, int | None]]
@@ -55,7 +56,7 @@ def places(blocks: Blocks, strategy: Any) -> list[tuple[int, int]]:
     """Return (stage, ipu) of the matrix product of each layer."""
     graph = trace(blocks, strategy)
     products = [node for node in graph.ops.nodes if "addmm" in str(node.target)]
-    return [(node.meta["placement"].stage, node.meta["placement"].ipu) for node in products]
+    return [(info_of(node).placement.stage, info_of(node).placement.ipu) for node in products]
 
 
 AUTO = AutoStage.AutoIncrement
@@ -116,10 +117,8 @@ class TestTheTableOfPlacements:
 
     def test_backward_ops_are_where_their_forward_ops_are(self) -> None:
         graph = trace([("A", 0), ("B", 1)], PipelinedExecution(), training=True)
-        backward = [
-            node for node in graph.ops.nodes if node.meta.get("phase") == "backward" and ".mm" in str(node.target)
-        ]
-        assert {node.meta["placement"].ipu for node in backward} == {0, 1}
+        backward = [node for node in graph.ops.nodes if info_of(node).phase == "backward" and ".mm" in str(node.target)]
+        assert {info_of(node).placement.ipu for node in backward} == {0, 1}
 
     def test_the_annotation_does_not_change_values(self) -> None:
         torch.manual_seed(0)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture import tracing
+from ipu_model.capture.graph import info_of
 from ipu_model.custom_ops import register, unregister
 from poptorch import _impl, _logging, _poplar_executor, _utils
 from poptorch._args_parser import ArgsParser
@@ -383,11 +384,11 @@ class TestTorchOps:
             for tensor in (inside, outside):
                 node = trace.node_of(tensor)
                 assert node is not None
-                seen.append(node.meta.get("attributes"))
+                seen.append(info_of(node).attributes)
             return outside
 
         poptorch.inferenceModel(Calls(attributed), quiet())(ONE)
-        assert seen == [{"__outline": {"layer": "first"}}, None]
+        assert seen == [{"__outline": {"layer": "first"}}, {}]
 
     def test_an_unknown_op_is_an_attribute_error(self) -> None:
         with pytest.raises(AttributeError, match="no attribute 'no_such_op'"):

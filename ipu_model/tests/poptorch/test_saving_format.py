@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.capture.digest import digest_of
+from ipu_model.capture.describe import digest_of
 from poptorch._backend import files
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

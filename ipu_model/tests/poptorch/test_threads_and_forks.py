@@ -276,6 +276,38 @@ def test_a_fork_while_a_thread_runs_the_model_does_not_hang() -> None:
     assert code == 0
 
 
+def test_a_fork_while_a_thread_draws_random_numbers_does_not_hang() -> None:
+    """The streams of a program are drawn from in turns, for a whole micro-batch each."""
+    inside, forked = threading.Event(), threading.Event()
+
+    def wait(x: Tensor) -> Tensor:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert forked.wait(60)
+        return x
+
+    class Waiting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wait = poptorch.CPU(wait, "wait")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.wait(nn.functional.dropout(x, 0.5, training=True))
+
+    thread = threading.Thread(target=lambda: waiting(X))
+    waiting, random = inference(Waiting()), inference(nn.Dropout())
+    waiting.compile(X)
+    random(X)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        code = exit_code_of_fork(lambda: random(X))
+    finally:
+        forked.set()
+        thread.join()
+    assert code == 0
+
+
 def test_two_loaders_at_a_time_keep_their_data_apart() -> None:
     sharing = {"sharing_strategy": poptorch.SharingStrategy.Fork}
     loaders = [

@@ -89,16 +89,16 @@ def checkpoint(layer: nn.Module) -> None:
     """Keep the output of `layer` when the rest is computed again, as `poptorch.recomputationCheckpoint` does."""
 
     def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        hint(output, "recomputation_checkpoint", True)
+        hint(output, recomputation_checkpoint=True)
 
     layer.register_forward_hook(keep)
 
 
-def hint(tensor: Tensor, key: str, value: object) -> None:
+def hint(tensor: Tensor, **marks: Any) -> None:
     """Attach a hint to the op that made `tensor`, while a trace is under way."""
     trace = tracing.current()
     if trace is not None:
-        trace.hint(tensor, key, value)
+        trace.hint(tensor, **marks)
 
 
 def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:

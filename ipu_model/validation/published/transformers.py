@@ -19,6 +19,7 @@ from ipu_model.batching import Batching
 from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Location, Locations, Program, Recomputation
+from ipu_model.step import Serialisation
 from published.building import (
     FLOAT,
     HALF,
@@ -173,7 +174,7 @@ class Heads(nn.Module):
         transformed = self.norm(F.gelu(self.transform(masked)))
         scores = torch.matmul(transformed, self.words.weight.t())
         if self.slices > 1:
-            hint(scores, "serialized", {"mode": "OutputChannels", "factor": self.slices, "keep_precision": False})
+            hint(scores, serialisation=Serialisation("OutputChannels", self.slices))
         follows = self.follows(torch.tanh(self.pooler(hidden[:, 0])))
         return scores + self.bias, follows
 

@@ -1,19 +1,33 @@
-"""Turn what a recorder saw into a `Graph`, without what tracing leaves behind: identities, dead ops and counters."""
+"""Turn what a recorder saw into a `Graph`, without what tracing leaves behind: identities, dead ops and counters.
+
+Also what a front end changes of a captured graph: titles of prints, and more results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.aliases import storage_roots, written_arguments, written_roots
-from ipu_model.capture.graph import Graph, Output, TensorSpec, Variable
+from ipu_model.capture.graph import (
+    Graph,
+    Marks,
+    Output,
+    TensorSpec,
+    info_of,
+    set_info,
+    spec_of,
+    storage_roots,
+    written_arguments,
+)
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.variables import Slot
+from ipu_model.step import Phase, Variable
 
 Node = torch.fx.Node
 
@@ -22,16 +36,16 @@ _IDENTITIES = frozenset(
 )
 
 
+@dataclass
 class Traced:
     """What tracing a step left: output leaves, the loss and the gradients, all fake tensors."""
 
-    def __init__(self, leaves: list[Any], rebuild: Callable[[list[Any]], Any]) -> None:
-        self.leaves = leaves
-        self.rebuild = rebuild
-        self.loss: Tensor | None = None
-        self.seed: Tensor | None = None
-        self.gradients: list[Tensor | None] = []
-        self.activation_gradients: list[tuple[Tensor, Tensor]] = []
+    leaves: list[Any]
+    rebuild: Callable[[list[Any]], Any]
+    loss: Tensor | None = None
+    seed: Tensor | None = None
+    gradients: Sequence[Tensor | None] = ()
+    activation_gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
 def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: Traced) -> Graph:
@@ -47,66 +61,43 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     recorder.graph.output((tuple(returned), tuple(gradients.values())))
     stand_ins = clean(recorder.graph, loss)
     names = iter([stand_ins.get(node, node).name for node in returned])
-    variables = tuple(_variables(recorder, slots))
-    assigned = _names(written_roots(recorder.graph, statistics=False))
-    frozen = [slot for slot in slots if slot.is_constant]
+    used = [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
+    frozen = {recorder.constant_for(slot.tensor): slot.names[0] for slot in slots if slot.is_constant}
     return Graph(
         ops=recorder.graph,
-        constants={name: recorder.constants[name] for name in _used_constants(recorder)},
-        variables=variables,
+        constants={name: recorder.constants[name] for name in used},
+        variables=tuple(
+            Variable(slot.names[0], slot.names, f"variable_{number}", slot.trainable, slot.is_buffer)
+            for number, slot in enumerate(slots)
+            if not slot.is_constant
+        ),
         inputs=tuple(inputs),
         input_nodes=tuple(f"input_{number}" for number in range(len(inputs))),
-        outputs=tuple(_output(leaf, names) for leaf in result.leaves),
+        outputs=tuple(
+            Output(next(names), TensorSpec.of(leaf)) if isinstance(leaf, FakeTensor) else Output(None, None, leaf)
+            for leaf in result.leaves
+        ),
         rebuild_outputs=result.rebuild,
         gradients={name: stand_ins.get(node, node).name for name, node in gradients.items()},
         loss=None if loss is None else stand_ins.get(loss, loss).name,
         loss_spec=TensorSpec.of(result.loss) if result.loss is not None else None,
         block_entries=tuple(recorder.trace.block_entries),
-        mutated=_names(written_roots(recorder.graph)),
-        assigned=assigned,
-        forgotten=tuple(slot.names[0] for slot in frozen if recorder.constant_for(slot.tensor) in assigned),
+        frozen={constant: name for constant, name in frozen.items() if constant is not None},
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
         layers=recorder.trace.layers,
     )
 
 
-def _activation_gradients(
-    recorder: Recorder, result: Traced, stand_ins: Mapping[torch.fx.Node, torch.fx.Node]
-) -> dict[str, str]:
+def _activation_gradients(recorder: Recorder, result: Traced, stand_ins: Mapping[Node, Node]) -> dict[str, str]:
     """Map forward nodes to the nodes of their gradients, where clean-up has left both."""
     left = set(recorder.graph.nodes)
-    found: dict[str, str] = {}
-    for activation, gradient in result.activation_gradients:
-        pair = [recorder.trace.node_of(tensor) for tensor in (activation, gradient)]
-        nodes = [stand_ins.get(node, node) for node in pair if node is not None]
+    names: dict[str, str] = {}
+    for pair in result.activation_gradients:
+        nodes = [stand_ins.get(node, node) for node in map(recorder.trace.node_of, pair) if node is not None]
         if len(nodes) == 2 and left.issuperset(nodes):
-            found.setdefault(nodes[0].name, nodes[1].name)
-    return found
-
-
-def _names(roots: Iterable[torch.fx.Node]) -> frozenset[str]:
-    """Name the variables, inputs and constants among `roots`."""
-    return frozenset(node.name for node in roots if node.op in ("placeholder", "get_attr"))
-
-
-def _used_constants(recorder: Recorder) -> list[str]:
-    return [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
-
-
-def _output(leaf: Any, names: Iterator[str]) -> Output:
-    """Describe one result; `names` yields the nodes of those that are tensors."""
-    if isinstance(leaf, FakeTensor):
-        return Output(next(names), TensorSpec.of(leaf))
-    return Output(None, None, leaf)
-
-
-def _variables(recorder: Recorder, slots: list[Slot]) -> list[Variable]:
-    return [
-        Variable(slot.names[0], slot.names, slot.spec, slot.trainable, slot.is_buffer, f"variable_{number}")
-        for number, slot in enumerate(slots)
-        if not slot.is_constant
-    ]
+            names.setdefault(nodes[0].name, nodes[1].name)
+    return names
 
 
 def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
@@ -126,11 +117,11 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
 
 def _needed(graph: torch.fx.Graph, loss: Node | None) -> set[Node]:
     """Return the nodes on which results, the loss or what is written depend."""
-    found: set[Node] = set()
+    needed: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node is loss or node.op == "output" or written_arguments(node) or not found.isdisjoint(node.users):
-            found.add(node)
-    return found
+        if node is loss or node.op == "output" or written_arguments(node) or not needed.isdisjoint(node.users):
+            needed.add(node)
+    return needed
 
 
 def _skip_identities(graph: torch.fx.Graph, needed: set[Node]) -> dict[Node, Node]:
@@ -140,16 +131,20 @@ def _skip_identities(graph: torch.fx.Graph, needed: set[Node]) -> dict[Node, Nod
             source = node.args[0]
             assert isinstance(source, Node)
             if node in needed:
-                _keep_hints(node, source)
+                _keep_marks(info_of(node).marks, source)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             stand_ins[node] = source
     return stand_ins
 
 
-def _keep_hints(node: Node, source: Node) -> None:
-    if "hints" in node.meta:
-        source.meta.setdefault("hints", {}).update(node.meta["hints"])
+def _keep_marks(marks: Marks, node: Node) -> None:
+    """Add marks to those of `node`."""
+    said = {mark.name: getattr(marks, mark.name) for mark in fields(marks)}
+    said = {name: value for name, value in said.items() if value is not None and value is not False}
+    if said:
+        info = info_of(node)
+        set_info(node, replace(info, marks=replace(info.marks, **said)))
 
 
 def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
@@ -161,16 +156,53 @@ def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
 
 def _drop_dead_counters(graph: torch.fx.Graph) -> None:
     """Erase in-place updates of constants that nothing reads, such as BatchNorm's `num_batches_tracked`."""
-    roots = storage_roots(graph)
     members: dict[Node, list[Node]] = {}
-    for node, root in roots.items():
+    for node, root in storage_roots(graph).items():
         members.setdefault(root, []).append(node)
     for root, nodes in members.items():
-        if root.op == "get_attr" and _only_updates_itself(root, nodes):
+        if root.op == "get_attr" and all(user in nodes for node in nodes for user in node.users):
             for node in reversed(nodes):
                 graph.erase_node(node)
 
 
-def _only_updates_itself(root: Node, nodes: list[Node]) -> bool:
-    inside = set(nodes)
-    return all(user in inside for node in nodes for user in node.users)
+def title_prints(graph: Graph, title_of: Callable[[str, bool], str]) -> None:
+    """Give the prints of a graph that have no title one: `title_of(tensor, is_gradient)` of what is printed."""
+    for node in graph.ops.nodes:
+        info = info_of(node)
+        printed = info.marks.printed
+        if printed is not None and not printed.title:
+            of = node if printed.gradient_of is None else graph.by_name.get(printed.gradient_of, node)
+            title = title_of(of.all_input_nodes[0].name, of is not node)
+            set_info(node, replace(info, marks=replace(info.marks, printed=replace(printed, title=title))))
+
+
+def with_results(graph: Graph, wanted: Sequence[str]) -> Graph:
+    """Return the graph with the tensors of these names as anchored outputs after those of forward.
+
+    They have the values that they are given when they are computed, whatever is written over them later.
+    """
+    ops = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    results: Any = ops.graph_copy(graph.ops, copies)
+    returned, gradients = results
+    sources = [graph.by_name[name] for name in wanted]
+    kept = [_kept(ops, copies[node], overwritten=graph.roots[node] in graph.written) for node in sources]
+    ops.output(((*returned, *kept), tuple(gradients)))
+    ops.lint()
+    anchored = tuple(Output(node.name, spec_of(node), anchored=True) for node in kept)
+    return replace(graph, ops=ops, outputs=(*graph.outputs, *anchored))
+
+
+def _kept(ops: torch.fx.Graph, node: Node, *, overwritten: bool) -> Node:
+    """Return a node with the value that `node` has when it is computed: a copy if something changes it later."""
+    if not overwritten:
+        return node
+    first = next(op for op in ops.nodes if op.op == "call_function")
+    info = info_of(node)
+    with ops.inserting_after(node) if node.op == "call_function" else ops.inserting_before(first):
+        copy = ops.call_function(torch.ops.aten.clone.default, (node,))
+    if info.placement is None:  # a variable or input has no place of its own: its copy goes with the first op
+        place = info_of(first)
+        info = replace(info, phase=Phase.FORWARD, placement=place.placement, scope=place.scope)
+    set_info(copy, replace(info, marks=Marks(is_nop=True, is_anchor=True)))
+    return copy

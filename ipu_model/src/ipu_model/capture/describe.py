@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import linecache
 import operator
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Set
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,23 +14,21 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.fx
 
-from ipu_model.capture.aliases import is_view, storage_roots, written_arguments
-from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
+from ipu_model.capture.graph import Graph, dtype_of, info_of, is_random, is_view, op_of, written_arguments
 from ipu_model.process import no_garbage_collection
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import (
     NO_HINTS,
+    NOWHERE,
     Argument,
     Hints,
-    MultiConvolution,
     Op,
     Phase,
+    Placement,
     Ref,
-    Serialisation,
     Source,
     Step,
     Tensor,
-    Variable,
     step_of_ops,
 )
 
@@ -47,7 +47,6 @@ _PLANNED_GRADIENTS = (
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution_backward", "lstm_backward", "gru_backward",
     "rnn_tanh_backward", "rnn_relu_backward",
 )  # fmt: skip
-
 
 _steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()
 
@@ -81,26 +80,26 @@ class _Describer:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._nodes = list(graph.ops.nodes)
-        self._roots = storage_roots(graph.ops)
-        self._kinds = {node: op_kind(node) for node in self._nodes if _is_op(node)}
+        self._ops = [node for node in self._nodes if node.op == "call_function"]
+        self._kinds = {node: op_kind(node) for node in self._ops}
         self._weights = self._of_weights()
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
+        self._lines = _texts({info_of(node).line for node in self._ops})
         self._items: dict[Node, dict[int, Node]] = {}
-        for node in self._nodes:
-            if _is_item(node):
-                self._items.setdefault(_op_of(node), {}).setdefault(int(node.args[1]), node)
+        for node in self._ops:
+            if node.target is operator.getitem:
+                self._items.setdefault(op_of(node), {}).setdefault(int(node.args[1]), node)
 
     def step(self) -> Step:
-        """Return the step of the graph."""
         graph = self._graph
         entering = [(self._entering(node), self._source(node)) for node in self._nodes if _enters(node)]
-        made = [self._op(node) for node in self._nodes if _is_op(node) and not _is_item(node)]
+        made = [self._op(node) for node in self._ops if node.target is not operator.getitem]
         sent = {tensor.name: tensor for tensor, _ in entering}
-        found = step_of_ops(
+        step = step_of_ops(
             [op for op, _ in made],
             entering,
-            variables=tuple(Variable(v.name, v.names, v.node, v.trainable, v.is_buffer) for v in graph.variables),
+            variables=graph.variables,
             inputs=tuple(  # the host may send another type than forward sees
                 replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in zip(graph.input_nodes, graph.inputs)
             ),
@@ -113,9 +112,9 @@ class _Describer:
         )
         order = [node.name for node in self._nodes]  # constants enter where they are first needed
         return replace(
-            found,
-            tensors={name: found.tensors[name] for name in order if name in found.tensors},
-            storages={name: found.storages[name] for name in order if name in found.storages},
+            step,
+            tensors={name: step.tensors[name] for name in order if name in step.tensors},
+            storages={name: step.storages[name] for name in order if name in step.storages},
         )
 
     def _source(self, node: Node) -> Source:
@@ -123,134 +122,122 @@ class _Describer:
             return Source.CONSTANT
         if node.name in self._graph.input_nodes:
             return Source.INPUT
-        return Source.VARIABLE if any(v.node == node.name for v in self._graph.variables) else Source.SEED
+        return Source.VARIABLE if any(v.tensor == node.name for v in self._graph.variables) else Source.SEED
 
     def _entering(self, node: Node) -> Tensor:
-        spec: TensorSpec = node.meta["spec"]
-        return Tensor(
-            node.name, spec.shape, dtype_of(spec.dtype), spec.stride, node.name, of_weight=node in self._weights
-        )
+        spec, of_weight = self._graph.spec(node.name), node in self._weights
+        return Tensor(node.name, spec.shape, dtype_of(spec.dtype), spec.stride, node.name, of_weight=of_weight)
 
     def _op(self, node: Node) -> tuple[Op, list[str]]:
         """Return an op, and the names of its results that no node looks at."""
-        specs = node.meta.get("spec")
+        info = info_of(node)
         results: list[Tensor | None] = []
         unread: list[str] = []
-        for index, spec in enumerate(specs if isinstance(specs, tuple) else (specs,)):
-            item = self._items.get(node, {}).get(index) if isinstance(specs, tuple) else node
+        for index, spec in enumerate(info.spec if isinstance(info.spec, tuple) else (info.spec,)):
+            item = self._items.get(node, {}).get(index) if isinstance(info.spec, tuple) else node
             if spec is None:
                 results.append(None)
                 continue
             name = item.name if item is not None else f"{node.name}[{index}]"
-            storage = self._roots[item].name if item is not None else name
+            storage = self._graph.roots[item].name if item is not None else name
             if item is None:
                 unread.append(name)
             kind, of_weight = dtype_of(spec.dtype), item in self._weights
             results.append(Tensor(name, spec.shape, kind, spec.stride, storage, node.name, index, of_weight))
         schema = getattr(node.target, "_schema", None)
         op = Op(
-            name=node.name, kind=self._kinds[node], results=tuple(results),
+            name=node.name,
+            kind=self._kinds[node],
+            results=tuple(results),
             arguments=tuple(_argument(value) for value in node.args),
             keywords=tuple((key, _argument(value)) for key, value in node.kwargs.items()),
-            target=str(node.target), phase=node.meta["phase"], placement=node.meta["placement"],
-            scope=node.meta["scope"], forward_op=node.meta.get("forward_op"), hints=self._hints(node),
-            writes=tuple(dict.fromkeys(self._roots[written].name for written in written_arguments(node))),
-            is_in_place=schema is not None and bool(schema.is_mutable), is_view=is_view(node),
-            is_known=node in self._known, makes_constant=self._kinds[node] in CONSTANTS,
-            name_scopes=tuple(node.meta.get("name_scopes", ())), attributes=_attributes(node),
-            line=_line(node.meta.get("line")),
-        )  # fmt: skip
+            target=str(node.target),
+            phase=info.phase or Phase.FORWARD,
+            placement=info.placement or NOWHERE,
+            scope=info.scope,
+            forward_op=info.forward_op,
+            hints=self._hints(node),
+            writes=tuple(dict.fromkeys(self._graph.roots[written].name for written in written_arguments(node))),
+            is_in_place=schema is not None and bool(schema.is_mutable),
+            is_view=is_view(node),
+            is_known=node in self._known,
+            makes_constant=self._kinds[node] in CONSTANTS,
+            name_scopes=info.name_scopes,
+            attributes=tuple(
+                (name, tuple((str(key), str(value)) for key, value in values.items()))
+                for name, values in info.attributes.items()
+            ),
+            line=self._lines[info.line],
+        )
         return op, unread
 
     def _of_weights(self) -> frozenset[Node]:
         """Return trainable variables and views and casts of them."""
-        trainable = {variable.node for variable in self._graph.variables if variable.trainable}
-        found: set[Node] = set()
-        for node in self._nodes:
-            if node.op == "placeholder" and node.name in trainable:
-                found.add(node)
-            elif _is_op(node) and (is_view(node) or self._kinds[node] == "_to_copy"):
-                source = node.args[0]
-                if isinstance(source, Node) and source in found:
-                    found.add(node)
-        return frozenset(found)
+        weights = {self._graph.by_name[variable.tensor] for variable in self._graph.variables if variable.trainable}
+        for node in self._ops:
+            if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in weights:
+                weights.add(node)
+        return frozenset(weights)
 
     def _known_when_compiling(self) -> frozenset[Node]:
         """Return the nodes that PopART would fold: they depend on nothing that changes."""
-        known: set[Node] = set()
+        roots = self._graph.roots
+        known = {node for node in self._nodes if node.op == "get_attr"}
         written: set[Node] = set()
-        for node in self._nodes:
-            if node.op == "get_attr":
-                known.add(node)
-            if not _is_op(node):
-                continue
-            inputs = [source for source in node.all_input_nodes if source.meta.get("spec") is not None]
-            fixed = all(source in known and self._roots[source] not in written for source in inputs)
-            if self._kinds[node] in CONSTANTS or (inputs and fixed and not _is_random(node)):
+        for node in self._ops:
+            inputs = [source for source in node.all_input_nodes if info_of(source).spec is not None]
+            fixed = all(source in known and roots[source] not in written for source in inputs)
+            if self._kinds[node] in CONSTANTS or (inputs and fixed and not is_random(node)):
                 known.add(node)
             else:
-                written.update(self._roots[target] for target in written_arguments(node))
+                written.update(roots[target] for target in written_arguments(node))
         return frozenset(known)
 
-    def _planning_hints(self) -> Mapping[Node, Mapping[str, Any]]:
+    def _planning_hints(self) -> Mapping[Node, Hints]:
         """Map ops to the planning hints of the program; gradients follow their forward op."""
-        found: dict[Node, Mapping[str, Any]] = {}
-        of_operand: dict[tuple[Node, str], Mapping[str, Any]] = {}
-        for node in self._nodes:
-            if not _is_op(node):
-                continue
-            said = node.meta.get("hints", {})
-            own = {key: said[key] for key in ("available_memory_proportion", "serialized", "multi_conv") if key in said}
-            scope = node.meta["scope"]
-            if own:
-                found[node] = own
-                of_operand.update({(self._roots[source], scope): own for source in node.all_input_nodes})
-            elif node.meta["phase"] is Phase.BACKWARD and self._kinds[node] in _PLANNED_GRADIENTS:
-                inherited = (of_operand.get((self._roots[source], scope)) for source in node.all_input_nodes)
-                hints = next((hint for hint in inherited if hint), None)
-                if hints is not None:
-                    found[node] = hints
-        return found
+        hints: dict[Node, Hints] = {}
+        of_operand: dict[tuple[Node, str], Hints] = {}
+        for node in self._ops:
+            info = info_of(node)
+            operands = [(self._graph.roots[source], info.scope) for source in node.all_input_nodes]
+            marks = info.marks
+            own = Hints(
+                available_memory_proportion=marks.available_memory_proportion,
+                serialisation=marks.serialisation,
+                multi_convolution=marks.multi_convolution,
+            )
+            if own != NO_HINTS:
+                hints[node] = own
+                of_operand.update(dict.fromkeys(operands, own))
+            elif info.phase is Phase.BACKWARD and self._kinds[node] in _PLANNED_GRADIENTS:
+                inherited = next((of_operand[operand] for operand in operands if operand in of_operand), None)
+                if inherited is not None:
+                    hints[node] = inherited
+        return hints
 
     def _hints(self, node: Node) -> Hints:
-        said = node.meta.get("hints", {})
-        planning = self._planning.get(node, {})
-        of_results = (item.meta.get("hints", {}) for item in self._items.get(node, {}).values())
-        is_checkpoint = any(each.get("recomputation_checkpoint") for each in (said, *of_results))
-        if not said and not planning and not is_checkpoint:
-            return NO_HINTS
-        serialised, multi = planning.get("serialized"), planning.get("multi_conv")
-        return Hints(
-            recomputation_checkpoint=is_checkpoint,
-            is_nop=bool(said.get("nop")),
-            is_printed="printed" in said,
-            is_anchor="anchored" in said,
-            available_memory_proportion=planning.get("available_memory_proportion"),
-            serialisation=Serialisation(**serialised) if serialised else None,
-            multi_convolution=MultiConvolution(**multi) if multi else None,
+        marks = info_of(node).marks
+        results = (info_of(item).marks for item in self._items.get(node, {}).values())
+        hints = replace(
+            self._planning.get(node, NO_HINTS),
+            recomputation_checkpoint=any(said.recomputation_checkpoint for said in (marks, *results)),
+            is_nop=marks.is_nop,
+            is_printed=marks.printed is not None,
+            is_anchor=marks.is_anchor,
         )
+        return NO_HINTS if hints == NO_HINTS else hints
 
 
-def _is_op(node: Node) -> bool:
-    return bool(node.op == "call_function")
+def _texts(lines: Set[SourceLine | None]) -> dict[SourceLine | None, str]:
+    """Return the texts of lines, which must be read while the program is there: a file or a cell may change."""
+    texts: dict[SourceLine | None, str] = {None: ""}
+    for file in {line.file for line in lines if line is not None}:
+        linecache.checkcache(file)
+    return texts | {line: str(line) for line in lines if line is not None}
 
 
 def _enters(node: Node) -> bool:
     return node.op in ("placeholder", "get_attr")
-
-
-def _is_item(node: Node) -> bool:
-    return node.op == "call_function" and node.target is operator.getitem
-
-
-def _op_of(item: Node) -> Node:
-    parent = item.args[0]
-    assert isinstance(parent, Node)
-    return parent
-
-
-def _is_random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _argument(value: object) -> Argument:
@@ -266,16 +253,31 @@ def _argument(value: object) -> Argument:
     return str(value)
 
 
-@lru_cache(maxsize=4096)
-def _line(line: SourceLine | None) -> str:
-    """Return the text of a line, which must be read while the program is there: a cell of a notebook may change."""
-    return "" if line is None else str(line)
+def digest_of(graph: Graph) -> str:
+    """Return hexadecimal digits that are the same, in every process, for programs that compute and cost the same.
+
+    Ops, placements and constants count; the values of weights do not, and neither does what a Python function computes
+    that the host or a custom op calls. Lines of the program and names of classes only serve reports. Stages count by
+    their order: the ids of blocks, and with them numbers of stages, are drawn anew by every trace of a model that does
+    not name its blocks.
+    """
+    described = step_of(graph)
+    step = replace(
+        described,
+        ops=tuple(replace(op, placement=_unnamed(op.placement, op.stage), line="") for op in described.ops),
+        block_entries=tuple(_unnamed(entry, 0) for entry in described.block_entries),
+        layers={},
+    )
+    digest = hashlib.blake2b(digest_size=20)
+    for field in fields(step):
+        digest.update(f"{field.name}={getattr(step, field.name)!r};".encode())
+    for name in ("mutated", "assigned"):
+        digest.update(f"{name}={sorted(getattr(graph, name))};".encode())
+    for name, constant in graph.constants.items():
+        digest.update(f"{name}: {constant.dtype} {tuple(constant.shape)};".encode())
+        digest.update(constant.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
-def _attributes(node: Node) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    named: Mapping[str, Mapping[str, str]] = node.meta.get("attributes", {})
-    return tuple((name, tuple(_items(values))) for name, values in named.items())
-
-
-def _items(values: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    return ((str(key), str(value)) for key, value in values.items())
+def _unnamed(placement: Placement, stage: int) -> Placement:
+    return replace(placement, block="", stage=stage)

@@ -1,36 +1,29 @@
 """The captured graph: what a replay runs, and what `ipu_model.capture.describe` makes a `Step` of.
 
-A `Graph` holds an `fx.Graph` of aten ops. Every op node carries in `node.meta`:
-
-=============  =======================================================================================
-``spec``       `TensorSpec` of the result, or a tuple of them (`None` for results that are not tensors)
-``phase``      `ipu_model.step.Phase`: which pass of the training step the op belongs to
-``placement``  `ipu_model.step.Placement`: block, stage and IPU
-``scope``      dotted name of the submodule whose `forward` recorded it ("" for the model itself)
-``forward_op`` the number of the forward op, in order, that the op is or belongs to
-``line``       `ipu_model.source_lines.SourceLine` that it comes from, or `None`
-``hints``      dict of what the program said about this value: ``recomputation_checkpoint``, ``nop``,
-               ``available_memory_proportion``, ``serialized``, ``multi_conv``, ``printed`` (a `Printed`),
-               ``function`` (a `capture.device_ops.python_ops.PythonFunction`);
-               placeholders of inputs ``overlap_input``, ops of outputs ``overlap_output`` (values of
-               `poptorch.OverlapMode`)
-``name_scope`` prefix from `poptorch.NameScope`; ``name_scopes``: its parts, each with how many submodules were
-               entered outside it; ``attributes``: graph attributes from `poptorch.Attribute`
-=============  =======================================================================================
+A `Graph` holds an `fx.Graph` of aten ops. What is known about a node is its `NodeInfo`, which `info_of` returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.step import DType, Placement
+from ipu_model.source_lines import SourceLine
+from ipu_model.step import DType, Hints, Phase, Placement, Variable
+
+Node = torch.fx.Node
+
+_INFO = "ipu_model"
+# Their schemas do not declare that training mode updates the running statistics (arguments 3 and 4).
+_BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default})
+_STATISTICS = (3, 4)
 
 
 @lru_cache(maxsize=64)
@@ -68,33 +61,85 @@ class TensorSpec:
             step *= max(size, 1)
         return cls(tuple(shape), dtype, tuple(reversed(stride)))
 
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of a dense tensor of this description."""
-        return self.elements * self.dtype.itemsize
+@dataclass(frozen=True)
+class Printed:
+    """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
+
+    `layout` are the fields of `ipu_model.compute.printing.PrintLayout`, in order.
+    """
+
+    title: str
+    layout: tuple[Any, ...]
+    gradient_of: str | None = None
 
 
 @dataclass(frozen=True)
-class Variable:
-    """A weight or buffer that lives on the device between steps.
+class PythonFunction:
+    """What computes an op: `call(tensors)` returns its results; errors name it by `label`."""
 
-    `names` are all the dotted names of one tied tensor, the first one is `name`; `node` is its placeholder.
+    label: str
+    call: Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Marks(Hints):
+    """What the program said about a value: the hints of the step, and what only a replay or a front end reads.
+
+    `function` computes the op. `overlap_input` (of an input) and `overlap_output` are values of `poptorch.OverlapMode`.
     """
 
-    name: str
-    names: tuple[str, ...]
-    spec: TensorSpec
-    trainable: bool
-    is_buffer: bool
-    node: str
+    printed: Printed | None = None
+    function: PythonFunction | None = None
+    overlap_input: str | None = None
+    overlap_output: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What is known about one node; variables, inputs and constants have only a `spec` and marks.
+
+    `spec` is a tuple if the node has several results, with `None` for those that are not tensors. `scope` is the dotted
+    name of the submodule whose `forward` recorded it ("" for the model itself), `forward_op` the number of the forward
+    op, in order, that it is or belongs to. `name_scopes` are the parts of its prefix from `poptorch.NameScope`, each
+    with how many submodules were entered outside it; `attributes` come from `poptorch.Attribute`.
+    """
+
+    spec: TensorSpec | tuple[TensorSpec | None, ...] | None = None
+    phase: Phase | None = None
+    placement: Placement | None = None
+    scope: str = ""
+    line: SourceLine | None = None
+    forward_op: int | None = None
+    marks: Marks = Marks()
+    name_scopes: tuple[tuple[int, str], ...] = ()
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+_NOTHING = NodeInfo()
+
+
+def info_of(node: Node) -> NodeInfo:
+    """Return what is known about a node: nothing for one that a pass has added without a word."""
+    info: NodeInfo = node.meta.get(_INFO, _NOTHING)
+    return info
+
+
+def set_info(node: Node, info: NodeInfo) -> None:
+    """Replace what is known about a node."""
+    node.meta[_INFO] = info
+
+
+def spec_of(value: Any) -> TensorSpec | None:
+    """Return the spec of a node with one tensor as its result; `None` for any other argument of an op."""
+    spec = info_of(value).spec if isinstance(value, Node) else None
+    return spec if isinstance(spec, TensorSpec) else None
+
+
+def is_half(value: Any) -> bool:
+    """Whether `value` is a node whose result is an fp16 tensor on the device."""
+    spec = spec_of(value)
+    return spec is not None and spec.dtype is torch.float16
 
 
 @dataclass(frozen=True)
@@ -110,27 +155,13 @@ class Output:
     anchored: bool = False
 
 
-@dataclass(frozen=True)
-class Printed:
-    """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
-
-    `layout` are the fields of `ipu_model.compute.printing.PrintLayout`, in order.
-    """
-
-    title: str
-    layout: tuple[Any, ...]
-    gradient_of: str | None = None
-
-
 @dataclass(frozen=True, eq=False)  # a graph is itself: comparing two op by op would be slow and say little
 class Graph:
     """One micro-batch of a program, forward and (for training) backward.
 
     `ops` ends in one output node holding `(outputs..., gradients...)` in the order of `outputs` that have a
     node and of `gradients`. Placeholders come in the order: variables, inputs, then `seed` for training.
-    `mutated` names the placeholders and constants that a micro-batch changes in place; `assigned` those that the
-    program itself changes, as opposed to running statistics that batch normalisation keeps.
-    `forgotten` are the integer and bool buffers of the module that a micro-batch changes: its changes do not last.
+    `frozen` maps those constants that are integer or bool buffers of the module to the buffers' names.
     `activation_gradients` maps forward nodes to the nodes that hold the gradients of the loss with respect to them.
     `layers` maps the dotted names of modules to their classes.
     """
@@ -146,9 +177,126 @@ class Graph:
     loss: str | None
     loss_spec: TensorSpec | None
     block_entries: tuple[Placement, ...]
-    mutated: frozenset[str] = field(default_factory=frozenset)
-    assigned: frozenset[str] = field(default_factory=frozenset)
-    forgotten: tuple[str, ...] = ()
+    frozen: Mapping[str, str] = field(default_factory=dict)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """The nodes by their names."""
+        return {node.name: node for node in self.ops.nodes}
+
+    @cached_property
+    def roots(self) -> Mapping[Node, Node]:
+        """Every node's `storage_roots`."""
+        return storage_roots(self.ops)
+
+    @cached_property
+    def written(self) -> frozenset[Node]:
+        """The storage roots that some node writes to after they were made."""
+        return written_roots(self.ops, self.roots)
+
+    @cached_property
+    def mutated(self) -> frozenset[str]:
+        """The variables, inputs and constants that a micro-batch changes in place."""
+        return entering_names(self.written)
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """Those of `mutated` that the program itself changes: not statistics that batch normalisation keeps."""
+        return entering_names(written_roots(self.ops, self.roots, statistics=False))
+
+    @property
+    def forgotten(self) -> tuple[str, ...]:
+        """The integer and bool buffers of the module that a micro-batch changes: its changes do not last."""
+        return tuple(buffer for constant, buffer in self.frozen.items() if constant in self.assigned)
+
+    def spec(self, name: str) -> TensorSpec:
+        """Return the spec of the variable, input or op with one result of this name."""
+        spec = spec_of(self.by_name[name])
+        assert spec is not None, f"{name} is not one tensor"
+        return spec
+
+
+def storage_roots(graph: torch.fx.Graph) -> dict[Node, Node]:
+    """Map every node to the node that made the storage its result lives in (itself if fresh)."""
+    roots: dict[Node, Node] = {}
+    for node in graph.nodes:
+        source = aliased_argument(node)
+        roots[node] = roots[source] if source is not None else node
+    return roots
+
+
+def aliased_argument(node: Node) -> Node | None:
+    """Return the argument that the result of `node` is a view of (or is), if there is one."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return aliased_argument(op_of(node))
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.returns or schema.returns[0].alias_info is None:
+        return None
+    wanted = schema.returns[0].alias_info.before_set
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.before_set == wanted:
+            value = _argument(node, position, argument.name)
+            if isinstance(value, Node):
+                return value
+    return None
+
+
+def is_view(node: Node) -> bool:
+    """Whether `node` only reinterprets storage: nothing is computed and nothing is written."""
+    return aliased_argument(node) is not None and not written_arguments(node)
+
+
+def op_of(node: Node) -> Node:
+    """Return the op that computes `node`, which may be one of its several results."""
+    if node.target is not operator.getitem:
+        return node
+    parent = node.args[0]
+    assert isinstance(parent, Node)
+    return parent
+
+
+def written_arguments(node: Node) -> list[Node]:
+    """Return the arguments whose storage `node` changes."""
+    if node.op != "call_function":
+        return []
+    if node.target in _BATCH_NORMS:
+        training = _argument(node, 5, "training")
+        written = [_argument(node, p, "") for p in _STATISTICS] if training else []
+        return [value for value in written if isinstance(value, Node)]
+    schema = getattr(node.target, "_schema", None)
+    written = []
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = _argument(node, position, argument.name)
+            written += value if isinstance(value, (list, tuple)) else [value]
+    return [value for value in written if isinstance(value, Node)]
+
+
+def written_roots(ops: torch.fx.Graph, roots: Mapping[Node, Node], *, statistics: bool = True) -> frozenset[Node]:
+    """Return the storage roots that some node of `ops` writes to after they were made.
+
+    Without `statistics`, the running statistics that batch normalisation keeps are left out.
+    """
+    writers = [node for node in ops.nodes if statistics or node.target not in _BATCH_NORMS]
+    return frozenset(roots[argument] for node in writers for argument in written_arguments(node))
+
+
+def entering_names(roots: frozenset[Node]) -> frozenset[str]:
+    """Name the variables, inputs and constants among `roots`."""
+    return frozenset(node.name for node in roots if node.op in ("placeholder", "get_attr"))
+
+
+def is_random(node: Node) -> bool:
+    """Whether an op draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _argument(node: Node, position: int, name: str) -> Any:
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -16,10 +17,8 @@ from torch.utils._pytree import tree_leaves
 from ipu_model.capture import tracing
 from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.device_ops.python_ops import on_host
-from ipu_model.capture.device_versions import static_adaptive_softmax
-from ipu_model.capture.functions import DeviceFunctions
+from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, TensorSpec
-from ipu_model.capture.losses import final_loss
 from ipu_model.capture.origins import Origins
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
@@ -45,6 +44,8 @@ from ipu_model.step import Phase
 _one_at_a_time = ForkSafeLock()
 
 _FRAMES_OF_A_CALL = 5
+
+_ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -85,13 +86,19 @@ def capture(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
-        trace.on_host = _lender(module, slots, fakes)
-        _declare(recorder, slots, fakes, fake_inputs)
+        real = {id(fake): slot.tensor for slot, fake in zip(slots, fakes) if fake is not None}
+        trace.on_host = lambda: on_host(module, real)
+        # Constants are added when they are met.
+        for kind, placeholders in (("variable", fakes), ("input", fake_inputs)):
+            for number, fake in enumerate(placeholders):
+                if fake is not None:
+                    recorder.placeholder(f"{kind}_{number}", fake)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
         step = _Step(module, call, flatten, trace, training, [f for s, f in zip(slots, fakes) if s.trainable])
+        swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
         with _static_only(trace, module):
-            result = _run_swapped(step, slots, fakes, fake_inputs, recorder)
+            result: Traced = torch.func.functional_call(step, swapped, (fake_inputs, recorder))
     return assemble(recorder, slots, inputs, result)
 
 
@@ -101,23 +108,6 @@ def _stand_in(slot: Slot) -> Tensor:
     for hook in gradient_hooks(slot.tensor) if slot.trainable else ():
         fake.register_hook(hook)
     return fake
-
-
-def _lender(
-    module: nn.Module, slots: list[Slot], fakes: list[Tensor | None]
-) -> Callable[[], AbstractContextManager[None]]:
-    """Return what gives `module` its own tensors back for a body, in place of `fakes`."""
-    real = {id(fake): slot.tensor for slot, fake in zip(slots, fakes) if fake is not None}
-    return lambda: on_host(module, real)
-
-
-def _declare(recorder: Recorder, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor]) -> None:
-    """Add the placeholders of variables and inputs; constants are added when they are met."""
-    for number, fake in enumerate(fakes):
-        if fake is not None:
-            recorder.placeholder(f"variable_{number}", fake)
-    for number, fake in enumerate(inputs):
-        recorder.placeholder(f"input_{number}", fake)
 
 
 class _Step(nn.Module):
@@ -171,6 +161,46 @@ class _Step(nn.Module):
                 )
 
 
+def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
+    """Return the one marked loss that no other marked loss depends on.
+
+    Marks that no output of `forward` depends on count only if there are no others: a loss need not be returned.
+
+    Raises:
+        Error: no such mark, or several independent ones.
+    """
+    every = {_loss_node(trace, loss): loss for loss in trace.loss_marks}
+    wanted = _ancestors([node for node in (trace.node_of(t) for t in outputs) if node is not None])
+    marked = {node: loss for node, loss in every.items() if node in wanted} or every
+    if not marked:
+        raise Error(f"Couldn't find a loss in graph! {_ADVICE}")
+    demoted = _ancestors([source for node in marked for source in node.all_input_nodes])
+    remaining = [loss for node, loss in marked.items() if node not in demoted]
+    if len(remaining) > 1:
+        names = ", ".join(str(node) for node in marked if node not in demoted)
+        raise Error(f"Multiple independent losses found in graph ({names}). {_ADVICE}")
+    return remaining[0]
+
+
+def _loss_node(trace: Trace, tensor: Tensor) -> torch.fx.Node:
+    node = trace.node_of(tensor)
+    if node is None:
+        raise Error("A loss was computed from tensors that are not part of the traced model.")
+    return node
+
+
+def _ancestors(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return `nodes` and everything they are computed from."""
+    seen: set[torch.fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            pending.extend(node.all_input_nodes)
+    return seen
+
+
 def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         inside = list(leaf) if isinstance(leaf, (set, frozenset)) else list(getattr(leaf, "__dict__", {}).values())
@@ -199,15 +229,6 @@ def _noting_gradients(activations: Sequence[Tensor], noted: list[tuple[Tensor, T
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _run_swapped(
-    step: _Step, slots: list[Slot], fakes: list[Tensor | None], inputs: list[Tensor], recorder: Recorder
-) -> Traced:
-    """Call `step` with the module's tensors replaced by their fakes, ties kept."""
-    swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
-    result: Traced = torch.func.functional_call(step, swapped, (inputs, recorder))
-    return result
 
 
 @contextmanager

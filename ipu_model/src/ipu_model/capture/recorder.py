@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +12,16 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from ipu_model.capture.graph import TensorSpec
-from ipu_model.capture.known_values import is_data_dependent, is_mask, known_values, places
+from ipu_model.capture.graph import (
+    NodeInfo,
+    TensorSpec,
+    info_of,
+    is_random,
+    set_info,
+    spec_of,
+    storage_roots,
+    written_arguments,
+)
 from ipu_model.capture.origins import Origins, storage_key
 from ipu_model.capture.torch_private import (
     FakeTensor,
@@ -25,11 +35,10 @@ from ipu_model.capture.torch_private import (
 from ipu_model.capture.tracing import BEFORE_ANY_BLOCK, Trace
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
-from ipu_model.source_lines import SourceLine, line_running
+from ipu_model.source_lines import line_running
 from ipu_model.step import Phase, Placement
 
-Where = tuple[Phase, Placement, str, SourceLine | None, int]
-"""Phase, placement, scope and line of an op, and the number of the forward op that it is or belongs to."""
+Node = torch.fx.Node
 
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
 NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
@@ -47,6 +56,11 @@ _SUBTRACTIONS = frozenset({
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(torch.ops.aten.random_, "from")
 
+# Ops whose result depends on no more of their first argument than its shape and type.
+_SHAPE_ONLY = frozenset({"ones_like", "zeros_like", "full_like", "empty_like", "new_ones", "new_zeros", "new_full",
+                         "new_empty"})  # fmt: skip
+_MASKS = (torch.bool, torch.uint8)
+
 
 class Recorder(TorchDispatchMode):
     """A dispatch mode that appends what it sees to `trace.nodes`.
@@ -62,7 +76,7 @@ class Recorder(TorchDispatchMode):
         self.graph = trace.nodes
         self.constants: dict[str, Tensor] = {}
         self.draws_random_numbers = False
-        self._node_of: dict[int, torch.fx.Node] = {}
+        self._node_of: dict[int, Node] = {}
         self._keep: list[Tensor] = []
         # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
         self._stand_ins: dict[int, tuple[int, Tensor]] = {}
@@ -70,17 +84,17 @@ class Recorder(TorchDispatchMode):
         # By memory: the real tensor that owns it, and the fake that the device writes to.
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
-        self._where: dict[int, Where] = {}
+        self._where: dict[int, NodeInfo] = {}
         self._forward_ops = 0
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
-    def bind(self, tensor: Tensor, node: torch.fx.Node) -> None:
+    def bind(self, tensor: Tensor, node: Node) -> None:
         """Say that `node` computes `tensor`."""
         self._node_of[id(tensor)] = node
         self._keep.append(tensor)
-        node.meta["spec"] = TensorSpec.of(tensor)
+        set_info(node, replace(info_of(node), spec=TensorSpec.of(tensor)))
 
-    def placeholder(self, name: str, tensor: Tensor) -> torch.fx.Node:
+    def placeholder(self, name: str, tensor: Tensor) -> Node:
         """Add a graph input for `tensor`."""
         node = self.graph.placeholder(name)
         self.bind(tensor, node)
@@ -90,7 +104,7 @@ class Recorder(TorchDispatchMode):
         """Return the name of the constant that stands for a tensor of the module; None if forward does not use it."""
         return self._constant_names.get(id(tensor))
 
-    def node_for(self, tensor: Tensor) -> torch.fx.Node:
+    def node_for(self, tensor: Tensor) -> Node:
         """Return the node of a tensor of this trace."""
         node = self._node_of.get(id(tensor))
         if node is None:
@@ -214,7 +228,7 @@ class Recorder(TorchDispatchMode):
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return the result of an op whose shape or value depends on data, if all of these are constants."""
-        if not is_data_dependent(func):
+        if torch.Tag.dynamic_output_shape not in func.tags and torch.Tag.data_dependent_output not in func.tags:
             return None
         leaves, structure = tree_flatten((args, kwargs))
         values = self._known([leaf for leaf in leaves if isinstance(leaf, Tensor)])
@@ -227,9 +241,13 @@ class Recorder(TorchDispatchMode):
         return (tree_map_only(Tensor, self._stand_in, result),)
 
     def _places(self, mask: Tensor) -> list[Tensor] | None:
-        """Return the indices that stand for a mask of constants, or None."""
+        """Return the whole-number indices, one for each dimension, that stand for a mask of constants, or None."""
         known = self._known([mask])
-        return None if known is None else [self._stand_in(index) for index in places(known[0])]
+        if known is None:
+            return None
+        with modes_disabled():
+            places = torch.nonzero(known[0], as_tuple=True)
+        return [self._stand_in(index) for index in places]
 
     def _without_masks(self, func: Any, args: Any) -> Any:
         """Return the arguments of an index with whole numbers for its masks, where these are constants."""
@@ -237,7 +255,8 @@ class Recorder(TorchDispatchMode):
             return args
         found: list[Tensor | None] = []
         for index in args[1]:
-            indices = self._places(index) if is_mask(index) else None
+            is_mask = isinstance(index, Tensor) and index.dtype in _MASKS
+            indices = self._places(index) if is_mask else None
             found += indices if indices is not None else [index]
         return args[0], found
 
@@ -258,9 +277,9 @@ class Recorder(TorchDispatchMode):
         filled: Tensor = self.__torch_dispatch__(torch.ops.aten.copy_.default, (), (tensor, drawn))
         return filled
 
-    def first_op(self) -> torch.fx.Node:
+    def first_op(self) -> Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
-        first: torch.fx.Node = next(ops, self.graph._root)
+        first: Node = next(ops, self.graph._root)
         return first
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -290,10 +309,8 @@ class Recorder(TorchDispatchMode):
         node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
         result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
-        self._describe(node, where)
         self._bind_results(node, result, where)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.draws_random_numbers = True
+        self.draws_random_numbers |= is_random(node)
         return result
 
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -308,47 +325,40 @@ class Recorder(TorchDispatchMode):
             self.trace.scope_of_error = self.trace.scopes[-1]
             raise
 
-    def _bind_results(self, node: torch.fx.Node, result: Any, where: Where) -> None:
+    def _bind_results(self, node: Node, result: Any, where: NodeInfo) -> None:
+        set_info(node, where)
         if isinstance(result, Tensor):
             self.bind(result, node)
-            return
-        if not isinstance(result, (tuple, list)):
-            node.meta["spec"] = None
-            return
-        node.meta["spec"] = tuple(TensorSpec.of(t) if isinstance(t, Tensor) else None for t in result)
-        for index, item in enumerate(result):
-            if isinstance(item, Tensor):
-                part = self.graph.call_function(operator.getitem, (node, index))
-                self._describe(part, where)
-                self.bind(item, part)
+        elif isinstance(result, (tuple, list)):
+            specs = tuple(TensorSpec.of(item) if isinstance(item, Tensor) else None for item in result)
+            set_info(node, replace(where, spec=specs))
+            for index, item in enumerate(result):
+                if isinstance(item, Tensor):
+                    part = self.graph.call_function(operator.getitem, (node, index))
+                    set_info(part, where)
+                    self.bind(item, part)
 
-    def _describe(self, node: torch.fx.Node, where: Where) -> None:
-        names = ("phase", "placement", "scope", "line", "forward_op")
-        node.meta.update(zip(names, where, strict=True))
-
-    def _place(self, func: Any) -> Where:
+    def _place(self, func: Any) -> NodeInfo:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
         if in_backward():
             running = autograd_node_in_progress()
             number = sequence_number(running) if running is not None else -1
-            return (Phase.BACKWARD, *self._where_recorded(number)[1:])
+            return replace(self._where_recorded(number), phase=Phase.BACKWARD)
         if self.trace.phase is Phase.BACKWARD:
-            return Phase.BACKWARD, self._last_placement(), "", None, self._forward_ops
-        placement, line = self.trace.place_forward_op(func.name()), line_running()
-        where = (Phase.FORWARD, placement, self.trace.scopes[-1], line, self._forward_ops)
+            return NodeInfo(phase=Phase.BACKWARD, placement=self._last_placement(), forward_op=self._forward_ops)
+        placement = self.trace.place_forward_op(func.name())
+        where = NodeInfo(None, Phase.FORWARD, placement, self.trace.scopes[-1], line_running(), self._forward_ops)
         self._forward_ops += 1
         self._where.setdefault(last_sequence_number(), where)
         return where
 
-    def _where_recorded(self, number: int) -> Where:
+    def _where_recorded(self, number: int) -> NodeInfo:
         """Return where the forward op of sequence number `number` was, or the nearest one before it."""
-        found = self._where.get(number)
-        if found is not None:
-            return found
-        earlier = [known for known in self._where if known <= number]
-        if earlier:
-            return self._where[max(earlier)]
-        return Phase.FORWARD, self._last_placement(), "", None, self._forward_ops
+        if number not in self._where:
+            number = max((known for known in self._where if known <= number), default=-1)
+        if number in self._where:
+            return self._where[number]
+        return NodeInfo(placement=self._last_placement(), forward_op=self._forward_ops)
 
     def _last_placement(self) -> Placement:
         entries = self.trace.block_entries
@@ -398,3 +408,74 @@ def _refuse_generators(func: Any, kwargs: Any) -> None:
             "streams: leave the generator out and set poptorch.Options().randomSeed(seed), or pass the numbers as an "
             "input."
         )
+
+
+def known_values(
+    wanted: Sequence[Node], constants: Mapping[str, Tensor], changeable: Collection[str]
+) -> list[Tensor] | None:
+    """Return the present values of `wanted`, nodes of one unfinished graph, or None if they depend on data.
+
+    `constants` are the tensors of its `get_attr` nodes. Those of them in `changeable` outlive a call: what forward
+    writes to them makes them unknown. Nothing is written to the tensors of `constants`.
+    """
+    needed = _needed(wanted, changeable)
+    if needed is None:
+        return None
+    values: dict[Node, Any] = {}
+
+    def value_of(node: Node) -> Any:
+        return values[node] if node in values else _blank(node)
+
+    with modes_disabled(), torch.no_grad():
+        for node in needed:
+            if node.op == "get_attr":
+                values[node] = constants[str(node.target)].clone()
+            else:
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
+                values[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an op of torch
+        return [values[node].clone() for node in wanted]
+
+
+def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] | None:
+    """Return the ops and constants that the present values of `wanted` come from, in order; None if data are."""
+    graph = wanted[0].graph
+    roots = storage_roots(graph)
+    writers: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        for argument in written_arguments(node):
+            writers.setdefault(roots[argument], []).append(node)
+    found: set[Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        written = writers.get(roots[node], [])
+        if not _is_constant(node) or (node.op == "get_attr" and written and node.target in changeable):
+            return None
+        found.add(node)
+        waiting += [*_sources(node), *written, roots[node]]
+    return [node for node in graph.nodes if node in found]
+
+
+def _is_constant(node: Node) -> bool:
+    if node.op == "get_attr" or node.target is operator.getitem:
+        return True
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    return not is_random(node)
+
+
+def _sources(node: Node) -> list[Node]:
+    name = getattr(node.target, "_schema", None)
+    if name is not None and name.name.removeprefix("aten::") in _SHAPE_ONLY:
+        return [source for source in node.all_input_nodes if source is not node.args[0]]
+    return node.all_input_nodes
+
+
+def _blank(node: Node) -> Tensor:
+    """Return a tensor of the node's shape and type, for an op that asks no more of it."""
+    spec = spec_of(node)
+    assert spec is not None
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)

@@ -1,7 +1,4 @@
-"""Every private or semi-private PyTorch name that capture needs; each has a canary test.
-
-Replay of a captured graph needs public names only.
-"""
+"""Every private or semi-private PyTorch name that the engine needs; each has a canary test."""
 
 from __future__ import annotations
 
@@ -13,6 +10,11 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as _checkpoint
 from torch import Tensor
+from torch import _fused_adam_ as fused_adam_
+from torch import _fused_adamw_ as fused_adamw_
+from torch import _fused_sgd_ as fused_sgd_
+from torch._C import _get_mkldnn_enabled as mkldnn_enabled
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -35,13 +37,18 @@ __all__ = [
     "causal_masks_undetected",
     "checkpoints_computed_once",
     "failures_unlogged",
+    "fused_adam_",
+    "fused_adamw_",
+    "fused_sgd_",
     "gradient_hooks",
     "in_backward",
     "last_sequence_number",
     "mkldnn_disabled",
+    "mkldnn_enabled",
     "modes_disabled",
     "sequence_number",
     "start_autograd",
+    "suggest_memory_format",
 ]
 
 
@@ -86,7 +93,7 @@ def mkldnn_disabled() -> Iterator[None]:
 
     The public `torch.backends.mkldnn.flags` also touches TF32 settings and warns about them.
     """
-    before = torch._C._get_mkldnn_enabled()
+    before = mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
         yield

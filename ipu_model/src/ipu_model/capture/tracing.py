@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch.fx
 from torch import Tensor
 
+from ipu_model.capture.graph import Marks, info_of, set_info
 from ipu_model.errors import Error
 from ipu_model.step import Phase, Placement
 
@@ -70,34 +71,37 @@ class Trace:
         """Remember `tensor` as a loss; which mark is differentiated is decided after `forward`."""
         self.loss_marks.append(tensor)
 
-    def hint(self, tensor: Tensor, key: str, value: object) -> None:
-        """Attach a placement or memory hint to the op that produced `tensor`."""
+    def hint(self, tensor: Tensor, **marks: Any) -> None:
+        """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""
         node = self.node_of(tensor)
         if node is not None:
-            self.hint_op(node, key, value)
+            self.hint_op(node, **marks)
 
-    def hint_op(self, op: torch.fx.Node, key: str, value: object) -> None:
-        """Attach a hint to an op (or an input)."""
-        op.meta.setdefault("hints", {})[key] = value
+    def hint_op(self, op: torch.fx.Node, **marks: Any) -> None:
+        """Set fields of `Marks` of an op (or an input)."""
+        info = info_of(op)
+        set_info(op, replace(info, marks=replace(info.marks, **marks)))
 
-    def hinted(self, key: str) -> list[torch.fx.Node]:
-        """Return the inputs and ops that have a hint, in order."""
-        return [node for node in self.nodes.nodes if key in node.meta.get("hints", {})]
+    def marked(self, is_wanted: Callable[[Marks], bool]) -> list[torch.fx.Node]:
+        """Return the inputs and ops with such marks, in order."""
+        return [node for node in self.nodes.nodes if is_wanted(info_of(node).marks)]
 
     def name_scope(self, ops: Iterable[torch.fx.Node], name: str) -> None:
         """Put a name in front of those that the ops have, at the depth of the module that is running."""
         scope = self.scopes[-1]
         part = (scope.count(".") + 1 if scope else 0, name)
         for op in ops:
-            op.meta["name_scope"] = f"{name}/{op.meta.get('name_scope', '')}"
-            op.meta["name_scopes"] = (part, *op.meta.get("name_scopes", ()))
+            info = info_of(op)
+            set_info(op, replace(info, name_scopes=(part, *info.name_scopes)))
 
     def set_attributes(self, ops: Iterable[torch.fx.Node], attributes: Mapping[str, Mapping[str, str]]) -> None:
         """Give the ops graph attributes; those that they have already stay."""
         for op in ops:
-            inner = op.meta.get("attributes", {})
+            info = info_of(op)
+            inner = info.attributes
             names = {**attributes, **inner}
-            op.meta["attributes"] = {name: {**attributes.get(name, {}), **inner.get(name, {})} for name in names}
+            merged = {name: {**attributes.get(name, {}), **inner.get(name, {})} for name in names}
+            set_info(op, replace(info, attributes=merged))
 
     def place_forward_op(self, name: str) -> Placement:
         """Return where a forward op goes.

@@ -10,15 +10,26 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.aliases import aliased_argument, is_view, written_arguments
-from ipu_model.capture.graph import TensorSpec
-from ipu_model.compute.exact import (
+from ipu_model.capture.graph import (
+    Marks,
+    TensorSpec,
+    aliased_argument,
+    info_of,
+    is_half,
+    is_view,
+    op_of,
+    set_info,
+    spec_of,
+    written_arguments,
+)
+from ipu_model.compute.half_ops import (
     COMPARING,
     CONVERTING,
     EXACT,
@@ -28,32 +39,49 @@ from ipu_model.compute.exact import (
     SAVED,
     SELECTING,
     UNINITIALISED,
+    WITH_VALUES,
+    make_nan_,
+    may_leave_range,
+    overloads,
+    poles_of,
 )
-from ipu_model.compute.half_range import make_nan_, may_leave_range, poles_of
 from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
 
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-_BITWISE = frozenset({aten.view.dtype, aten.nextafter.default, aten.nextafter_.default})
-_CONTRACTIONS = frozenset({
-    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default,
-    aten.dot.default,
-    aten.addmv.default, aten.convolution.default, aten.native_layer_norm.default,
-    aten.native_group_norm.default,
-})  # fmt: skip
+_BITWISE = overloads("view.dtype nextafter nextafter_")
+_CONTRACTIONS = overloads("mm bmm addmm baddbmm mv dot addmv convolution native_layer_norm native_group_norm")
+
+# Up to this size, rounding spends more time on allocating its temporary tensor than on computing.
+_SMALL = 1 << 14
 
 
-def dtype_of(value: Any) -> torch.dtype | None:
-    """Return the device's element type of a node with one tensor as its result, else `None`."""
-    spec = value.meta.get("spec") if isinstance(value, Node) else None
-    return spec.dtype if isinstance(spec, TensorSpec) else None
+def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
+    """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
 
+    With `clips_apart`, results are clipped by an op of its own after the rounding, so that a check can be inserted
+    between the two.
 
-def is_half(value: Any) -> bool:
-    """Whether `value` is a node whose result is an fp16 tensor on the device."""
-    return dtype_of(value) is torch.float16
+    Raises:
+        Error: an op that reads the bits of fp16 values, or a product of fp16 and fp32 operands.
+    """
+    roundings = _Roundings(graph, overflow, clips_apart)
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        refuse_what_has_no_container(node)
+        put_numbers_on_grid(node, overflow)
+        cast_operands(node, roundings)
+        rounds = _needs_rounding(node)
+        node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
+        keep_below_one(node)
+        if rounds:
+            roundings.insert_after(node, node)
+        for argument in written_arguments(node):
+            if is_half(argument) and aliased_argument(node) is not argument:
+                roundings.insert_after(node, argument)
 
 
 def refuse_what_has_no_container(node: Node) -> None:
@@ -62,8 +90,8 @@ def refuse_what_has_no_container(node: Node) -> None:
     Raises:
         Error: names the op and its module.
     """
-    operands = {dtype_of(argument) for argument in node.all_input_nodes}
-    where = f"{node.target} in module '{node.meta.get('scope') or 'model'}'"
+    operands = {_dtype_of(argument) for argument in node.all_input_nodes}
+    where = f"{node.target} in module '{info_of(node).scope or 'model'}'"
     if node.target in _BITWISE and (is_half(node) or torch.float16 in operands):
         raise Error(
             f"{where} works on the bits of float16 values, which the IPU Model keeps in float32 tensors. "
@@ -130,41 +158,6 @@ _UNIFORM: dict[object, Callable[..., Tensor]] = {
 }
 
 
-# Up to this size, rounding spends more time on allocating its temporary tensor than on computing.
-_SMALL = 1 << 14
-
-# Integer operands of these are values, not indices or masks.
-_WITH_VALUES = frozenset({
-    aten.cat.default, aten.stack.default, aten.where.self, aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
-})  # fmt: skip
-
-
-def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
-    """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
-
-    With `clips_apart`, results are clipped by an op of its own after the rounding, so that a check can be inserted
-    between the two.
-
-    Raises:
-        Error: an op that reads the bits of fp16 values, or a product of fp16 and fp32 operands.
-    """
-    roundings = _Roundings(graph, overflow, clips_apart)
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        refuse_what_has_no_container(node)
-        put_numbers_on_grid(node, overflow)
-        cast_operands(node, roundings)
-        rounds = _needs_rounding(node)
-        node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
-        keep_below_one(node)
-        if rounds:
-            roundings.insert_after(node, node)
-        for argument in written_arguments(node):
-            if is_half(argument) and aliased_argument(node) is not argument:
-                roundings.insert_after(node, argument)
-
-
 # A function to insert, and its arguments.
 _Inserted: TypeAlias = tuple[Callable[..., Tensor], tuple[Any, ...]]
 
@@ -178,8 +171,9 @@ class _Roundings:
 
     def insert_after(self, node: Node, value: Node) -> None:
         """Insert right after `node` the rounding of `value`, its result or an argument that it has written."""
-        spec = value.meta["spec"]
-        scratch = [self._scratch(spec.shape)] if spec.elements <= _SMALL else []
+        spec = spec_of(value)
+        assert spec is not None
+        scratch = [self._scratch(spec.shape)] if math.prod(spec.shape) <= _SMALL else []
         clips = self._clips and (value is not node or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
         mark: list[_Inserted] = [] if poles is None else [(make_nan_, (value, poles))]
@@ -188,11 +182,11 @@ class _Roundings:
             steps = [(round_to_half_, (value, *scratch)), *mark, *clip]
         else:
             steps = [*mark, (clip_to_half_ if clips else round_to_half_, (value, *scratch))]
-        meta = {k: v for k, v in node.meta.items() if k != "hints"}
+        info = replace(info_of(node), spec=spec, marks=Marks())
         for function, arguments in steps:
             with self._graph.inserting_after(node):
                 node = self._graph.call_function(function, arguments)
-            node.meta = {**meta, "spec": spec}
+            set_info(node, info)
 
     def _scratch(self, shape: tuple[int, ...]) -> Node:
         if shape not in self._scratches:
@@ -213,28 +207,21 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
         return
     converted = list(node.args)
     for position, operand in enumerate(operands, start=first):
-        if dtype_of(operand) not in ON_GRID:
-            converted[position] = _converted(node, operand, roundings)
+        spec = spec_of(operand)
+        if spec is not None and spec.dtype not in ON_GRID:
+            with node.graph.inserting_before(node):
+                cast = node.graph.call_function(in_container, (operand,))
+            half = TensorSpec(spec.shape, torch.float16, spec.stride)
+            set_info(cast, replace(info_of(node), spec=half, marks=Marks()))
+            roundings.insert_after(cast, cast)
+            converted[position] = cast
     node.args = tuple(converted)
 
 
 def _promoted(operands: Any) -> torch.dtype:
-    a, b = (_stand_in(operand.meta["spec"]) for operand in operands)
+    specs = [spec for spec in map(spec_of, operands) if spec is not None]
+    a, b = (torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta") for spec in specs)
     return torch.result_type(a, b)
-
-
-def _stand_in(spec: TensorSpec) -> Tensor:
-    return torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta")
-
-
-def _converted(user: Node, operand: Any, roundings: _Roundings) -> Node:
-    with user.graph.inserting_before(user):
-        node = user.graph.call_function(in_container, (operand,))
-    node.meta = {k: v for k, v in user.meta.items() if k != "hints"}
-    spec = operand.meta["spec"]
-    node.meta["spec"] = TensorSpec(spec.shape, torch.float16, spec.stride)
-    roundings.insert_after(node, node)
-    return node
 
 
 def in_container(x: Tensor) -> Tensor:
@@ -250,9 +237,12 @@ def _widened(arguments: Any) -> Any:
 def _needs_rounding(node: Node) -> bool:
     if not is_half(node) or is_view(node):
         return False
-    if node.target is operator.getitem:
-        return not _is_saved(node) and not _is_exact(_parent(node))
-    return not _is_exact(node)
+    if node.target is not operator.getitem:
+        return not _is_exact(node)
+    # Results that forward keeps for its own backward op, and for nothing else, stay as they are.
+    op = op_of(node)
+    is_saved = node.args[1] in SAVED.get(op.target, ()) and all(user.target in READERS_OF_SAVED for user in node.users)
+    return not is_saved and not _is_exact(op)
 
 
 def _is_exact(node: Node) -> bool:
@@ -262,20 +252,15 @@ def _is_exact(node: Node) -> bool:
     if node.target in CONVERTING:
         # `copy_(target, source)`, but `_to_copy(source)`.
         source = node.args[0] if node.target is aten._to_copy.default else node.args[1]
-        return dtype_of(source) in ON_GRID
+        return _dtype_of(source) in ON_GRID
     if node.target not in EXACT and node.target not in SELECTING:
         return False
-    operands = [dtype for dtype in map(dtype_of, node.all_input_nodes) if dtype is not None]
-    values = [dtype for dtype in operands if dtype.is_floating_point or node.target in _WITH_VALUES]
+    operands = [dtype for dtype in map(_dtype_of, node.all_input_nodes) if dtype is not None]
+    values = [dtype for dtype in operands if dtype.is_floating_point or node.target in WITH_VALUES]
     return ON_GRID.issuperset(values)
 
 
-def _parent(node: Node) -> Node:
-    parent = node.args[0]
-    assert isinstance(parent, Node)
-    return parent
-
-
-def _is_saved(node: Node) -> bool:
-    """Whether `node` is a result that forward keeps for its own backward op, and for nothing else."""
-    return node.args[1] in SAVED.get(_parent(node).target, ()) and all(u.target in READERS_OF_SAVED for u in node.users)
+def _dtype_of(value: Any) -> torch.dtype | None:
+    """Return the device's element type of a node with one tensor as its result, else `None`."""
+    spec = spec_of(value)
+    return None if spec is None else spec.dtype

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.graph import is_half
 from ipu_model.compute.rounding import Overflow, clip_to_half_, round_to_half_
 
 aten = torch.ops.aten
@@ -28,14 +28,9 @@ def use_half_partials(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Replace the fp16 contractions of `graph` (before `to_containers`) by their half-partials versions."""
     for node in graph.nodes:
         replacement = _REPLACEMENTS.get(node.target)
-        if replacement is not None and _has_half_operand(node):
+        if replacement is not None and any(is_half(operand) for operand in node.all_input_nodes):
             node.target = replacement
             node.kwargs = {**node.kwargs, "clips": overflow is Overflow.CLIP}
-
-
-def _has_half_operand(node: torch.fx.Node) -> bool:
-    specs = [argument.meta.get("spec") for argument in node.all_input_nodes]
-    return any(isinstance(spec, TensorSpec) and spec.dtype is torch.float16 for spec in specs)
 
 
 def _accumulated(parts: Iterator[Tensor], clips: bool) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.graph import Printed
+from ipu_model.capture.graph import info_of
 
 _GAP = "..."
 # The smallest power of ten that the automatic format still writes in fixed notation.
@@ -148,10 +148,10 @@ def _exponent(shown: Tensor) -> int:
 
 
 def print_where_asked(graph: torch.fx.Graph) -> None:
-    """Insert a print after every op of `graph` that carries the hint ``printed``; call it after every other pass."""
+    """Insert a print after every op of `graph` whose mark says so; call it after every other pass."""
     for node in list(graph.nodes):
-        printed = node.meta.get("hints", {}).get("printed")
-        if isinstance(printed, Printed):
+        printed = info_of(node).marks.printed
+        if printed is not None:
             with graph.inserting_after(node):
                 graph.call_function(print_tensor, (node, printed.title, *printed.layout))
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from ipu_model.process import ForkSafeLock
+
 # Spreads replica streams over seeds; any odd 64-bit constant works (this is 2^64 divided by the golden ratio).
 _STRIDE = 0x9E3779B97F4A7C15
 
 # torch's generator belongs to the process: programs that run in several threads take turns.
-_one_at_a_time = threading.RLock()
+_one_at_a_time = ForkSafeLock()
 
 
 class RandomStreams:
@@ -48,7 +49,7 @@ class RandomStreams:
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
         """Let torch draw from the stream of `replica` in the body; the host's stream does not change."""
-        with _one_at_a_time:
+        with _one_at_a_time.lock:
             host = torch.get_rng_state()
             torch.set_rng_state(self._states[replica])
             try:
@@ -93,8 +94,8 @@ class RandomStreams:
         # set_state reads the memory of a view from its start: each state needs its own.
         states = [part.clone() for part in words.split(size)]
         try:
-            for each in states:
-                torch.Generator().set_state(each)
+            for stream in states:
+                torch.Generator().set_state(stream)
         except RuntimeError as error:
             raise ValueError("rng_state is not a state of a random generator.") from error
         self.seed, self._states = state[0], states[:replicas]

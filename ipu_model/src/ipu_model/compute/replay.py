@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,20 +10,20 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ipu_model.capture.aliases import storage_roots
-from ipu_model.capture.graph import Graph, TensorSpec
-from ipu_model.compute.clipping_report import report_first_clipping
-from ipu_model.compute.exceptions import check_every_result
-from ipu_model.compute.failures import located
+from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, set_info, spec_of
+from ipu_model.capture.torch_private import suggest_memory_format
+from ipu_model.compute.checks import check_every_result, located, report_first_clipping
 from ipu_model.compute.half_precision import to_containers
-from ipu_model.compute.kernels import call_python_functions, choose_layer_kernels
-from ipu_model.compute.layouts import lay_out_group_norms, let_views_copy
 from ipu_model.compute.partials import use_half_partials
 from ipu_model.compute.printing import print_where_asked
+from ipu_model.compute.recurrent import choose_layer_kernels
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error
 
 Node = torch.fx.Node
+aten = torch.ops.aten
+
+_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,13 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     Raises:
         Error: a constant without data.
     """
-    ops = _copied(graph.ops)
-    outputs, gradients = _results(ops)
-    fresh = _fresh_flags([*outputs, *gradients], storage_roots(ops))
+    ops = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    ops.output(ops.graph_copy(graph.ops, copies))
+    results: Any = graph.ops.output_node().args[0]
+    fresh_outputs, fresh_gradients = _fresh_flags(graph, *results)
+    _let_views_copy(graph, copies)
     _protect_constants(graph, ops)
-    let_views_copy(ops)
     if arithmetic.half_partials:
         use_half_partials(ops, arithmetic.overflow)
     choose_layer_kernels(ops, arithmetic.overflow)
@@ -92,8 +95,8 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
     print_where_asked(ops)
-    call_python_functions(ops)
-    lay_out_group_norms(ops)
+    _call_python_functions(ops)
+    _lay_out_group_norms(ops)
     ops.lint()
     holder = nn.Module()
     for name, tensor in graph.constants.items():
@@ -105,32 +108,23 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
             )
         holder.register_buffer(name, tensor.to(container_dtype(tensor.dtype)))
     module = torch.fx.GraphModule(holder, ops)
-    return Replay(module, tuple(fresh[: len(outputs)]), tuple(fresh[len(outputs) :]))
+    return Replay(module, fresh_outputs, fresh_gradients)
 
 
-def _copied(ops: torch.fx.Graph) -> torch.fx.Graph:
-    copy = torch.fx.Graph()
-    copy.output(copy.graph_copy(ops, {}))
-    return copy
-
-
-def _results(ops: torch.fx.Graph) -> tuple[list[Node], list[Node]]:
-    results: Any = ops.output_node().args[0]
-    outputs, gradients = results
-    return list(outputs), list(gradients)
-
-
-def _fresh_flags(results: list[Node], roots: dict[Node, Node]) -> list[bool]:
+def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Return for each result whether it is the only owner of dense storage made in this micro-batch."""
-    owners = [roots[node] for node in results]
-    return [
-        owner.op == "call_function" and owners.count(owner) == 1 and _is_dense(node.meta["spec"])
-        for node, owner in zip(results, owners)
-    ]
+    owners = [graph.roots[node] for node in (*outputs, *gradients)]
+
+    def is_fresh(node: Node) -> bool:
+        owner = graph.roots[node]
+        return owner.op == "call_function" and owners.count(owner) == 1 and _is_dense(spec_of(node))
+
+    return tuple(map(is_fresh, outputs)), tuple(map(is_fresh, gradients))
 
 
-def _is_dense(spec: TensorSpec) -> bool:
+def _is_dense(spec: TensorSpec | None) -> bool:
     """Whether elements lie in row-major order without gaps; the stride of a dimension of size 1 means nothing."""
+    assert spec is not None
     row_major = TensorSpec.contiguous(spec.shape, spec.dtype).stride
     return all(size == 1 or a == b for size, a, b in zip(spec.shape, spec.stride, row_major))
 
@@ -142,4 +136,85 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
             with ops.inserting_after(node):
                 copy = ops.call_function(torch.ops.aten.clone.default, (node,))
             node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
-            copy.meta = dict(node.meta)
+            set_info(copy, info_of(node))
+
+
+def _let_views_copy(graph: Graph, copies: dict[Node, Node]) -> None:
+    """Let a view copy if its operand's layout differs from the one that was traced.
+
+    Strides of fake tensors are not always those of the values: the result of mse_loss_backward, for instance, has the
+    strides of its second operand on fake tensors, but is always dense when it is computed. Views of storage that is
+    written to must stay views.
+    """
+    for node, copy in copies.items():
+        if node.target in _VIEWS and graph.roots[node] not in graph.written:
+            copy.target = aten.reshape.default
+
+
+def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
+    """Make the operands of group normalisations dense; this must be the last pass, because it adds nodes.
+
+    PyTorch does so before the kernel, which ignores strides; whether that needs a copy is decided while the program is
+    traced. In a replay the strides of dimensions of size 1 can differ from the traced ones, and the kernel then rejects
+    its input.
+    """
+    for node in list(ops.nodes):
+        with ops.inserting_before(node):
+            if node.target is aten.native_group_norm.default:
+                node.args = (ops.call_function(dense, node.args[:1]), *node.args[1:])
+            elif node.target is aten.native_group_norm_backward.default:
+                gradient, x, *rest = node.args
+                laid_out = ops.call_function(dense, (x,))
+                node.args = (ops.call_function(dense_like, (gradient, laid_out)), laid_out, *rest)
+
+
+def dense(x: Tensor) -> Tensor:
+    """Return the values without gaps, in the order (channels last or first) that their strides suggest."""
+    return dense_like(x, x)
+
+
+def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
+    """Return the values of `gradient` without gaps, in the order of `x`."""
+    return gradient.contiguous(memory_format=suggest_memory_format(x))
+
+
+def _call_python_functions(ops: torch.fx.Graph) -> None:
+    """Let every op that has a function call it; call this after every pass that looks at ops."""
+    for node in ops.nodes:
+        info = info_of(node)
+        if info.marks.function is not None:
+            assert isinstance(info.spec, tuple)
+            node.target = _caller(info.marks.function, tuple(spec for spec in info.spec if spec is not None))
+
+
+def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
+    """Return a callable for the op: it passes dense copies to the function, with half precision as fp32."""
+
+    def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
+        operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        return checked(function.label, function.call(operands), specs)
+
+    return call_python
+
+
+def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
+    """Return a function's results as new tensors of the element types in `specs`, with half precision as fp32.
+
+    Raises:
+        Error: the results are not tensors, or differ from `specs` in number, shape or type.
+    """
+    listed = [results] if isinstance(results, Tensor) else results
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
+        raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")
+    if len(listed) != len(specs):
+        raise Error(f"{label} must return {len(specs)} tensors; it returned {len(listed)}.")
+    for index, (result, spec) in enumerate(zip(listed, specs)):
+        same_kind = result.dtype.is_floating_point == spec.dtype.is_floating_point
+        if tuple(result.shape) != spec.shape or not same_kind:
+            raise Error(
+                f"{label} must return {spec.dtype} {list(spec.shape)} as its result {index}; it returned "
+                f"{result.dtype} {list(result.shape)}. Shapes and types are fixed when the model is compiled."
+            )
+    containers = [container_dtype(spec.dtype) for spec in specs]
+    dense = torch.contiguous_format
+    return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]

@@ -5,16 +5,12 @@ An output that is constant at compile time is returned once, whatever the output
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import torch.fx
 from torch import Tensor
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.capture.aliases import storage_roots, written_arguments
-from ipu_model.capture.graph import Graph
+from ipu_model.capture.graph import Graph, is_random, written_arguments
 from ipu_model.compute.rounding import Overflow, nearest
 
 # What the host gets for a device value (executor reference, section 5.4).
@@ -64,36 +60,18 @@ class Collector:
     def result(self) -> Tensor:
         """Return the collected results as one tensor of the type the host sees."""
         parts = [self._kept[key] for key in sorted(self._kept)]
-        joined = _joined(parts)
-        return joined.to(RETURNED_DTYPE.get(self._dtype, self._dtype))
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    if len(parts) == 1:
-        return parts[0]
-    return torch.stack(list(parts)) if parts[0].dim() == 0 else torch.cat(list(parts))
-
-
-Node = torch.fx.Node
+        if len(parts) > 1:
+            parts = [torch.stack(parts) if parts[0].dim() == 0 else torch.cat(parts)]
+        return parts[0].to(RETURNED_DTYPE.get(self._dtype, self._dtype))
 
 
 def constant_outputs(graph: Graph) -> tuple[bool, ...]:
     """Return for each computed output whether it is independent of variables, inputs and random numbers."""
-    roots = storage_roots(graph.ops)
-    varying: set[Node] = set()
+    roots = graph.roots
+    varying: set[torch.fx.Node] = set()
     for node in graph.ops.nodes:
-        if _starts_varying(node) or any(roots[source] in varying for source in node.all_input_nodes):
+        varies = node.op == "placeholder" or is_random(node)
+        if varies or any(roots[source] in varying for source in node.all_input_nodes):
             varying.add(roots[node])
             varying.update(roots[written] for written in written_arguments(node))
-    return tuple(roots[node] not in varying for node in _outputs(graph.ops))
-
-
-def _starts_varying(node: Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return node.op == "placeholder" or torch.Tag.nondeterministic_seeded in tags
-
-
-def _outputs(ops: torch.fx.Graph) -> list[Node]:
-    # The output node holds the pair (outputs, gradients), see Graph.
-    pair: Any = ops.output_node().args[0]
-    return list(pair[0])
+    return tuple(roots[graph.by_name[o.node]] not in varying for o in graph.outputs if o.node is not None)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
@@ -13,16 +17,16 @@ import torch
 from torch import Tensor
 
 from ipu_model.batching import Batching, Returns
-from ipu_model.capture.graph import Graph, Variable
-from ipu_model.compute.allocator import keep_freed_memory
+from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
 from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.results import Collector, constant_outputs
 from ipu_model.compute.rounding import nearest
-from ipu_model.compute.thread_setting import Threads
+from ipu_model.compute.threads import Threads
 from ipu_model.process import interrupt_postponed
+from ipu_model.step import Variable
 
 
 class Update(Protocol):
@@ -46,6 +50,12 @@ class Reduction:
     process: int = 0
     across: Callable[[list[Tensor]], None] | None = None
 
+
+# Parameters of glibc's mallopt(3), and values that keep blocks of up to 1 GiB on the heap, untrimmed up to 2 GiB.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES, _LARGEST_BLOCK_BYTES = 2**31 - 1, 2**30
+
+SWITCH = "IPU_MODEL_KEEP_MEMORY"
 
 _PLAIN, _MEAN = Arithmetic(), Reduction()
 _UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
@@ -88,15 +98,16 @@ class Session:
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
         self._weights = {
-            v.name: _empty(v, self._groups.get(v.name)) for v in graph.variables if not self._is_per_replica(v)
+            v.name: self._empty(v, self._groups.get(v.name)) for v in graph.variables if not self._is_per_replica(v)
         }
         self._replica_variables = [
-            {v.name: _empty(v) for v in graph.variables if self._is_per_replica(v)} for _ in range(batching.replicas)
+            {v.name: self._empty(v) for v in graph.variables if self._is_per_replica(v)}
+            for _ in range(batching.replicas)
         ]
 
     def _is_per_replica(self, variable: Variable) -> bool:
         """Whether each replica has its own values: true for buffers that the graph changes."""
-        return variable.node in self.graph.mutated and not variable.trainable
+        return variable.tensor in self.graph.mutated and not variable.trainable
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -161,7 +172,8 @@ class Session:
         return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
 
     def _dtype(self, watched: str) -> torch.dtype:
-        return next((v.spec.dtype for v in self.graph.variables if v.name == watched), torch.float32)
+        variables = (v for v in self.graph.variables if v.name == watched)
+        return next((self.graph.spec(v.tensor).dtype for v in variables), torch.float32)
 
     def _automatic(self, settings: LossScalingSettings) -> AutomaticLossScaling | None:
         if self.graph.loss_spec is None:
@@ -257,7 +269,27 @@ class Session:
             if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
 
+    def _empty(self, variable: Variable, groups: ReplicaGroups | None = None) -> Tensor:
+        stacked = () if groups is None else (groups.count,)
+        spec = self.graph.spec(variable.tensor)
+        return torch.zeros((*stacked, *spec.shape), dtype=container_dtype(spec.dtype))
 
-def _empty(variable: Variable, groups: ReplicaGroups | None = None) -> Tensor:
-    stacked = () if groups is None else (groups.count,)
-    return torch.zeros((*stacked, *variable.spec.shape), dtype=container_dtype(variable.spec.dtype))
+
+@cache
+def keep_freed_memory() -> bool:
+    """Ask the C library, once per process, to keep freed blocks; return whether it agreed.
+
+    glibc returns large blocks to the kernel at every free, and new ones cause page faults. A replay frees and allocates
+    the same blocks in each micro-batch. Keeping them makes steps faster and their times steadier (`make bench` measures
+    both), but the process keeps its peak memory. Only glibc on Linux has the setting; the environment variable
+    `IPU_MODEL_KEEP_MEMORY=0` turns it off.
+    """
+    if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        # Another C library (musl, say).
+        return False
+    mapped = mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
+    return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))

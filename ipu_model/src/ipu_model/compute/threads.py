@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import timeit
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from ipu_model.compute.thread_setting import Threads
-from ipu_model.compute.waiting import GRAIN, wait_asleep
-from ipu_model.cores import Cores, CoreWatch
+from ipu_model.cores import Cores, CoreWatch, usable_cores
 from ipu_model.errors import Error
+from ipu_model.process import ForkSafeLock
 from ipu_model.step import Op, Ref, Source, Step
 
 SWITCH = "IPU_MODEL_THREADS"
@@ -34,6 +36,8 @@ _RECURRENT = {
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), 0),
     **dict.fromkeys(("lstm_backward", "gru_backward", "rnn_tanh_backward", "rnn_relu_backward"), 2),
 }
+# PyTorch gives an op another thread for every so many elements (at::internal::GRAIN_SIZE).
+GRAIN = 32768
 # The time to hand an op to threads that are awake and to join them.
 _FORK_SECONDS, _FORK_SECONDS_PER_THREAD = 10e-6, 1e-6
 # How long an op waits for a thread whose core another process has: measured on Linux, 1 to 30 ms if threads spin.
@@ -44,6 +48,51 @@ _WORTHWHILE = 1.05
 _WATCH_SECONDS = 0.2
 
 
+# On machines with more cores, so many additional threads are costly, and free cores are easier to find.
+_MOST_CORES = 16
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The number of threads of a replay; unless it is `fixed`, the user can lower it later with `set_num_threads`."""
+
+    number: int
+    fixed: bool = False
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let PyTorch compute with this number of threads; restore the previous number afterwards.
+
+        Replays in several Python threads may do so at the same time.
+        """
+        around: int | None = getattr(_own, "number", None)  # of a replay in this Python thread that calls this one
+        with _setting.lock:
+            if _setting.replays == 0:
+                # Only the first replay may read it: a later one would see the number that another replay has set.
+                _setting.users_number = torch.get_num_threads()
+            _setting.replays += 1
+            _own.number = self.number if self.fixed else min(self.number, _setting.users_number)
+            torch.set_num_threads(_own.number)
+        try:
+            yield
+        finally:
+            with _setting.lock:
+                _setting.replays -= 1
+                torch.set_num_threads(_setting.users_number if around is None else around)
+                _own.number = around
+
+
+class _Setting(ForkSafeLock):
+    """PyTorch's number of threads, which replays in several Python threads share."""
+
+    replays = 0
+    users_number = 1
+
+
+_setting, _own = _Setting(), threading.local()
+
+
 @dataclass(frozen=True)
 class ParallelWork:
     """Work that all threads begin and end together: its seconds on one thread, and the most threads that it can use."""
@@ -52,13 +101,11 @@ class ParallelWork:
     most: int = sys.maxsize
 
 
-MACHINE = CoreWatch()
-
-
-def threads_for(step: Step, watch: CoreWatch = MACHINE) -> Threads:
+def threads_for(step: Step, watch: CoreWatch) -> Threads:
     """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
 
-    Call `watch.look()` when the compilation begins. The environment variable `IPU_MODEL_THREADS` fixes the number.
+    `watch` has measured the machine since the compilation began. The environment variable `IPU_MODEL_THREADS` fixes the
+    number.
 
     Raises:
         Error: `IPU_MODEL_THREADS` is not a positive whole number.
@@ -125,7 +172,9 @@ def _work_of_op(op: Op, step: Step, flops_per_second: float) -> tuple[ParallelWo
         # A loop over time steps, in each of which all sequences are multiplied by all weights.
         steps, sequences, _ = step.tensors[inputs].shape
         weights = sum(
-            each.elements for each in operands if len(each.shape) == 2 and step.source(each.name) is Source.VARIABLE
+            operand.elements
+            for operand in operands
+            if len(operand.shape) == 2 and step.source(operand.name) is Source.VARIABLE
         )
         return ParallelWork(2 * sequences * weights / flops_per_second), steps
     flops = _flops(op, step)
@@ -139,8 +188,8 @@ def _flops(op: Op, step: Step) -> float:
     """Return the multiplications and additions of a matrix product or convolution, 0 for other ops."""
     if getattr(torch.ops.aten, op.kind, None) not in flop_registry:
         return 0.0
-    arguments = tuple(step.tensors[each].shape if isinstance(each, Ref) else each for each in op.arguments)
-    return _counted(op.kind, arguments, tuple(() if each is None else each.shape for each in op.results))
+    arguments = tuple(step.tensors[value].shape if isinstance(value, Ref) else value for value in op.arguments)
+    return _counted(op.kind, arguments, tuple(() if result is None else result.shape for result in op.results))
 
 
 @lru_cache(maxsize=1024)
@@ -158,3 +207,45 @@ def _flops_per_second() -> float:
     with torch.no_grad(), torch.autocast("cpu", enabled=False), Threads(1).in_use():
         # The fastest of several is one that no other process has interrupted.
         return 2 * size**3 / min(timeit.repeat(lambda: torch.mm(matrix, matrix), number=1, repeat=8))
+
+
+def wait_asleep() -> bool:
+    """Let waiting threads of this process sleep, from now on; return whether they do.
+
+    GNU's OpenMP, which PyTorch uses on Linux, lets waiting threads spin for milliseconds: on busy cores that makes ops
+    many times slower, because a spinning thread can take the core from the thread that it waits for. If a process has
+    more OpenMP threads than there are cores, waiting threads spin for microseconds only and then sleep. We therefore
+    start as many additional threads as there are cores; they sleep all the time. `OMP_WAIT_POLICY` chooses this as
+    well, but only before OpenMP is loaded, and `import torch` loads it.
+
+    `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` decide instead, if they are set.
+    """
+    policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
+    if policy or "GOMP_SPINCOUNT" in os.environ:
+        return policy == "passive"
+    return 1 < usable_cores() <= _MOST_CORES and _is_gnu() and _has_idle_threads()
+
+
+@cache
+def _has_idle_threads() -> bool:
+    """Start the idle threads, once per process: each Python thread that computes has OpenMP threads of its own."""
+    started = threading.Event()
+
+    def start_them_and_sleep() -> None:
+        count = usable_cores()
+        with Threads(count, fixed=True).in_use():
+            torch.ones(count * GRAIN, dtype=torch.float32, device="cpu").add_(1)
+        started.set()
+        threading.Event().wait()
+
+    threading.Thread(target=start_them_and_sleep, name="ipu-model-idle", daemon=True).start()
+    return started.wait(_PATIENCE_SECONDS)
+
+
+@cache
+def _is_gnu() -> bool:
+    """Whether the OpenMP that this process has loaded is GNU's."""
+    try:
+        return "libgomp" in Path("/proc/self/maps").read_text()
+    except OSError:
+        return False

@@ -20,8 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ipu_model.errors import Error
-from ipu_model.instances.gloo import TCPStore
-from ipu_model.instances.group import ENDED, note_end
+from ipu_model.instances import ENDED, TCPStore, note_end
 from popdist.run import instance
 from popdist.run.messages import Failure, Finished, Job, Line, Writer
 

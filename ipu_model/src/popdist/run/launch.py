@@ -22,7 +22,7 @@ from popdist.environment import variables_of
 from popdist.run.messages import Failure, Finished, Job, Line, MeetingPort, Message, Trouble, Writer, parse
 from popdist.topology import Instance, Topology
 
-# What an instance tells the group about its own host (see ipu_model.instances.joining).
+# What an instance tells the group about its own host (see ipu_model.instances).
 _HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 # Agents need a moment to end their instances before they are ended themselves.
 _AGENT_SECONDS = 20.0

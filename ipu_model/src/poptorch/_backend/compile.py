@@ -18,7 +18,8 @@ from ipu_model.capture import capture
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.session import Reduction, Session
-from ipu_model.compute.threads import MACHINE, threads_for
+from ipu_model.compute.threads import threads_for
+from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error, replace_message
 from ipu_model.instances import Group
 from ipu_model.process import deliver_interrupt, no_garbage_collection
@@ -197,7 +198,7 @@ def compiled(
     from poptorch._backend.memory_check import checked
     from poptorch._backend.modelling import program_of
 
-    MACHINE.look()
+    watch = CoreWatch()
     spec = None if optimisation is None else optimisation.spec
     check_grouped(host.groupings, module, options, spec)
     with one_slice_each(module, host.groupings):
@@ -220,7 +221,7 @@ def compiled(
     group, common_seed = _joined(
         graph, step, options, host, optimisation, secrets.randbits(31) if seed is None else seed
     )
-    threads = threads_for(step)
+    threads = threads_for(step, watch)
     session = Session(
         graph,
         batching_of(options),
@@ -247,7 +248,7 @@ def _joined(
     if optimisation is None or not distributed or options.connection_type == ConnectionType.Never:
         return None, seed
     group = group_of(options)
-    weights = host.values(tuple(variable for variable in graph.variables if variable.trainable))
+    weights = host.values(graph, tuple(variable for variable in graph.variables if variable.trainable))
     return group, agree(group, graph, step, options, optimisation.spec, weights, seed)
 
 

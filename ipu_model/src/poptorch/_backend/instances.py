@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.thread_setting import Threads
+from ipu_model.compute.threads import Threads
 from ipu_model.errors import Error
 from ipu_model.instances import Group, world
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -86,7 +86,8 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
 def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec) -> dict[str, str]:
     """Return, by name, text for everything that must be equal in all instances."""
     training = options.Training
-    variables = [(v.name, v.spec.shape, str(v.spec.dtype)) for v in graph.variables]
+    specs = [(v.name, graph.spec(v.tensor)) for v in graph.variables]
+    variables = [(name, spec.shape, str(spec.dtype)) for name, spec in specs]
     return {
         "the model's parameters and buffers": _short(str(variables)),
         "the model's operations": _short(str([op.target for op in step.ops])),

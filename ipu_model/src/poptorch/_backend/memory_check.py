@@ -24,7 +24,7 @@ import msgspec
 from filelock import FileLock
 
 import ipu_model
-from ipu_model.capture.digest import digest_of
+from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.errors import Error, OutOfMemory, replace_message

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.loss_scaling import FACTOR
-from ipu_model.compute.optimisers.families import scalar_names
-from ipu_model.compute.optimisers.updater import Updater
 from ipu_model.compute.session import Session
+from ipu_model.compute.update_rules import scalar_names
+from ipu_model.compute.updater import Updater
 from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import FLOAT16
@@ -134,7 +134,7 @@ class Updates:
     ) -> None:
         self._optimisation, self._session = optimisation, session
         groups = optimisation.groups(module)
-        dtypes = {v.name: v.spec.dtype for v in graph.variables}
+        dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
         self._weights = {name: session.weights[name] for name in graph.gradients}
         self._dtypes = {name: dtypes[name] for name in self._weights}
         self._groups = {name: groups[name] for name in self._weights}

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from ipu_model.capture.annotations import marks_of
-from ipu_model.capture.graph import Graph
+from ipu_model.capture.graph import Graph, info_of
 from ipu_model.compute.results import RETURNED_DTYPE
 from ipu_model.errors import Error
 from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
@@ -193,7 +192,9 @@ def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
 
 def overlaps(graph: Graph, key: str) -> bool:
     """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) overlap with the computation."""
-    return any(OverlapMode(mark) is not OverlapMode.NoOverlap for mark in marks_of(graph, key))
+    marks = [info_of(node).marks for node in graph.ops.nodes]
+    modes = [mark.overlap_input if key == INPUT else mark.overlap_output for mark in marks]
+    return any(mode is not None and OverlapMode(mode) is not OverlapMode.NoOverlap for mode in modes)
 
 
 def _check_overlap(graph: Graph, options: Options) -> None:
@@ -214,7 +215,7 @@ def _check_overlap(graph: Graph, options: Options) -> None:
 def _check_buffers(graph: Graph, options: Options) -> None:
     shared = options.replication_factor > options.input_group_size and options.broadcast_buffers
     for variable in graph.variables:
-        if shared and variable.is_buffer and variable.node in graph.assigned:
+        if shared and variable.is_buffer and variable.tensor in graph.assigned:
             raise Error(
                 "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming "
                 "out of sync between replicas, you can disable buffer broadcasting using "

@@ -140,7 +140,8 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
     """
     if not options._backend.adapts_loss_scaling:
         return None
-    if not any(v.spec.dtype is torch.float16 and v.name in graph.gradients for v in graph.variables):
+    trained = [graph.spec(v.tensor).dtype for v in graph.variables if v.name in graph.gradients]
+    if torch.float16 not in trained:
         raise Error(
             "Training.setAutomaticLossScaling watches the gradients of float16 weights, and the model trains none. "
             "Convert the model with half(), or leave automatic loss scaling off."

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from ipu_model.capture.annotations import title_prints
+from ipu_model.capture.assemble import title_prints
 from ipu_model.capture.graph import Graph
 from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
@@ -50,7 +50,7 @@ def tensor_names(
     ops = op_names(step, module_scopes=module_scopes)
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
     names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
-    names.update((name, Source(variable.node)) for variable in graph.variables for name in variable.names)
+    names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
     names.update((name, Source(node)) for node, name in ops.items())
     if graph.loss is not None:
         names["loss"] = Source(graph.loss)

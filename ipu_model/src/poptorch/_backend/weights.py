@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import errors
-from ipu_model.capture.graph import Variable
+from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.optimiser import OptimiserSpec
+from ipu_model.step import Variable
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
 
@@ -35,7 +36,7 @@ class HostWeights:
         with torch._C.DisableTorchFunctionSubclass():
             return [slot.tensor for slot in slots_of(self._module)]
 
-    def values(self, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
+    def values(self, graph: Graph, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
         """Return the host's values of device variables, by the variables' names.
 
         Raises:
@@ -54,7 +55,9 @@ class HostWeights:
                     "load_state_dict(state, assign=True)."
                 )
             groups = self.groupings.get(variable.name)
-            shape = variable.spec.shape if groups is None else (groups.count, *variable.spec.shape)
+            shape = graph.spec(variable.tensor).shape
+            if groups is not None:
+                shape = (groups.count, *shape)
             if tuple(tensor.shape) != shape:
                 raise errors.Error(
                     f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "

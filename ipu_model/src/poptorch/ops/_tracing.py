@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from ipu_model.capture import tracing
-from ipu_model.capture.aliases import aliased_argument, written_arguments
+from ipu_model.capture.graph import aliased_argument, written_arguments
 from poptorch._impl import createPoptorchError
 
 if TYPE_CHECKING:

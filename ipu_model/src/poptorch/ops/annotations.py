@@ -17,6 +17,7 @@ from torch import Tensor
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from ipu_model.errors import require
+from ipu_model.step import Serialisation
 from poptorch._impl import createPoptorchError
 from poptorch._options_impl import check_type
 from poptorch.enums import MatMulSerializationMode
@@ -75,7 +76,7 @@ def _marked(tensor: Tensor, trace: tracing.Trace) -> Tensor:
     if trace.node_of(tensor) is None:
         return tensor
     marked: Tensor = aten.alias.default(tensor)
-    trace.hint(marked, "recomputation_checkpoint", True)
+    trace.hint(marked, recomputation_checkpoint=True)
     return marked
 
 
@@ -103,7 +104,7 @@ def nop(tensor: Tensor) -> Tensor:
     if trace is None:
         return tensor
     result = tensor.clone()
-    trace.hint(result, "nop", True)
+    trace.hint(result, is_nop=True)
     return result
 
 
@@ -117,7 +118,7 @@ def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> 
         Error: not a tensor.
     """
     require_tensor("poptorch.set_available_memory", tensor)
-    _hint_producer(tensor, _PLANNED, "available_memory_proportion", available_memory_proportion)
+    _hint_producer(tensor, _PLANNED, available_memory_proportion=available_memory_proportion)
     return tensor
 
 
@@ -138,8 +139,7 @@ def serializedMatMul(
     if tracing.is_tracing():
         _check_factor(lhs, rhs, mode, factor)
     product = torch.matmul(lhs, rhs)
-    serialized = {"mode": mode.value, "factor": factor, "keep_precision": keep_precision}
-    _hint_producer(product, _PRODUCTS, "serialized", serialized)
+    _hint_producer(product, _PRODUCTS, serialisation=Serialisation(mode.value, factor, keep_precision))
     return product
 
 
@@ -159,12 +159,12 @@ def _check_factor(lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, facto
         )
 
 
-def _hint_producer(tensor: Tensor, wanted: frozenset[Any], key: str, value: object) -> None:
+def _hint_producer(tensor: Tensor, wanted: frozenset[Any], **marks: Any) -> None:
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
     node = None if trace is None else trace.node_of(tensor)
     if trace is not None and node is not None:
-        trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, key, value)
+        trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, **marks)
 
 
 def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) -> torch.fx.Node | None:

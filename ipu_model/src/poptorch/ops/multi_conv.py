@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ipu_model.errors import require
+from ipu_model.step import MultiConvolution
 from poptorch._impl import createPoptorchError
 from poptorch.enums import MultiConvPlanType
 from poptorch.ops._tracing import Body
@@ -128,11 +129,12 @@ class MultiConv:
                     "one value, or one for each."
                 )
         for index, node in enumerate(convolutions):
-            own = {
+            own: dict[str, Any] = {
                 name: values[index % len(values)] if isinstance(values, list) else values
                 for name, values in self._settings.items()
             }
-            body.trace.hint_op(node, "multi_conv", {"group": convolutions[0].name, "size": count, **own})
+            plan = MultiConvolution(convolutions[0].name, count, **own)
+            body.trace.hint_op(node, multi_convolution=plan)
 
     def _set(self, name: str, value: object) -> Self:
         self._settings.pop(name, None)

@@ -50,7 +50,7 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
     # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
     marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
     for tensor in marked:
-        trace.hint(tensor, INPUT, mode.value)
+        trace.hint(tensor, overlap_input=mode.value)
     return cast(T, reconstructTensorStructure(input_tensors, marked))
 
 
@@ -70,7 +70,7 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
         for tensor in flattenTensorStructure(output_tensors):
             if trace.node_of(tensor) is None:
                 raise _no_output()
-            trace.hint(tensor, OUTPUT, mode.value)
+            trace.hint(tensor, overlap_output=mode.value)
         _check_strategy(trace, "poptorch.set_overlap_for_output", mode)
     return output_tensors
 
@@ -84,9 +84,9 @@ def check_marks(outputs: Any) -> None:
     trace = tracing.current()
     if trace is None:
         raise AssertionError("forward is not being traced")
-    for node in trace.hinted(INPUT):
+    for node in trace.marked(lambda marks: marks.overlap_input is not None):
         _check_only_use(node, trace, outputs)
-    marked = trace.hinted(OUTPUT)
+    marked = trace.marked(lambda marks: marks.overlap_output is not None)
     if not marked:
         return
     returned = Counter(trace.node_of(tensor) for tensor in flattenTensorStructure(outputs))

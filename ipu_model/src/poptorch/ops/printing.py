@@ -91,5 +91,5 @@ def _noted(copy: Tensor, printed: Printed) -> Tensor:
     """Say in the graph that `copy` is printed whenever it is computed."""
     trace = tracing.current()
     if trace is not None:
-        trace.hint(copy, "printed", printed)
+        trace.hint(copy, printed=printed)
     return copy

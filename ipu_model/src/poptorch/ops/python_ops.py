@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.capture import tracing
-from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL, PythonFunction, record
-from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL, record
+from ipu_model.capture.graph import PythonFunction, TensorSpec
 from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find

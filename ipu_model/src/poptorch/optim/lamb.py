@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ipu_model.compute.optimisers.adam import Lamb
-from ipu_model.compute.optimisers.update_rule import Context, Entry
 from ipu_model.compute.rounding import Rounding
+from ipu_model.compute.update_rules import Context, Entry, Lamb
 from ipu_model.optimiser import Algorithm, Hyper, WeightUpdate
 from poptorch.optim.optimizer import Optimizer, given, moment_dtypes, require_numbers
 

@@ -1,32 +1,23 @@
 """Ops of the graph whose arithmetic is a Python function: CPU ops, custom ops and gradients of custom ops.
 
-The graph holds an op that knows no more than its operands and the shapes of its results; the function is a hint of the
-op, `function` (a `PythonFunction`), which `ipu_model.compute.kernels` calls when a replay computes the op.
+The graph holds an op that knows no more than its operands and the shapes of its results; the function is a
+mark of the op, which `ipu_model.compute.replay` calls when a replay computes the op.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.graph import PythonFunction, TensorSpec
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
 
 HOST_CALL, CUSTOM, CUSTOM_GRADIENT = "host_call", "custom_op", "custom_op_backward"
-
-
-@dataclass(frozen=True)
-class PythonFunction:
-    """What computes an op: `call(tensors)` returns its results; errors name it by `label`."""
-
-    label: str
-    call: Callable[[list[Tensor]], Sequence[Tensor]]
 
 
 def record(
@@ -38,7 +29,7 @@ def record(
     item = trace.node_of(made[0])
     assert item is not None, "the op was made outside the trace"
     (op,) = item.all_input_nodes
-    op.meta.setdefault("hints", {})["function"] = function
+    trace.hint_op(op, function=function)
     return made
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of ops that PyTorch does not provide: Python functions of the program, and recurrent layers."""
+"""The arithmetic of recurrent layers in a replay: in half precision, or PyTorch's fused layer."""
 
 from __future__ import annotations
 
@@ -10,52 +10,10 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.device_ops import recurrent_layers as layers
-from ipu_model.capture.device_ops.python_ops import PythonFunction
 from ipu_model.capture.device_ops.recurrent_layers import Kind
-from ipu_model.capture.graph import TensorSpec
+from ipu_model.capture.graph import info_of
+from ipu_model.capture.torch_private import mkldnn_enabled
 from ipu_model.compute.rounding import Overflow, nearest
-from ipu_model.errors import Error
-
-
-def call_python_functions(graph: torch.fx.Graph) -> None:
-    """Let every op of `graph` with the hint ``function`` call it; call it after every pass that looks at ops."""
-    for node in graph.nodes:
-        function = node.meta.get("hints", {}).get("function")
-        if isinstance(function, PythonFunction):
-            node.target = _caller(function, node.meta["spec"])
-
-
-def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
-    """Return a callable for the op: it passes dense copies to the function, with half precision as fp32."""
-
-    def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
-        operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        return checked(function.label, function.call(operands), specs)
-
-    return call_python
-
-
-def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
-    """Return a function's results as new tensors of the element types in `specs`, with half precision as fp32.
-
-    Raises:
-        Error: the results are not tensors, or differ from `specs` in number, shape or type.
-    """
-    listed = [results] if isinstance(results, Tensor) else results
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
-        raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")
-    if len(listed) != len(specs):
-        raise Error(f"{label} must return {len(specs)} tensors; it returned {len(listed)}.")
-    for index, (result, spec) in enumerate(zip(listed, specs)):
-        same_kind = result.dtype.is_floating_point == spec.dtype.is_floating_point
-        if tuple(result.shape) != spec.shape or not same_kind:
-            raise Error(
-                f"{label} must return {spec.dtype} {list(spec.shape)} as its result {index}; it returned "
-                f"{result.dtype} {list(result.shape)}. Shapes and types are fixed when the model is compiled."
-            )
-    containers = [torch.float32 if spec.dtype is torch.float16 else spec.dtype for spec in specs]
-    dense = torch.contiguous_format
-    return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]
 
 
 def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
@@ -64,18 +22,15 @@ def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
     In float16 what a step stores is rounded, with this treatment of overflow. In float32 an LSTM without a projection
     runs as PyTorch's fused layer, where PyTorch itself would take that.
     """
-    is_fused = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    is_fused = torch.backends.mkldnn.is_available() and mkldnn_enabled()
     in_half = _IN_HALF[overflow]
     for node in graph.nodes:
         if node.target in in_half:
-            if _is_half(node.meta["spec"][0]):
+            specs = info_of(node).spec
+            if isinstance(specs, tuple) and specs[0] is not None and specs[0].dtype is torch.float16:
                 node.target = in_half[node.target]
             elif is_fused and node.target in _FUSED and node.args[_PROJECTION] is None:
                 node.target = _FUSED[node.target]
-
-
-def _is_half(spec: object) -> bool:
-    return isinstance(spec, TensorSpec) and spec.dtype is torch.float16
 
 
 def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: Overflow) -> Callable[..., Any]:

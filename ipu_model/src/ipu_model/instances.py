@@ -1,31 +1,39 @@
-"""Collectives of the instances of a run, with errors that say what happened to the others.
+"""The instances of a run: host processes that train one model together and reduce over `torch.distributed`'s gloo.
 
-A launcher may note instances that have ended, so that nobody waits for them to join.
+Errors of collectives say what happened to the others; a launcher may note instances that have ended, so that nobody
+waits for them to join. A gloo backend of our own leaves the default process group to the program, which may call
+`init_process_group` itself; the names of `torch.distributed` that this needs are not all public.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
 import pickle
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from ipu_model.errors import Error
-from ipu_model.instances import gloo
-from ipu_model.instances.gloo import PrefixStore, Store, root_of
+
+__all__ = [
+    "ENDED", "Group", "HashStore", "Operation", "PrefixStore", "Store", "TCPStore", "join", "joined", "leave",
+    "note_end", "wait_for_members", "world",
+]  # fmt: skip
 
 _T = TypeVar("_T")
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("ipu_model.instances.group")
 
 TIMEOUT = timedelta(minutes=30)
 # As much as this is reduced at a time: enough for the network's full rate, little beside a model's memory.
@@ -37,6 +45,19 @@ _LOOK = timedelta(seconds=0.5)
 
 ENDED = "another instance has ended"
 _SAME_NUMBER = "all instances must call the model the same number of times"
+
+# Which address of this host the other hosts know; poprun sets it.
+HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
+_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+_REMEDY = (
+    "Start the program with `poprun --num-instances N --num-replicas R python program.py` or with torchrun, "
+    "which set them"
+)
+
+# A process is in one run only, and meets the others once; programs join from several places.
+_joined: list[Group] = []
+# Those who leave and join again meet in a new room.
+_rooms = count()
 
 
 class Operation(Enum):
@@ -86,7 +107,7 @@ class Group:
             return
         for chunk in _chunks(tensors):
             joined = torch.cat([tensor.reshape(-1) for tensor in chunk])
-            self._attempt(f"sum {what}", partial(gloo.reduce_, self._backend, joined, "SUM"))
+            self._reduce_(joined, Operation.SUM, f"sum {what}")
             for tensor, summed in zip(chunk, joined.split([tensor.numel() for tensor in chunk])):
                 tensor.copy_(summed.view(tensor.shape))
 
@@ -94,15 +115,16 @@ class Group:
         """Return the sum, smallest or largest of the members' tensors, element by element."""
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
-            self._attempt(f"reduce {what}", lambda: gloo.reduce_(self._backend, result, operation.value))
+            self._reduce_(result, operation, f"reduce {what}")
         return result
 
     def broadcast(self, tensor: Tensor, root: int, what: str = "values") -> Tensor:
         """Return the tensor of the member with index `root` in the run; shapes and types are the same on all."""
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
-            position = self.members.index(root)
-            self._attempt(f"broadcast {what}", lambda: gloo.broadcast_(self._backend, result, position))
+            options = dist.BroadcastOptions()
+            options.rootRank = self.members.index(root)
+            self._attempt(f"broadcast {what}", lambda: self._backend.broadcast([result], options).wait())
         return result
 
     def gathered(self, tensor: Tensor, what: str = "values") -> list[Tensor]:
@@ -110,7 +132,9 @@ class Group:
         own = tensor.detach().contiguous()
         if self.size == 1:
             return [own.clone()]
-        return self._attempt(f"gather {what}", lambda: gloo.gather(self._backend, own))
+        gathered = [torch.empty_like(own) for _ in range(self.size)]
+        self._attempt(f"gather {what}", lambda: self._backend.allgather([gathered], [own]).wait())
+        return gathered
 
     def gathered_objects(self, value: Any, what: str = "values") -> list[Any]:
         """Return the members' values, of any type that can be pickled, in their order."""
@@ -124,7 +148,7 @@ class Group:
     def barrier(self) -> None:
         """Return when all members have called this."""
         if self.size > 1:
-            self._attempt("wait at a barrier", lambda: gloo.wait_for_all(self._backend))
+            self._attempt("wait at a barrier", lambda: self._backend.barrier().wait())
 
     def only(self, members: Sequence[int]) -> Group:
         """Return the group of these members, of which this process is one; made on first use, then kept."""
@@ -151,8 +175,20 @@ class Group:
         )
 
     def _connect(self) -> Any:
+        """Return gloo's backend; it waits for the others. Without an address gloo asks the machine's name."""
         wait_for_members(self._store, self.members, self.rank, self._timeout)
-        return gloo.connect(self._store, self.rank, self.size, self._timeout, self._address)
+        gloo = dist.ProcessGroupGloo
+        options = gloo._Options()  # type: ignore[attr-defined]
+        options._timeout = self._timeout
+        device = gloo.create_device(hostname=self._address) if self._address else gloo.create_default_device()
+        options._devices = [device]
+        return gloo(self._store, self.rank, self.size, options)
+
+    def _reduce_(self, tensor: Tensor, operation: Operation, what: str) -> None:
+        """Reduce a contiguous tensor in place over all members."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, operation.value)
+        self._attempt(what, lambda: self._backend.allreduce([tensor], options).wait())
 
     def _attempt(self, what: str, action: Callable[[], _T]) -> _T:
         """Do `action`; turn gloo's errors into one that says what this instance waited for."""
@@ -182,7 +218,7 @@ class Group:
 
 def note_end(store: Store, member: int) -> None:
     """Note that instance `member` of the run has ended, for those who wait for it."""
-    root_of(store).set(_ended(member), "")
+    _root_of(store).set(_ended(member), "")
 
 
 def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: timedelta) -> None:
@@ -194,13 +230,20 @@ def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: t
     store.set(_here(rank), "")
     deadline = time.monotonic() + timeout.total_seconds()
     while missing := [member for position, member in enumerate(members) if not store.check([_here(position)])]:
-        ended = [member for member in missing if root_of(store).check([_ended(member)])]
+        ended = [member for member in missing if _root_of(store).check([_ended(member)])]
         if ended:
             raise RuntimeError(f"instance {ended[0]} has ended without joining")
         if time.monotonic() > deadline:
             raise RuntimeError(f"timed out waiting for instance {missing[0]}")
         with suppress(RuntimeError):
             store.wait([_here(position) for position in range(len(members))], min(_LOOK, timeout))
+
+
+def _root_of(store: Store) -> Store:
+    """Return the store in which `store` only puts something in front of the keys."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _here(position: int) -> str:
@@ -231,3 +274,86 @@ def _disconnect() -> None:
     """End gloo's threads: one that still gives up a tensor while the interpreter ends would crash the process."""
     for group in list(_connected):
         group._backend = None
+
+
+def world(rank: int, size: int) -> Group:
+    """Return the group of all instances, joining it as `rank` of `size` on the first call.
+
+    Raises:
+        Error: the environment does not say where the others are, they cannot be reached, or this process has
+            joined under another index.
+    """
+    if not _joined:
+        _joined.append(join(rank, size, os.environ))
+        atexit.register(leave)
+    group = _joined[0]
+    if (group.rank, group.size) != (rank, size):
+        raise Error(
+            f"This process has joined the run as instance {group.rank} of {group.size} and cannot be instance "
+            f"{rank} of {size} as well. Give the same numbers to all options of a program."
+        )
+    return group
+
+
+def joined() -> Group | None:
+    """Return the group of all instances if this process has joined it."""
+    return _joined[0] if _joined else None
+
+
+def leave() -> None:
+    """Leave the group, if this process is in one; the next call of `world` joins anew."""
+    atexit.unregister(leave)
+    while _joined:
+        _joined.pop().close()
+
+
+def join(rank: int, size: int, environment: Mapping[str, str], timeout: timedelta = TIMEOUT) -> Group:
+    """Meet the other instances at `MASTER_ADDR` and `MASTER_PORT` and return the group of all of them.
+
+    Raises:
+        Error: as `world`.
+    """
+    if size == 1:
+        return Group(HashStore(), [0], 0)
+    if not 0 <= rank < size:
+        raise Error(f"Instance {rank} of {size}: indices go from 0 to {size - 1}.")
+    _check(size, environment)
+    where = f"{environment['MASTER_ADDR']}, port {environment['MASTER_PORT']}"
+    try:
+        # Process 0 runs the store unless a launcher does.
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise _unreachable(rank, where, str(error)) from error
+    room = PrefixStore(f"popdist/{next(_rooms)}", store)
+    return Group(room, range(size), rank, timeout=timeout, address=environment.get(HOST_ADDRESS))
+
+
+def _check(size: int, environment: Mapping[str, str]) -> None:
+    missing = [name for name in _MEETING_PLACE if not environment.get(name)]
+    if missing:
+        raise Error(
+            f"{size} processes are to train together, but nothing says where they meet: {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set. {_REMEDY}, or set them to an address and a free port of "
+            "process 0's host. poptorch.Options().Distributed.disable() trains in this process alone."
+        )
+    port = environment["MASTER_PORT"]
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise Error(f"MASTER_PORT is {port!r}, which is no port: use a number from 1 to 65535.")
+    launched = environment.get("WORLD_SIZE", "")
+    if launched.isdecimal() and int(launched) != size:
+        raise Error(
+            f"The options say that there are {size} processes, the launcher has started {launched} "
+            "(WORLD_SIZE): the others would never come. Use the launcher's number in configureProcessId."
+        )
+
+
+def _unreachable(rank: int, where: str, reason: str) -> Error:
+    if "EADDRINUSE" in reason:
+        return Error(
+            f"The instances cannot meet at {where}: another program uses this port. Set MASTER_PORT to a free "
+            "one, the same for all instances."
+        )
+    return Error(
+        f"Instance {rank} cannot reach the place where instances meet, {where}: is instance 0 running, and can its "
+        f"host be reached by that name from here? ({reason})"
+    )

@@ -1,0 +1,170 @@
+"""What a replay looks for in results, and how an error names the op and the line of the user's program.
+
+Floating-point exceptions stop at the first op that overflows, divides by zero or has no real result; the report on
+clipping names the first op whose half-precision results were clipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from typing import Any, NamedTuple
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ipu_model.capture.graph import info_of, is_half, is_view, op_of, spec_of, written_arguments
+from ipu_model.compute.half_ops import COMPARING, EXACT, SELECTING, make_nan_, overloads
+from ipu_model.compute.rounding import LARGEST_HALF, clip_, round_to_half_
+from ipu_model.errors import Error
+
+Node = torch.fx.Node
+
+_logger = logging.getLogger("ipu_model.compute.clipping_report")
+
+# A line of the code that torch.fx generates for a graph: the node's name, perhaps its type, and its call.
+_ASSIGNS = re.compile(r"(\w+)( : [^=]+)? = ")
+_GENERATED = "<eval_with_key>"
+
+# Comparisons that are undefined for NaN; equality is defined.
+_ORDERING = overloads("lt.Scalar le.Scalar gt.Scalar ge.Scalar lt.Tensor le.Tensor gt.Tensor ge.Tensor")
+# They only move values; an infinity that the program itself writes is not an exception.
+_QUIET = (EXACT | SELECTING | COMPARING) - _ORDERING
+
+# They are inserted after ops of half precision.
+_TIDYING = frozenset({round_to_half_, make_nan_, clip_})
+
+
+def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
+    """Return an error that says which op of `ops`, and which line of the program, raised `error`.
+
+    Returns `None` if there is nothing to add: for the package's own errors, and for errors of Python functions that the
+    program itself passed to an op.
+    """
+    # The name of the node is in the line of generated code that raised the error.
+    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_GENERATED)]
+    assigned = _ASSIGNS.match(lines[-1]) if lines and lines[-1] and not isinstance(error, Error) else None
+    node = next((node for node in ops.nodes if assigned is not None and node.name == assigned.group(1)), None)
+    if node is None or info_of(node).marks.function is not None:
+        return None
+    what = str(error).strip().rstrip(".") or type(error).__name__
+    return Error(f"{what} ({place_of(node)}).", type="poplar_application_runtime_error")
+
+
+def place_of(node: Node) -> str:
+    """Name a node's op, its module, its pass and the line of the program that it comes from."""
+    info = info_of(node)
+    words = [f"{node.target} in module '{info.scope or 'model'}'"]
+    if info.phase is not None:
+        words.append(f"{info.phase.value} pass")
+    if info.line is not None:
+        words.append(str(info.line))
+    return ", ".join(words)
+
+
+class Found(NamedTuple):
+    """Whether some tensors hold NaN or infinities."""
+
+    nan: bool = False
+    infinity: bool = False
+
+
+def look(*values: Any) -> Found:
+    """Tell whether tensors (or numbers) hold NaN or infinities."""
+    tensors = [v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))]
+    floating = [t for t in tensors if t.is_floating_point()]
+    return Found(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
+
+
+def check_every_result(graph: torch.fx.Graph) -> None:
+    """Insert a check after every op of `graph` that computes; call it last, after every other pass."""
+    for node in list(graph.nodes):
+        if not _is_checked(node):
+            continue
+        op = op_of(node)
+        numbers = [n for n in tree_leaves((op.args, op.kwargs)) if isinstance(n, float)]
+        before, untouched = _operands_before(graph, op)
+        rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
+        with graph.inserting_after(rounding):
+            graph.call_function(require_valid, (node, place_of(op), before, *untouched, *numbers))
+
+
+def _is_checked(node: Node) -> bool:
+    quiet = node.target in _QUIET or node.target in _TIDYING or info_of(node).phase is None
+    if node.op != "call_function" or quiet or is_view(node):
+        return False
+    spec = spec_of(node)
+    return spec is not None and (spec.dtype.is_floating_point or node.target in _ORDERING)
+
+
+def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
+    """Insert before `op` a check of the operands that it overwrites; return that check and the other operands."""
+    read, written = op.all_input_nodes, written_arguments(op)
+    with graph.inserting_before(op):
+        before = graph.call_function(look, tuple(n for n in read if n in written))
+    return before, [n for n in read if n not in written]
+
+
+def require_valid(result: Tensor, place: str, before: Found, *inputs: Any) -> None:
+    """Raise if `result` holds a NaN or an infinity that did not come from the operands.
+
+    Raises:
+        Error: names the op, its module and the exception.
+    """
+    if not result.is_floating_point():
+        if before.nan or look(*inputs).nan:
+            raise _exception(place, "compared numbers with NaN")
+        return
+    made = look(result)
+    if not (made.nan or made.infinity):
+        return
+    given = look(*inputs)
+    if made.nan and not (before.nan or given.nan):
+        raise _exception(place, "has no real result: it made a NaN out of inputs without NaN")
+    if made.infinity and not any((*before, *given)):
+        raise _exception(place, "overflowed or divided by zero: it made an infinity out of finite numbers")
+
+
+def _exception(place: str, what: str) -> Error:
+    return Error(f"Floating point exception: an op {what} ({place}).", type="poplar_application_runtime_error")
+
+
+def report_first_clipping(graph: torch.fx.Graph) -> None:
+    """Insert a count of the elements beyond the range before every clipping of `graph`; log the first op that has any.
+
+    Accumulators and weight updates are not checked, because they are no ops of the graph.
+    """
+    reported = False
+
+    def note_clipping(result: Tensor, place: str, before: Found, *operands: Tensor) -> None:
+        nonlocal reported
+        if reported:
+            return
+        beyond = int(result.isinf().sum())
+        # An infinity that the program wrote itself, such as a mask, is not an overflow.
+        if not beyond or before.infinity or look(*operands).infinity:
+            return
+        reported = True
+        text = (
+            "Half-precision results were clipped to +-%d: %d of %d values (%s). A device would continue and "
+            "report nothing. Later ops are not checked."
+        )
+        _logger.warning(text, LARGEST_HALF, beyond, result.numel(), place)
+
+    # Every op is found before anything is inserted between it and its clippings.
+    ops = {node: _tidied_up(node) for node in graph.nodes if node.target is clip_}
+    for node, op in ops.items():
+        before, untouched = _operands_before(graph, op)
+        halves = [operand for operand in untouched if is_half(operand)]
+        with graph.inserting_before(node):
+            graph.call_function(note_clipping, (node.args[0], place_of(op), before, *halves))
+
+
+def _tidied_up(node: Node) -> Node:
+    """Return the op after which `node` was inserted to round, clip or mark its results."""
+    while node.target in _TIDYING:
+        node = node.prev
+    return op_of(node)

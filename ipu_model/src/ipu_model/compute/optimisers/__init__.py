@@ -1,1 +1,0 @@
-"""The arithmetic of optimisers as the device runs it: state, streamed numbers, and the update of every weight."""

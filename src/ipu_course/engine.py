@@ -415,7 +415,7 @@ def start_seconds(of: Profile) -> float:
 
 
 @needs_the_model
-def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
+def figure(kind: str, of: Profile) -> tuple[Figure, str]:
     """Draw one of ``FIGURES`` for a profile, and return it with its description.
 
     Raises ``ValueError`` for other kinds.
@@ -426,7 +426,7 @@ def figure(kind: str, of: Profile, **arguments: Any) -> tuple[Figure, str]:
     from ipu_model.report.findings import DESCRIBED
 
     name = FIGURES[kind]
-    return DRAWN[name](of, **arguments), DESCRIBED[name](of)
+    return DRAWN[name](of), DESCRIBED[name](of)
 
 
 @needs_the_model

@@ -25,8 +25,8 @@ from ipu_model.report.quantities import KIB
 from published.convolutional import day03_program
 
 
-def axes_of(kind: str, profile: Profile, **arguments: tuple[float, float]) -> Axes:
-    (axes,) = DRAWN[kind](profile, **arguments).axes
+def axes_of(kind: str, profile: Profile) -> Axes:
+    (axes,) = DRAWN[kind](profile).axes
     return axes
 
 
@@ -109,12 +109,6 @@ class TestTimeline:
         assert [texts(axes).count(words) for words in ("F ×6", "B ×6", "R ×6")] == [2, 2, 1]
         assert "×n: n of them drawn together; really they take turns" in legend(figure)
         assert len(axes.lines) > 0
-
-    def test_a_window_shows_a_part(self) -> None:
-        axes = axes_of("timeline", pipeline_profile(), window=(0.005, 0.010))
-        assert axes.get_xlim() == pytest.approx((5, 10))
-        assert "a part of one call (5 ms, modelled)" in axes.get_title(loc="left")
-        assert "B8" not in texts(axes)
 
     def test_no_timeline_is_said_in_words(self) -> None:
         assert texts(axes_of("timeline", replace(inference_profile(), timeline=()))) == ["nothing was scheduled"]

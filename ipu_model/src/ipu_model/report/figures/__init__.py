@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
+from ipu_model.predict.profile import Profile
 from ipu_model.report.figures.memory import liveness_figure, memory_category_figure, memory_per_tile_figure
 from ipu_model.report.figures.timeline import cycles_figure, host_device_figure, timeline_figure
 
-DRAWN: Mapping[str, Callable[..., Figure]] = {
+DRAWN: Mapping[str, Callable[[Profile], Figure]] = {
     "timeline": timeline_figure,
     "host-device": host_device_figure,
     "cycles": cycles_figure,

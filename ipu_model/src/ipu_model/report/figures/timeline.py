@@ -46,20 +46,18 @@ _CYCLES_ROW_INCHES = 0.44
 _LEAST_LABELLED = 0.055
 
 
-def timeline_figure(profile: Profile, window: tuple[float, float] | None = None) -> Figure:
+def timeline_figure(profile: Profile) -> Figure:
     """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
 
-    `window` is the part of the call to show, in seconds since the device began; all of it by default. Stretches
-    that stand for n equal ones carry a break and "×n".
+    Stretches that stand for n equal ones carry a break and "×n".
     """
     rows = device_rows(profile.timeline)
-    begin, end = window or (0.0, _end(rows))
     kinds = {span.kind: span.kind for row in rows for span in row.spans}
-    part = "one call" if window is None else "a part of one call"
+    end = _end(rows)
     with in_style():
-        figure = _gantt(rows, (begin, end), kinds, "time since the device began")
+        figure = _gantt(rows, end, kinds, "time since the device began")
         (axes,) = figure.axes
-        axes.set_title(f"{words(profile.name)}: what the IPUs do in {part} ({duration(end - begin)}, modelled)")
+        axes.set_title(f"{words(profile.name)}: what the IPUs do in one call ({duration(end)}, modelled)")
     return figure
 
 
@@ -69,7 +67,7 @@ def host_device_figure(profile: Profile) -> Figure:
     kinds = {span.kind: _HOST_NAMES.get(span.kind, span.kind) for row in rows for span in row.spans}
     end = max(_end(rows), profile.call_seconds) * (1 + _AFTER_CALL)
     with in_style():
-        figure = _gantt(rows, (0.0, end), kinds, "time")
+        figure = _gantt(rows, end, kinds, "time")
         (axes,) = figure.axes
         at = profile.call_seconds * time_unit(end)[1]
         axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
@@ -110,21 +108,20 @@ def _end(rows: Iterable[Row]) -> float:
     return max((row.spans[-1].end for row in rows if row.spans), default=0.0)
 
 
-def _gantt(rows: Sequence[Row], window: tuple[float, float], kinds: Mapping[str, str], time: str) -> Figure:
-    """Draw rows of spans; `kinds` gives kinds their names in the legend."""
+def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str) -> Figure:
+    """Draw rows of spans up to `end`, in seconds; `kinds` gives kinds their names in the legend."""
     figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
     axes = figure.add_subplot()
-    begin, end = window
-    if not rows or end <= begin:
+    if not rows or end <= 0:
         nothing_here(axes, "nothing was scheduled")
         return figure
     unit, factor = time_unit(end)
-    points = PLOT_POINTS / (end - begin)
-    shown = [Row(row.name, tuple(s for s in row.spans if s.end > begin and s.start < end)) for row in rows]
+    points = PLOT_POINTS / end
+    shown = [Row(row.name, tuple(s for s in row.spans if s.end > 0 and s.start < end)) for row in rows]
     as_picture = sum(len(row.spans) for row in shown) > _MOST_VECTOR_BARS
     for place, row in enumerate(shown):
         _draw_row(axes, row, place, factor, points, as_picture)
-    axes.set_xlim(begin * factor, end * factor)
+    axes.set_xlim(0, end * factor)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
     axes.set_xlabel(f"{time} ({unit})")

@@ -138,13 +138,6 @@ class Nested(Numbers):
         raise Unlikely(1, two=2)
 
 
-def test_an_exception_of_a_torch_worker_is_reported_without_its_wrapping(access: Make) -> None:
-    with pytest.raises(Error) as caught:
-        access(torch.utils.data.DataLoader(Nested(3), num_workers=1))
-    assert caught.value.message.startswith("Unlikely: 1\n2 (line ")
-    assert "of __getitem__ in test_accessor_failures.py: raise Unlikely(1, two=2))" in caught.value.message
-
-
 class Indented(Numbers):
     """Fails with a message whose second line is indented."""
 
@@ -152,29 +145,37 @@ class Indented(Numbers):
         raise ValueError("two things are wrong:\n  both")
 
 
-def test_all_of_an_indented_message_of_a_torch_worker_is_told(access: Make) -> None:
-    with pytest.raises(Error) as caught:
-        access(torch.utils.data.DataLoader(Indented(3), num_workers=1))
-    assert caught.value.message.startswith("ValueError: two things are wrong:\n  both (line ")
-
-
 def collate_unequal(samples: list[torch.Tensor]) -> torch.Tensor:
     found: torch.Tensor = torch.utils.data.default_collate([torch.zeros(n) for n in range(len(samples))])
     return found
 
 
-def test_an_error_within_torch_is_told_with_the_line_that_called_it(access: Make) -> None:
+@pytest.mark.parametrize(
+    ("dataset", "collate", "said", "line"),
+    [
+        (
+            Nested(3),
+            None,
+            "Unlikely: 1\n2 (line ",
+            "__getitem__ in test_accessor_failures.py: raise Unlikely(1, two=2))",
+        ),
+        (Indented(3), None, "ValueError: two things are wrong:\n  both (line ", "of __getitem__ in test_accessor_fail"),
+        # An error within torch is told with the line that called it.
+        (Numbers(4), collate_unequal, "RuntimeError: ", "of collate_unequal in test_accessor_failures.py: "),
+    ],
+)
+def test_an_exception_of_a_torch_worker_is_reported_without_its_wrapping(
+    access: Make, dataset: Any, collate: Any, said: str, line: str
+) -> None:
     with pytest.raises(Error) as caught:
-        access(torch.utils.data.DataLoader(Numbers(4), 2, num_workers=1, collate_fn=collate_unequal))
-    assert "of collate_unequal in test_accessor_failures.py: " in caught.value.message
+        access(torch.utils.data.DataLoader(dataset, 2, num_workers=1, collate_fn=collate))
+    assert caught.value.message.startswith(said)
+    assert line in caught.value.message
 
 
-def test_fewer_rows_than_one_glued_item(access: Make) -> None:
+def test_too_few_rows_and_dying_before_the_first_item(access: Make) -> None:
     with pytest.raises(Error, match="The Dataset is empty: it has fewer than the 4 rows"):
         access([torch.zeros(3, 2)], rebatched_size=4)
-
-
-def test_dying_before_the_first_item(access: Make) -> None:
     with pytest.raises(Error, match=r"worker thread failed to start.*exit code 7"):
         access(_dies_at_once())
 
@@ -215,12 +216,6 @@ def test_a_bad_item_is_reported_after_all_good_ones(access: Make) -> None:
         next(accessor)
 
 
-def test_a_bad_item_of_a_torch_worker_is_named(access: Make) -> None:
-    loader = torch.utils.data.DataLoader(Fails(9, bad=4), num_workers=1)
-    with pytest.raises(AssertionError, match=BAD_SAMPLE):
-        list(access(loader))
-
-
 @pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
 def test_a_killed_process_is_noticed_at_once(access: Make, strategy: SharingStrategy) -> None:
     accessor = access(Numbers(9), sharing_strategy=strategy, early_preload=True)
@@ -230,18 +225,6 @@ def test_a_killed_process_is_noticed_at_once(access: Make, strategy: SharingStra
         process.join(TIMEOUT_IN_S)
     with pytest.raises(AssertionError, match=r"An error occurred in the data fetcher.*signal 9 \(SIGKILL\)"):
         next(accessor)
-
-
-def test_a_process_killed_while_an_item_is_awaited(access: Make) -> None:
-    accessor = access(_kills_itself())
-    assert next(accessor)[0] == 0
-    with pytest.raises(AssertionError, match="An error occurred in the data fetcher"):
-        next(accessor)
-
-
-def _kills_itself() -> Iterator[torch.Tensor]:
-    yield torch.zeros(1)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process_is_noticed_although_its_children_live_on(access: Make) -> None:
@@ -321,21 +304,18 @@ def test_deleting_ends_the_process() -> None:
     assert not runs(pid)
 
 
-def test_a_process_has_ten_seconds_to_end_and_ten_more_after_an_interrupt() -> None:
-    """Data reference, section 3.5: 10 s after the command to end comes SIGINT, 10 s later SIGTERM."""
-    assert loader_process._PATIENCE_IN_S == 10.0
-
-
 def test_a_process_that_does_not_end_is_interrupted_and_one_that_ignores_this_is_forced(
     access: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Data reference, section 3.5: 10 s after the command to end comes SIGINT, 10 s later SIGTERM.
+    assert loader_process._PATIENCE_IN_S == 10.0
     monkeypatch.setattr(loader_process, "_PATIENCE_IN_S", 3.0)  # ample for the busy one to leave
     busy = Sleeps(counter())
     deaf = Sleeps(counter(), deaf_to=(signal.SIGINT, signal.SIGTERM))
     started, ends = [], []
     for dataset in (busy, deaf):
         accessor = access(dataset)
-        started += [each for each in loader_processes() if each not in started]
+        started += [process for process in loader_processes() if process not in started]
         next(accessor)
         wait_for(lambda dataset=dataset: dataset.asleep.value)
         ends.append(threading.Thread(target=accessor.terminate))
@@ -343,7 +323,7 @@ def test_a_process_that_does_not_end_is_interrupted_and_one_that_ignores_this_is
         end.start()
     for end in ends:
         end.join()
-    assert [each.exitcode for each in started] == [0, -signal.SIGKILL]
+    assert [process.exitcode for process in started] == [0, -signal.SIGKILL]
 
 
 def test_an_interrupted_process_leaves_silently(access: Make, capfd: pytest.CaptureFixture[str]) -> None:

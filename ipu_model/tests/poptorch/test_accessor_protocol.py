@@ -1,4 +1,4 @@
-"""`AsynchronousDataAccessor`: passes, restarts, prefetching, items (data reference, sections 3.1 to 3.4).
+"""`AsynchronousDataAccessor`: passes, restarts, prefetching, items, the way of a data set (data reference, 3.1 to 3.4).
 
 Most tests use `SharingStrategy.Fork`, which starts in milliseconds; the protocol is the same for all.
 """
@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import multiprocessing.forkserver
 import pickle
+import sys
+import tracemalloc
+import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,7 +26,7 @@ from loading_processes import counter, stay_idle, wait_for
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch._dataloader.shared import Ring, RingLayout, SharedFile
+from poptorch._dataloader.shared import Ring, RingLayout, SharedFile, Transfer
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
@@ -48,13 +54,6 @@ def read(accessor: AsynchronousDataAccessor) -> list[int]:
 Make = Callable[..., AsynchronousDataAccessor]
 
 
-def test_it_is_its_own_iterator(access: Make) -> None:
-    accessor = access(Numbers(3))
-    assert iter(accessor) is accessor
-    assert len(accessor) == 3
-    assert next(accessor).tolist() == [0, 0]
-
-
 @settings(max_examples=15, deadline=None)
 @given(
     length=st.integers(1, 7), buffer_size=st.integers(1, 4), ahead=st.booleans(), early=st.booleans(),
@@ -78,8 +77,10 @@ def test_every_iterator_sees_the_data_from_the_start_in_order(
         accessor.terminate()
 
 
-def test_the_end_is_the_end_until_asked_again(access: Make) -> None:
+def test_it_is_its_own_iterator_and_the_end_is_the_end_until_asked_again(access: Make) -> None:
     accessor = access(Numbers(1))
+    assert iter(accessor) is accessor
+    assert len(accessor) == 1
     assert read(accessor) == [0]
     for _ in range(2):
         with pytest.raises(StopIteration):
@@ -87,38 +88,25 @@ def test_the_end_is_the_end_until_asked_again(access: Make) -> None:
     assert read(accessor) == [0]
 
 
-def test_asking_twice_for_an_iterator_loads_nothing_twice(access: Make) -> None:
-    passes = counter()
-    accessor = access(Passes(3, passes), load_indefinitely=False)
-    for _ in range(3):
-        iter(accessor)
-    assert read(accessor) == [0, 1, 2]
-    accessor.terminate()
-    assert passes.value == 1
-
-
-def test_a_broken_off_pass_is_started_anew(access: Make) -> None:
+def test_passes_start_when_they_are_asked_for_if_told_so(access: Make) -> None:
     passes = counter()
     accessor = access(Passes(5, passes), load_indefinitely=False)
+    for _ in range(3):
+        iter(accessor)  # asking again loads nothing twice
+    for number in range(1, 4):
+        assert read(accessor) == [0, 1, 2, 3, 4]
+        assert passes.value == number
+    iter(accessor)
     assert [int(next(accessor)) for _ in range(2)] == [0, 1]
-    assert read(accessor) == [0, 1, 2, 3, 4]
+    assert read(accessor) == [0, 1, 2, 3, 4]  # a pass that was broken off is started anew
     accessor.terminate()
-    assert passes.value == 2
+    assert passes.value == 5
 
 
 def test_the_next_pass_starts_before_it_is_asked_for(access: Make) -> None:
     passes = counter()
-    accessor = access(Passes(2, passes))
-    assert read(accessor) == [0, 1]
+    assert read(access(Passes(2, passes))) == [0, 1]
     wait_for(lambda: passes.value >= 2)
-
-
-def test_the_next_pass_waits_where_told_so(access: Make) -> None:
-    passes = counter()
-    accessor = access(Passes(2, passes), load_indefinitely=False)
-    for number in range(1, 4):
-        assert read(accessor) == [0, 1]
-        assert passes.value == number
 
 
 def test_only_the_first_item_is_loaded_before_the_first_iterator(access: Make) -> None:
@@ -178,12 +166,9 @@ def test_data_that_can_be_read_only_once(access: Make) -> None:
     assert tries.value <= 4
 
 
-def test_a_data_set_ends_at_its_length(access: Make) -> None:
+def test_a_data_set_ends_at_its_length_and_a_plain_list_will_do(access: Make) -> None:
     # Python's own iteration over __getitem__ would go on for ever.
     assert read(access(Endless(5))) == [0, 1, 2, 3, 4]
-
-
-def test_a_plain_list_will_do(access: Make) -> None:
     assert read(access([torch.tensor(i) for i in (3, 1, 2)])) == [3, 1, 2]
 
 
@@ -206,24 +191,11 @@ def test_dicts_keep_their_keys_in_order(access: Make) -> None:
         assert (item["y"].item(), item["x"].tolist()) == (number, [number, number])
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.uint8, torch.int32, torch.complex64],
-)  # fmt: skip
-def test_every_dtype_arrives_unchanged(access: Make, dtype: torch.dtype) -> None:
-    expected = [torch.tensor([[0, 1, 1]]).to(dtype), torch.tensor([[1, 0, 1]]).to(dtype)]
-    for got, wanted in zip(access(expected), expected, strict=True):
-        assert got.dtype == dtype
-        assert torch.equal(got, wanted)
-
-
-def test_slots_do_not_remember_how_samples_were_computed() -> None:
-    layout = RingLayout.for_items_like([torch.zeros(2)], slots=1)
-    ring = Ring(SharedFile(), layout)
-    ring.write(0, [[torch.ones(2, requires_grad=True) * 2]], by_rows=False)
-    (written,) = ring.read(0, None)
-    assert written.tolist() == [2, 2]
-    assert not written.requires_grad
+def test_every_dtype_arrives_unchanged(access: Make) -> None:
+    dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.uint8, torch.int32, torch.complex64)
+    expected = [[torch.tensor(bits).to(dtype) for dtype in dtypes] for bits in ([[0, 1, 1]], [[1, 0, 1]])]
+    for item, wanted in zip(access(expected), expected, strict=True):
+        assert [(x.dtype, x.tolist()) for x in item] == [(x.dtype, x.tolist()) for x in wanted]
 
 
 def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
@@ -233,6 +205,11 @@ def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
     assert not item[1].requires_grad
     assert item[2].shape == (0, 3)
     assert item[3].shape == ()
+    # Slots do not remember how samples were computed.
+    ring = Ring(SharedFile(), RingLayout.for_items_like([torch.zeros(2)], slots=1))
+    ring.write(0, [[torch.ones(2, requires_grad=True) * 2]], by_rows=False)
+    (written,) = ring.read(0, None)
+    assert (written.tolist(), written.requires_grad) == ([2, 2], False)
 
 
 # Re-batching.
@@ -259,21 +236,17 @@ def test_the_length_of_glued_items_may_be_unknown(access: Make) -> None:
         len(accessor)
 
 
-@pytest.mark.parametrize("size", [1, 0, -3])
-def test_glued_items_have_at_least_two_rows(size: int) -> None:
-    with pytest.raises(AssertionError, match="rebatched_size"):
-        AsynchronousDataAccessor([torch.zeros(2)], rebatched_size=size)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*(("rebatched_size", size) for size in (1, 0, -3)), ("buffer_size", 0), ("miss_sleep_time_in_ms", -0.1)],
+)
+def test_numbers_below_their_least_value_are_refused(access: Make, name: str, value: float) -> None:
+    with pytest.raises(AssertionError, match=rf"{name} .*; got {value}\."):
+        access([torch.zeros(2)], **{name: value})
 
 
-def test_a_ring_needs_a_slot() -> None:
-    with pytest.raises(AssertionError, match="buffer_size"):
-        AsynchronousDataAccessor([torch.zeros(2)], buffer_size=0)
-
-
-def test_a_process_that_polls_may_do_so_without_pause_but_not_faster(access: Make) -> None:
+def test_a_process_that_polls_may_do_so_without_pause(access: Make) -> None:
     assert len(list(access(Numbers(3), miss_sleep_time_in_ms=0))) == 3
-    with pytest.raises(AssertionError, match="miss_sleep_time_in_ms must not be negative"):
-        AsynchronousDataAccessor([torch.zeros(2)], miss_sleep_time_in_ms=-0.1)
 
 
 def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
@@ -352,3 +325,142 @@ def test_random_numbers_continue_where_the_program_is(access: Make, strategy: Sh
         assert expected.dtype == torch.float64
     finally:
         torch.set_default_dtype(default)
+
+
+# How a data set gets into the process.
+
+
+def example() -> dict[str, Any]:
+    """A value with everything that needs care on the way: aliases, views, gradients, subclasses, arrays."""
+    base = torch.arange(12.0).view(3, 4)
+    return {
+        "base": base,
+        "view": base.T[1:],
+        "leaf": torch.ones(2, requires_grad=True),
+        "parameter": torch.nn.Parameter(torch.full((2,), 3.0)),
+        "sparse": torch.eye(3).to_sparse(),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+        "empty": torch.zeros(0, 3),
+        "half": torch.tensor([1.5], dtype=torch.float16),
+        "array": np.arange(5, dtype=np.int16),
+        "text": "unchanged",
+    }
+
+
+def arrived(value: Any, *, on_disk: bool = False) -> Any:
+    """Return a value as another process finds it."""
+    journey = Transfer(value, SharedFile(on_disk=on_disk))
+    other_end = Transfer.__new__(Transfer)
+    vars(other_end).update(journey.__getstate__())
+    return other_end.open()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_values_survive_the_journey(on_disk: bool) -> None:
+    sent = example()
+    got = arrived(sent, on_disk=on_disk)
+    assert list(got) == list(sent)
+    for key in ("base", "view", "leaf", "parameter", "conjugate", "empty", "half"):
+        assert torch.equal(got[key], sent[key]), key
+        assert (got[key].dtype, got[key].stride()) == (sent[key].dtype, sent[key].stride()), key
+        assert got[key].requires_grad == sent[key].requires_grad, key
+    assert type(got["parameter"]) is torch.nn.Parameter
+    assert torch.equal(got["sparse"].to_dense(), torch.eye(3))
+    assert got["text"] == "unchanged"
+    # It is a copy, in which tensors on the same memory stay on the same memory, and arrays can be written.
+    got["base"][0, 1] = 100.0
+    assert got["view"][0, 0] == 100.0
+    got["array"][:] = 9
+    assert sent["base"].sum() == sum(range(12))
+    assert sent["array"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(5, dtype=np.int16), np.arange(6.0).reshape(2, 3).T, np.arange(9)[::2], np.zeros((0, 3)), np.array(7),
+        np.array(["a", "bc"]), np.array([None, 1], dtype=object), np.array(["2020-01-02"], dtype="datetime64[D]"),
+        np.frombuffer(b"read only", dtype=np.uint8),
+    ],
+)  # fmt: skip
+def test_arrays_of_every_kind_survive(array: Any) -> None:
+    got = arrived(array)
+    assert (got.dtype, got.shape) == (array.dtype, array.shape)
+    assert (got == array).all()
+
+
+def test_arrays_do_not_pass_through_memory(tmp_path: Path) -> None:
+    """They may be larger than it: of a mapped file, 64 MiB come with less than 8 MiB of Python's own."""
+    array = np.memmap(tmp_path / "array", np.float32, "w+", shape=(1 << 24,))
+    array[-1] = 5
+    tracemalloc.start()
+    got = arrived(np.memmap(tmp_path / "array", np.float32, "r"), on_disk=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert got[-1] == 5
+    assert peak < 1 << 23
+
+
+@pytest.mark.parametrize("strategy", [SharingStrategy.ForkServer, SharingStrategy.FileSystem])
+def test_data_sets_may_hold_many_tensors_and_locks(strategy: SharingStrategy) -> None:
+    # One open file per tensor would be too many: a fork server takes 256 at most.
+    method = "forkserver" if strategy is SharingStrategy.ForkServer else "spawn"
+    counter = multiprocessing.get_context(method).Value("i", 0)
+    accessor = AsynchronousDataAccessor(_Tensors(300, counter), sharing_strategy=strategy)
+    try:
+        assert [int(item[0]) for item in accessor] == list(range(300))
+        assert counter.value >= 300
+    finally:
+        accessor.terminate()
+
+
+class _Tensors(Counted):
+    """Holds its samples."""
+
+    def __init__(self, length: int, counter: Any) -> None:
+        super().__init__(length, counter)
+        self.tensors = [torch.full((2,), float(index)) for index in range(length)]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        super().__getitem__(index)
+        return self.tensors[index]
+
+
+def test_a_data_set_that_cannot_be_sent() -> None:
+    class Local(Numbers):
+        pass
+
+    with pytest.raises(Error, match=r"worker thread failed to start.*cannot be sent.*SharingStrategy\.Fork"):
+        AsynchronousDataAccessor(Local(3))
+    accessor = AsynchronousDataAccessor(Local(3), sharing_strategy=SharingStrategy.Fork)
+    assert len(list(accessor)) == 3
+    accessor.terminate()
+
+
+def test_a_data_set_that_means_nothing_to_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Like a class of a notebook cell: only this process knows its module.
+    module = types.ModuleType("only_here")
+    exec("class Vanishes(list): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(Error, match=r"(?s)cannot rebuild.*No module named 'only_here'.*failed to start"):
+        AsynchronousDataAccessor(module.Vanishes([torch.zeros(1)]))
+
+
+def test_a_file_is_as_long_as_asked_for_and_shared() -> None:
+    with pytest.raises(MemoryError, match="more memory than is available"):
+        SharedFile().map(1 << 62)
+    file = SharedFile()
+    one, other = file.map(100), file.map(100)
+    file.close()
+    one[99] = 5
+    assert (len(other), other[99]) == (100, 5)
+
+
+def test_the_fork_server_keeps_what_the_program_preloads() -> None:
+    # The list is private to the standard library: this notices if it moves.
+    assert isinstance(multiprocessing.forkserver._forkserver._preload_modules, list)
+    accessor = AsynchronousDataAccessor([torch.zeros(1)])
+    accessor.terminate()
+    assert "__main__" in multiprocessing.forkserver._forkserver._preload_modules
+    assert "poptorch._dataloader.process" in multiprocessing.forkserver._forkserver._preload_modules

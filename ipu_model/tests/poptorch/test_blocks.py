@@ -78,11 +78,6 @@ class TestBeginBlock:
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model) == {"a": ("", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
 
-    def test_a_module_is_annotated_once(self) -> None:
-        layer = poptorch.BeginBlock(nn.Linear(1, 1))
-        with pytest.raises(poptorch.Error, match=r"already been assigned to a block.*removeBlocks"):
-            poptorch.BeginBlock(layer)
-
     @pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: layer.forward], ids=["module", "function"])
     def test_an_automatic_id_is_kept_so_that_another_compilation_has_the_same_stages(self, wrap: Any) -> None:
         first, second = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -157,11 +152,6 @@ class TestBeginBlock:
                 return self.b(block(self.a(x)))
 
         assert placements(Uses()) == {"a": ("", 0, 0), "b": ("doubled", 1, 1)}
-
-    @pytest.mark.parametrize("wrong", [None, 3, "layer"])
-    def test_anything_else_is_refused(self, wrong: Any) -> None:
-        with pytest.raises(poptorch.Error, match=r"not an instance of torch.nn.Module or function"):
-            poptorch.BeginBlock(wrong)
 
 
 class TestBlock:
@@ -339,10 +329,6 @@ class TestRemoveBlocks:
         assert calls
         poptorch.BeginBlock(model.b, "again", 1)
         assert entries(model) == ["again"]
-
-    def test_it_takes_modules_only(self) -> None:
-        with pytest.raises(AssertionError, match=r"removeBlocks takes a torch.nn.Module"):
-            poptorch.removeBlocks(double)
 
 
 class TestText:

@@ -117,13 +117,10 @@ def test_shuffling_follows_the_programs_seed(load: Make) -> None:
     assert sorted(torch.cat(second)[:, 0].tolist()) == list(range(20))
 
 
-def test_dicts_stay_dicts(load: Make) -> None:
+def test_dicts_and_single_samples(load: Make) -> None:
     (item,) = load(Dicts(4), batch_size=4)
     assert list(item) == ["y", "x"]
     assert item["y"].tolist() == [0, 1, 2, 3]
-
-
-def test_single_samples(load: Make) -> None:
     loader = load(Numbers(3), batch_size=None)
     assert [x.tolist() for x in loader] == [[0, 0], [1, 1], [2, 2]]
     assert (len(loader), loader.combinedBatchSize) == (3, None)
@@ -152,19 +149,30 @@ def test_a_terminated_loader_is_over(load: Make) -> None:
     assert len(loader) == 3
 
 
-def test_nested_items_are_for_synchronous_loaders(load: Make) -> None:
-    with pytest.raises(Error, match=r"(?s)is not a torch tensor.*worker thread failed to start"):
-        load(Nested(4))
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "error", "words"),
+    [
+        (Nested(4), {}, Error, r"(?s)is not a torch tensor.*worker thread failed to start"),
+        (Pairs(10), {"batch_size": 4, "collate_fn": collate_samples}, Error, "is not a torch tensor but a Sample"),
+        *(
+            (
+                Numbers(4),
+                {"batch_size": 2, "mode": DataLoaderMode.AsyncRebatched, "rebatched_worker_size": rows},
+                ValueError,
+                "batch_size should be a positive integer",  # torch's words
+            )
+            for rows in (0, -1)
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(
+    load: Make, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        load(dataset, **arguments)
 
 
 # Streams divided over four workers as 13, 13, 13, 11 samples, in items of 8 (section 2.8).
-
-
-def stream(load: Make, mode: DataLoaderMode, drop_last: bool) -> list[torch.Tensor]:
-    loader = load(
-        Stream(50), batch_size=8, num_workers=4, mode=mode, drop_last=drop_last, worker_init_fn=nothing
-    )  # fmt: skip
-    return copies(loader)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +185,8 @@ def stream(load: Make, mode: DataLoaderMode, drop_last: bool) -> list[torch.Tens
     ],
 )
 def test_remainders_of_a_divided_stream(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
-    items = stream(load, mode, drop_last)
+    arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": nothing}
+    items = copies(load(Stream(50), batch_size=8, **arguments))
     assert [len(x) for x in items] == lengths
     samples = torch.cat(items).tolist()
     assert len(set(samples)) == len(samples) == sum(lengths)
@@ -198,12 +207,9 @@ def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, dro
     assert len(loader) == (10 if mode is DataLoaderMode.Sync else groups)
 
 
-def test_padded_batches_arrive_whole(load: Make) -> None:
+def test_batches_may_be_padded_and_carry_a_scalar(load: Make) -> None:
     loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad)
     assert [x[:, 0].tolist() for x in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
-
-
-def test_a_batch_may_carry_a_scalar(load: Make) -> None:
     # Only items of several batches need rows in every tensor.
     loader = load(Numbers(4), batch_sampler=Lengths(2, 2), collate_fn=with_count)
     assert [(x[:, 0].tolist(), int(count)) for x, count in loader] == [([0, 1], 2), ([2, 3], 2)]
@@ -212,8 +218,10 @@ def test_a_batch_may_carry_a_scalar(load: Make) -> None:
 # Custom types (section 2.4).
 
 
-@pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
-@pytest.mark.parametrize("mode", ASYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("mode", "strategy"),
+    [*((mode, SharingStrategy.Fork) for mode in ASYNCHRONOUS), (DataLoaderMode.Async, SharingStrategy.ForkServer)],
+)
 def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
     registerCustomArgParser(Sample, SampleParser())
     try:
@@ -228,11 +236,6 @@ def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode,
         assert number == 1
     finally:
         registerCustomArgParser(Sample, None)
-
-
-def test_a_custom_type_needs_a_parser(load: Make) -> None:
-    with pytest.raises(Error, match="is not a torch tensor but a Sample"):
-        load(Pairs(10), batch_size=4, collate_fn=collate_samples)
 
 
 def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
@@ -297,20 +300,11 @@ def start_a_worker() -> None:
 
 def test_workers_of_a_forked_process_may_come_from_a_fork_server() -> None:
     """Also after the program has used one itself, which is no child of the forked process."""
+    # Names of multiprocessing below its public API: see `_forget_fork_server`.
+    server = vars(forkserver.ForkServer())
+    assert {"_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"} <= server.keys()
     for context, target in (("forkserver", int), ("fork", start_a_worker)):
         process = multiprocessing.get_context(context).Process(target=target)  # type: ignore[attr-defined]
         process.start()
         process.join()
         assert process.exitcode == 0
-
-
-def test_pythons_fork_server_can_be_forgotten() -> None:
-    """A canary for names of multiprocessing below its public API: see `_forget_fork_server`."""
-    server = vars(forkserver.ForkServer())
-    assert {"_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"} <= server.keys()
-
-
-def test_no_rows_a_worker_are_refused_as_torch_does(load: Make) -> None:
-    for rows in (0, -1):
-        with pytest.raises(ValueError, match="batch_size should be a positive integer"):
-            load(Numbers(4), batch_size=2, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_size=rows)

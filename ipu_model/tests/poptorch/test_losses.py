@@ -62,17 +62,6 @@ class TestIdentityLoss:
         assert torch.allclose(trained(model, x), loss.detach())
         assert torch.allclose(model.weight, plain.weight - plain.weight.grad)
 
-    @pytest.mark.parametrize("reduction", ["average", "Sum", "", None])
-    def test_another_reduction_is_refused_on_the_cpu_and_when_traced(self, reduction: str) -> None:
-        with pytest.raises(AssertionError, match="Unsupported reduction type!"):
-            poptorch.identity_loss(torch.ones(2), reduction)
-        with pytest.raises(AssertionError, match="Unsupported reduction type!"):
-            trained(Product(reduction), torch.ones(1, 3))
-
-    def test_a_list_of_losses_is_refused(self) -> None:
-        with pytest.raises(AssertionError, match=r"identity_loss takes a torch\.Tensor"):
-            poptorch.identity_loss([torch.ones(2)], "sum")
-
 
 # Every loss of torch.nn: its value and gradient.
 

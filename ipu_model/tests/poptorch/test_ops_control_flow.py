@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from function_models import in_training, on_device, quiet_options
+from function_models import on_device, quiet_options
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -96,54 +96,6 @@ class TestLoop:
         assert torch.equal(result, X * 2)
         assert torch.equal(original, X)
 
-    def test_training_refuses_it_by_name(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            (y,) = poptorch.for_loop(2, model.linear, [x])
-            return poptorch.identity_loss(y, "sum")
-
-        with pytest.raises(poptorch.Error, match=r"poptorch\.for_loop\(\) is only supported in inference"):
-            in_training(forward)(X)
-
-    def test_a_loop_in_a_loop_is_refused_and_the_next_compilation_is_clean(self) -> None:
-        def inner(t: Tensor) -> Tensor:
-            return poptorch.for_loop(2, lambda u: u + 1, [t])[0]
-
-        with pytest.raises(poptorch.Error, match=r"inside another poptorch\.for_loop\(\)"):
-            on_device(lambda m, x: poptorch.for_loop(2, inner, [x]))(X)
-        assert torch.equal(on_device(lambda m, x: inner(x))(X), X + 2)
-
-    @pytest.mark.parametrize(("body", "fragment"), [
-        (lambda t: (t, t), "takes 1 tensors and returned 2"),
-        (lambda t: t.reshape(4, 2), "must match it"),
-        (lambda t: t.half(), "must match it"),
-    ])  # fmt: skip
-    def test_results_must_fit_the_inputs_of_the_next_iteration(self, body: Any, fragment: str) -> None:
-        with pytest.raises(poptorch.Error, match=fragment):
-            on_device(lambda m, x: poptorch.for_loop(2, body, [x]))(X)
-
-    def test_a_body_that_changes_an_outer_tensor_is_refused(self) -> None:
-        def forward(model: Any, x: Tensor) -> list[Tensor]:
-            outer = x + 0
-            return poptorch.for_loop(2, lambda t: t + outer[0].add_(1), [x])
-
-        with pytest.raises(poptorch.Error, match=r"poptorch\.for_loop\(\): the body changes a tensor from outside"):
-            on_device(forward)(X)
-
-    @pytest.mark.parametrize("count", [2.0, "2", None, -1])
-    def test_a_count_that_is_not_fixed_is_refused(self, count: Any) -> None:
-        with pytest.raises(poptorch.Error, match="count must be an int"):
-            on_device(lambda m, x: poptorch.for_loop(count, lambda t: t, [x]))(X)
-
-    @pytest.mark.parametrize(
-        ("inputs", "fragment"),
-        [((X,), "Object is not list"), (X, "Object is not list"), ([X, 3], "index 1 is not torch.tensor")],
-    )
-    def test_inputs_must_be_a_list_of_tensors_on_the_cpu_and_when_traced(self, inputs: Any, fragment: str) -> None:
-        with pytest.raises(ValueError, match=fragment):
-            poptorch.for_loop(2, lambda *t: list(t), inputs)
-        with pytest.raises(ValueError, match=fragment):
-            on_device(lambda m, x: poptorch.for_loop(2, lambda *t: list(t), inputs))(X)
-
 
 class TestCondition:
     @staticmethod
@@ -213,43 +165,3 @@ class TestCondition:
         y, result = on_device(forward)(FALSE, X)
         assert torch.equal(y, X)
         assert torch.equal(result, X * 7)
-
-    def test_training_refuses_it_by_name(self) -> None:
-        def forward(model: Any, c: Tensor, x: Tensor) -> Tensor:
-            (y,) = poptorch.cond(is_positive(c), model.linear, [x], lambda t: t, [x])
-            return poptorch.identity_loss(y, "sum")
-
-        with pytest.raises(poptorch.Error, match=r"poptorch\.cond\(\) is only supported in inference"):
-            in_training(forward)(TRUE, X)
-
-    @pytest.mark.parametrize(("then_body", "else_body", "fragment"), [
-        (lambda t: t.sum(), lambda t: t.sum(), "no dimension"),
-        (lambda t: (t, t), lambda t: t, "then_body returned 2 tensors, else_body 1"),
-        (lambda t: t[:1], lambda t: t, "same type and number of elements"),
-        (lambda t: t.half(), lambda t: t, "same type and number of elements"),
-    ])  # fmt: skip
-    def test_branches_must_match(self, then_body: Any, else_body: Any, fragment: str) -> None:
-        with pytest.raises(poptorch.Error, match=fragment):
-            on_device(lambda m, c, x: poptorch.cond(is_positive(c), then_body, [x], else_body, [x]))(TRUE, X)
-
-    def test_a_body_that_changes_an_outer_tensor_is_refused(self) -> None:
-        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
-            outer = x + 0
-            return poptorch.cond(is_positive(c), lambda: outer.add_(1), [], lambda: x, [])
-
-        with pytest.raises(poptorch.Error, match=r"poptorch\.cond\(\): the body changes a tensor from outside"):
-            on_device(forward)(TRUE, X)
-
-    @pytest.mark.parametrize("wrong", [True, TRUE, torch.tensor([True, False])])
-    def test_the_condition_must_be_one_bool(self, wrong: Any) -> None:
-        with pytest.raises(poptorch.Error, match="a bool tensor of one element"):
-            on_device(lambda m, x: poptorch.cond(wrong, lambda: x, [], lambda: x, []))(X)
-
-    @pytest.mark.parametrize(("then_inputs", "else_inputs", "fragment"), [
-        ((X,), [X], "Object is not list"),
-        ([X], X, "Object is not list"),
-        ([X], ["a"], "index 0 is not torch.tensor"),
-    ])  # fmt: skip
-    def test_inputs_must_be_lists_of_tensors(self, then_inputs: Any, else_inputs: Any, fragment: str) -> None:
-        with pytest.raises(ValueError, match=fragment):
-            poptorch.cond(is_positive(TRUE), lambda t: t, then_inputs, lambda t: t, else_inputs)

@@ -206,44 +206,6 @@ class TestRegistration:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("wrong", [
-        {"inputs": X}, {"inputs": [1]}, {"name": 1}, {"domain": None}, {"domain_version": "1"},
-        {"example_outputs": []}, {"example_outputs": [1]},
-    ], ids=str)  # fmt: skip
-    def test_other_types_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
-        arguments = {"inputs": [X], "name": "Cube", "domain": DOMAIN, "domain_version": 1, "example_outputs": [X]}
-        with pytest.raises(poptorch.Error, match=rf"poptorch\.custom_op: {next(iter(wrong))} must be"):
-            poptorch.custom_op(**{**arguments, **wrong})
-
-    @pytest.mark.parametrize(("attributes", "fragment"), [
-        ({1: 2}, "keys must be strings"),
-        ({"a": None}, "unsupported type"),
-        ({"a": []}, "'a' is an empty list, whose type is unknown"),
-        ({"a": [1, 2.0]}, "must all be the same"),
-        ({"a": [True, 2]}, "must all be the same"),
-        ({"é": 1}, "contains non-ASCII characters"),
-        ({"a": "é"}, "contains non-ASCII characters"),
-        ({"a": ["b", "é"]}, "contains non-ASCII characters"),
-        ({"a": 2**63}, "does not fit in 64 bits"),
-    ], ids=str)  # fmt: skip
-    def test_attributes_that_popart_cannot_store_are_value_errors(self, attributes: Any, fragment: str) -> None:
-        with pytest.raises(ValueError, match=fragment):
-            poptorch.custom_op([X], "Cube", DOMAIN, 1, [X], attributes)
-
-    @pytest.mark.parametrize(
-        ("value", "words"),
-        [
-            (1e39, r"1e\+39 is too high for a Popart float attribute"),
-            (-4.5e38, r"-4.5e\+38 is too low for a Popart float attribute"),
-        ],
-    )
-    @pytest.mark.parametrize("listed", [False, True])
-    def test_floats_outside_float32_are_refused_in_poptorchs_words(
-        self, value: float, words: str, listed: bool
-    ) -> None:
-        with pytest.raises(poptorch.Error, match=words):
-            call("Cube", [X], [X], a=[1.0, value] if listed else value)
-
     @given(st.dictionaries(st.text(st.characters(codec="ascii")), st.floats(width=32, allow_nan=False)
                            .filter(lambda x: abs(x) < float("inf")) | st.integers(-(2**63), 2**63 - 1)))  # fmt: skip
     def test_values_that_fit_are_kept_as_they_are_with_their_types(self, attributes: dict[str, float]) -> None:

@@ -50,15 +50,6 @@ class TestIsRunningOnIpu:
         FunctionModel(answers(seen))(X)
         assert seen == [False]
 
-    def test_false_after_an_exception_in_forward(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            raise KeyError("mine")
-
-        with pytest.raises(KeyError, match="mine"):
-            on_device(forward)(X)
-        assert not poptorch.isRunningOnIpu()
-        assert not poptorch.poptorch_core.isCompilingWithDispatcher()
-
 
 class WithHostLayer(nn.Module):
     """A model that calls one of its own methods, with a layer of its own, on the host."""
@@ -188,49 +179,6 @@ class TestCalls:
 
 
 class TestRefusals:
-    def test_training_is_refused(self) -> None:
-        op = poptorch.CPU(lambda x: x, "op")
-        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU is only supported in inference.*use torch functions"):
-            in_training(lambda m, x: poptorch.identity_loss(m.linear(op(x)), "sum"))(X)
-
-    def test_an_op_inside_another_is_refused(self) -> None:
-        inner = poptorch.CPU(lambda x: x, "inner")
-        with pytest.raises(poptorch.Error, match="'inner' is called inside the op 'outer'"):
-            host_op(lambda x: inner(x), "outer")(X)
-        assert torch.equal(inner(X), X)
-
-    @pytest.mark.parametrize("returned", [None, 1.0, [], [1.0]], ids=repr)
-    def test_results_must_be_tensors(self, returned: Any) -> None:
-        with pytest.raises(poptorch.Error, match="must return a tensor or a sequence of tensors"):
-            host_op(lambda x: returned)(X)
-
-    def test_one_argument_must_come_from_the_device(self) -> None:
-        op = poptorch.CPU(lambda n: n, "op")
-        with pytest.raises(poptorch.Error, match="all its operands are tensors that forward made on the host"):
-            on_device(lambda m, x: x + op(torch.LongTensor([1])))(X)
-
-    def test_arguments_must_be_tensors(self) -> None:
-        op = poptorch.CPU(lambda x, n: x, "op")
-        with pytest.raises(poptorch.Error, match="argument 1 of the op 'op' must be a tensor"):
-            on_device(lambda m, x: op(x, 2))(X)
-
-    @pytest.mark.parametrize(("later", "fragment"), [
-        (torch.zeros(5, 4), r"must return torch.float32 \[6, 4\] as its result 0; it returned torch.float32 \[5, 4\]"),
-        (torch.zeros(6, 4, dtype=torch.int32), "it returned torch.int32"),
-        ((torch.zeros(6, 4),) * 2, "must return 1 tensors; it returned 2"),
-        (None, "must return a tensor or a list of tensors"),
-    ], ids=["shape", "type", "number", "nothing"])  # fmt: skip
-    def test_results_must_stay_as_they_were_when_compiled(self, later: Any, fragment: str) -> None:
-        results = iter([torch.zeros(6, 4), later])
-        executor = host_op(lambda x: next(results), "fickle")
-        with pytest.raises(poptorch.Error, match=rf"poptorch.CPU: the op 'fickle' .*{fragment}"):
-            executor(X)
-
-    @pytest.mark.parametrize("wrong", [(1, "op"), (abs, 2)], ids=repr)
-    def test_the_function_must_be_callable_and_the_id_a_string(self, wrong: Any) -> None:
-        with pytest.raises(poptorch.Error, match=r"poptorch\.CPU: (layer_to_call|ID) must be"):
-            poptorch.CPU(*wrong)
-
     def test_an_error_inside_is_the_programs_own_and_leaves_no_trace(self) -> None:
         def fails(x: Tensor) -> Tensor:
             raise LookupError("mine")

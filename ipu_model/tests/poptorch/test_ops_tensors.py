@@ -59,38 +59,11 @@ class TestSlice:
         poptorch.dynamic_slice(tensor, 1, start_at(0), 2, 1).zero_()
         assert torch.equal(tensor, X)
 
-    @pytest.mark.parametrize(("size", "step", "fragment"), [
-        (0, 1, "of a slice must be different"),
-        (-2, 1, "must not be negative"),
-        (2, 0, "step of a slice must be at least 1"),
-        (2, -1, "step of a slice must be at least 1"),
-        (4, 1, "must be a factor of the slicing dimension"),
-    ])  # fmt: skip
-    def test_the_rules_of_the_device_are_checked_when_traced(self, size: int, step: int, fragment: str) -> None:
-        with pytest.raises(poptorch.Error, match=fragment):
-            on_device(slicing(1, size, step))(X, start_at(0))
-
-    @pytest.mark.parametrize("wrong", [
-        {"tensor": [1, 2]}, {"dim": 1.0}, {"start": 1}, {"size": "2"}, {"step": None},
-        {"start": torch.tensor([1.0])}, {"start": torch.tensor([1, 2])}, {"dim": 3},
-    ], ids=str)  # fmt: skip
-    def test_arguments_of_other_types_are_refused(self, wrong: dict[str, Any]) -> None:
-        arguments = {"tensor": X, "dim": 1, "start": start_at(0), "size": 2, "step": 1, **wrong}
-        with pytest.raises(poptorch.Error, match=next(iter(wrong)) + "|dimension 3"):
-            poptorch.dynamic_slice(**arguments)
-
     def test_a_slice_that_leaves_the_tensor_fails_when_it_runs(self) -> None:
         executor = on_device(slicing(1, 2, 1))
         executor.compile(X, start_at(0))
         with pytest.raises(poptorch.Error, match="out of"):
             executor(X, start_at(5))
-
-    def test_training_refuses_it_by_name(self) -> None:
-        def forward(model: Any, x: Tensor, start: Tensor) -> Tensor:
-            return poptorch.identity_loss(poptorch.dynamic_slice(x, 1, start, 2, 1), "sum")
-
-        with pytest.raises(poptorch.Error, match=r"poptorch\.dynamic_slice\(\) is only supported in inference"):
-            in_training(forward)(X, start_at(0))
 
 
 class TestUpdate:
@@ -107,22 +80,6 @@ class TestUpdate:
         host = X.clone()
         assert torch.equal(executor(host, src, start_at(start)), expected)
         assert torch.equal(host, X)
-
-    @pytest.mark.parametrize(("src", "fragment"), [
-        (torch.ones(2, 2), "same dimensionality"),
-        (torch.ones(2, 2, 6).int(), "same dtype"),
-        (torch.ones(2, 3, 6), "src must have the shape"),
-    ])  # fmt: skip
-    def test_the_source_must_fit(self, src: Tensor, fragment: str) -> None:
-        with pytest.raises(poptorch.Error, match=fragment):
-            poptorch.dynamic_update(X, src, 1, start_at(0), 2)
-        with pytest.raises(poptorch.Error, match=fragment):
-            on_device(updating(1, 2))(X, src, start_at(0))
-
-    @pytest.mark.parametrize(("size", "fragment"), [(0, "must be different"), (-1, "must not be negative")])
-    def test_the_rules_of_the_device_are_checked_when_traced(self, size: int, fragment: str) -> None:
-        with pytest.raises(poptorch.Error, match=fragment):
-            on_device(updating(1, size))(X, X, start_at(0))
 
     def test_a_size_needs_not_divide_the_dimension(self) -> None:
         result = on_device(updating(1, 4))(X, torch.zeros(2, 4, 6), start_at(2))
@@ -190,15 +147,6 @@ class TestFarthestPoints:
 
         assert in_training(forward)(torch.rand(20, 4)).isfinite()
 
-    @pytest.mark.parametrize("wrong", [
-        {"src": [[1.0]]}, {"src": torch.tensor(1.0)}, {"ptr": torch.tensor([0, 20])}, {"ptr": [0, 20.0]},
-        {"ptr": [0]}, {"ptr": [0, 21]}, {"ptr": [-1, 5]}, {"ptr": [5, 2]}, {"ratio": "0.5"}, {"ratio": 0.0},
-        {"ratio": 1.5}, {"ratio": True}, {"random_start": 1},
-    ], ids=str)  # fmt: skip
-    def test_other_arguments_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(poptorch.Error, match=rf"poptorch\.fps: {next(iter(wrong))} "):
-            poptorch.fps(**{"src": POINTS, "ptr": [0, 20], **wrong})
-
 
 def closest(x: Tensor, y: Tensor, batch_x: list[int], batch_y: list[int]) -> list[int]:
     """The first of the nearest rows of the same batch element."""
@@ -244,24 +192,6 @@ class TestNearest:
         """A distance computed from products of coordinates would be all rounding here."""
         y = 4096 + torch.arange(64.0).reshape(64, 1) / 64
         assert poptorch.nearest(y, y).tolist() == list(range(64))
-
-    @pytest.mark.parametrize("wrong", [{"x": [1.0]}, {"y": 2}, {"batch_x": 3}, {"batch_y": [0.5] * 15}], ids=str)
-    def test_other_types_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(poptorch.Error, match=rf"poptorch\.nearest: {next(iter(wrong))} "):
-            poptorch.nearest(**{"x": POINTS, "y": OTHERS, **wrong})
-
-    @pytest.mark.parametrize(("wrong", "fragment"), [
-        ({"x": torch.rand(2, 3, 3)}, "x must have 1 or 2 dimensions"),
-        ({"y": torch.rand(15, 4)}, "same number of features"),
-        ({"batch_x": [0] * 19}, "batch_x must have 20 entries"),
-        ({"batch_y": torch.zeros(14)}, "batch_y must have 15 entries"),
-        ({"batch_x": [1] + [0] * 19}, "batch_x must be sorted"),
-        ({"batch_x": [0] * 20, "batch_y": [0] * 14 + [1]}, "same batch elements"),
-        ({"y": torch.rand(0, 3)}, "y has no rows"),
-    ], ids=lambda value: "" if isinstance(value, dict) else value)  # fmt: skip
-    def test_shapes_and_lists_that_do_not_fit_are_value_errors(self, wrong: dict[str, Any], fragment: str) -> None:
-        with pytest.raises(ValueError, match=fragment):
-            poptorch.nearest(**{"x": POINTS, "y": OTHERS, **wrong})
 
 
 def test_each_is_one_op_of_the_graph() -> None:
@@ -347,12 +277,3 @@ class TestArguments:
         expected = decoder(top_paths=2)(SCORES, LENGTHS)
         assert [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in expected]
         assert not any(t.any() for t in found)
-
-    @pytest.mark.parametrize("wrong", [
-        {"probs": [0.0]}, {"probs": torch.zeros(2, 3)}, {"probs": torch.zeros(2, 2, 3, dtype=torch.int32)},
-        {"lengths": [5, 3]}, {"lengths": torch.tensor([5])}, {"lengths": torch.tensor([5.0, 3.0])}, {"blank": 0.0},
-        {"blank": CLASSES}, {"blank": -1}, {"beam_width": "9"}, {"top_paths": 0}, {"top_paths": 101},
-    ], ids=str)  # fmt: skip
-    def test_others_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(poptorch.Error, match=rf"poptorch\.ctc_beam_search_decoder: {next(iter(wrong))} "):
-            poptorch.ctc_beam_search_decoder(**{"probs": SCORES.transpose(0, 1), "lengths": LENGTHS, **wrong})

@@ -79,7 +79,7 @@ test-large: setup ## search what makes BERT-Large, ViT-L/16 and ResNet-152 fit, 
 
 test-night: setup ## run what repeats `make test` at length, for the night and before a release: all lessons in the browser, all programs, large networks, companions, fuzz, soak
 	$(PYTEST) tests ipu_model/tests -m "night or large" $(TEST_ARGS)
-	$(MAKE) companions fuzz soak TEST_ARGS= FUZZ_ARGS="$(or $(FUZZ_ARGS),--seconds 1200)"
+	$(MAKE) fuzz soak companions TEST_ARGS= FUZZ_ARGS="$(or $(FUZZ_ARGS),--seconds 1200)"
 
 test-fast: setup ## run the tests that need neither a whole lesson nor a browser
 	$(PYTEST) tests src/ipu_course/lessons ipu_model/tests -m "not notebooks and not browser and not slow and not night" $(TEST_ARGS)

@@ -46,6 +46,8 @@ IMAGE_LAYERS: dict[str, Any] = {
     "AvgPool": lambda: (Function(nn.AvgPool2d(3, 2, 1, count_include_pad=False)), IMAGES),
     "AdaptiveAvgPool": lambda: (Function(nn.AdaptiveAvgPool2d((2, 3))), IMAGES),
     "AdaptiveMaxPool": lambda: (Function(nn.AdaptiveMaxPool2d(2)), IMAGES),
+    "AdaptiveMaxPool of signals": lambda: (Function(nn.AdaptiveMaxPool1d(1)), SIGNALS),
+    "activations": lambda: (nn.Sequential(nn.PReLU(8), nn.ELU(), nn.Mish(), nn.Unflatten(1, (2, 4))), IMAGES),
     "3-D pools": lambda: (Function(nn.Sequential(nn.MaxPool3d(2), nn.AvgPool3d(2))), VOLUMES),
     "MaxUnpool": lambda: (
         Function(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), IMAGES),

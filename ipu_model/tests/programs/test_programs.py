@@ -24,30 +24,13 @@ _PATIENCE_IN_S = 180.0
 
 # What repeats the programs of every run at length, and for what it is there.
 _NIGHT: Mapping[str, str] = {
-    "features/replicated_cross_validation": "models made and destroyed in turn, replicas with all outputs",
     "generative/dcgan": "two training models that exchange weights",
-    "generative/ddpm": "an executor called many times by a sampler",
     "generative/score_langevin": "random numbers in loops on the device",
-    "generative/super_resolution": "half precision, attaching and detaching in turn",
-    "graphs/graphsage_sampling": "named tuples from a loader",
-    "language/bilstm_tagger": "LSTMs in both directions",
-    "language/char_cnn_highway": "parameter groups with options of their own",
     "language/gru_sentiment": "a GRU in half precision over two IPUs",
-    "language/linear_attention": "a state that the host carries from call to call",
-    "language/sentence_embeddings": "two training models of one encoder",
-    "recommendation/session_gru": "a checkpoint of every epoch",
     "reinforcement/dqn_gridworld": "three executors whose weights are exchanged",
-    "reinforcement/evolution_strategies": "a simulation in a loop on replicas",
-    "reinforcement/reinforce_bandit": "noise and a buffer in training",
-    "science/fourier_operator": "complex arithmetic in real numbers",
-    "science/hamiltonian_monte_carlo": "a chain that lives in a buffer",
-    "speech/keyword_spotting": "PyTorch's optimiser, an LSTM with projection",
-    "speech/wavenet_vocoder": "dilated causal convolutions",
     "vision/mobilenet_finetune": "frozen layers of torchvision and a moving average",
-    "vision/pointnet": "points chosen on the device",
     "vision/spiking_network": "state in plain attributes",
     "vision/unet_segmentation": "skip connections over four stages",
-    "vision/yolo_detector": "recomputation checkpoints in a large loss",
     "workshop/multi_task": "dictionaries of outputs, constant attributes of optimisers",
 }
 

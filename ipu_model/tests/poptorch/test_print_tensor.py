@@ -49,90 +49,65 @@ def runs(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> dict[str, list[T
 
 
 MATRIX = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+BRACES: dict[str, Any] = {"open_bracket": "{", "close_bracket": "}", "separator": " "}
+
+# A tensor, settings, and what stands after its title.
+TEXTS: dict[str, tuple[Tensor, dict[str, Any], str]] = {
+    "a line for each row": (MATRIX, BRACES, "{\n {1.000 2.000}\n {3.000 4.000}\n}"),
+    "round brackets and one comma": (MATRIX, {}, "(\n (1.000,2.000)\n (3.000,4.000)\n)"),
+    "one dimension": (torch.tensor([1.0, -2.5]), {}, "( 1.000,-2.500)"),
+    "no dimension": (torch.tensor(1.5), {}, "1.500"),
+    "three dimensions nest": (
+        torch.arange(4, dtype=torch.int32).reshape(2, 1, 2), {}, "(\n (\n  (0,1)\n )\n (\n  (2,3)\n )\n)"),
+    "a long row breaks after a separator and goes on three spaces in": (
+        torch.tensor([[1.0, 2, 3, 4]]), {"max_line_width": 15}, "(\n (1.000,2.000,\n   3.000,4.000)\n)"),
+    "only the first character of separator and brackets": (
+        MATRIX[0], {"separator": "; ", "open_bracket": "[[", "close_bracket": "]]"}, "[1.000;2.000]"),
+    "many elements are summarised in every dimension": (
+        torch.arange(49.0).reshape(7, 7), {"summarise_threshold": 10, "edge_items": 1},
+        "(\n ( 0.00,..., 6.00)\n ...\n (42.00,...,48.00)\n)"),
+    "integers": (torch.tensor([1, -20], dtype=torch.int32), {}, "(  1,-20)"),
+    "truth values": (torch.tensor([True, False]), {}, "(1,0)"),
+    "eight digits are seven decimals from one to ten": (torch.tensor([1.5, 2]), {"digits": 8}, "(1.5000000,2.0000000)"),
+    "the largest number decides": (torch.tensor([1.5, 250]), {}, "(  1.5,250.0)"),
+    "the largest number below one decides": (torch.tensor([0.0125, -0.5]), {}, "( 0.0125,-0.5000)"),
+    "very large ones are scientific": (torch.tensor([1.5, 25000]), {}, "(1.500e+00,2.500e+04)"),
+    "very small ones are scientific": (torch.tensor([2.5e-6]), {}, "(2.500e-06)"),
+    "a scientific format": (torch.tensor([1.5]), {"float_format": "scientific", "digits": 2}, "(1.5e+00)"),
+    "a fixed format": (torch.tensor([25000.0]), {"float_format": "fixed"}, "(25000)"),
+    "no format": (torch.tensor([1.5, 0.25]), {"float_format": "none"}, "( 1.5,0.25)"),
+    "zero digits align nothing": (torch.tensor([1.5, 20]), {"digits": 0}, "(1.5,20)"),
+    "what is not finite": (torch.tensor([1, math.nan, math.inf, -math.inf]), {}, "(1.000,  nan,  inf, -inf)"),
+}  # fmt: skip
 
 
-class TestLayout:
-    def test_a_matrix_has_a_line_for_each_row(self) -> None:
-        settings: dict[str, Any] = {"open_bracket": "{", "close_bracket": "}", "separator": " "}
-        assert printed(MATRIX, **settings) == "t: {\n {1.000 2.000}\n {3.000 4.000}\n}\n"
-
-    def test_by_default_brackets_are_round_and_one_comma_separates(self) -> None:
-        assert printed(MATRIX) == "t: (\n (1.000,2.000)\n (3.000,4.000)\n)\n"
-
-    def test_one_dimension(self) -> None:
-        assert printed(torch.tensor([1.0, -2.5])) == "t: ( 1.000,-2.500)\n"
-
-    def test_no_dimension(self) -> None:
-        assert printed(torch.tensor(1.5)) == "t: 1.500\n"
-
-    def test_three_dimensions_nest(self) -> None:
-        text = printed(torch.arange(4, dtype=torch.int32).reshape(2, 1, 2))
-        assert text == "t: (\n (\n  (0,1)\n )\n (\n  (2,3)\n )\n)\n"
-
-    def test_a_long_row_breaks_after_a_separator_and_goes_on_three_spaces_in(self) -> None:
-        rows = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
-        assert printed(rows, max_line_width=15) == "t: (\n (1.000,2.000,\n   3.000,4.000)\n)\n"
-
-    def test_the_width_can_be_unlimited(self) -> None:
-        assert len(printed(torch.ones(1, 100), max_line_width=0).splitlines()) == 3
-
-    @given(st.integers(1, 40), st.integers(20, 100))
-    def test_no_line_is_wider_than_asked(self, columns: int, width: int) -> None:
-        text = printed_text("t", torch.ones(2, columns), PrintLayout(max_line_width=width))
-        assert max(map(len, text.splitlines())) <= width
-        assert numbers(text) == [1.0] * 2 * columns
-
-    def test_only_the_first_character_of_separator_and_brackets_counts(self) -> None:
-        text = printed(MATRIX[0], separator="; ", open_bracket="[[", close_bracket="]]")
-        assert text == "t: [1.000;2.000]\n"
-
-    def test_many_elements_are_summarised_in_every_dimension(self) -> None:
-        text = printed(torch.arange(49.0).reshape(7, 7), summarise_threshold=10, edge_items=1)
-        assert text == "t: (\n ( 0.00,..., 6.00)\n ...\n (42.00,...,48.00)\n)\n"
-
-    def test_the_threshold_itself_is_printed_in_full(self) -> None:
-        assert "..." not in printed(torch.ones(1000))
-        assert "..." in printed(torch.ones(1001))
-
-    def test_zero_disables_summarising(self) -> None:
-        assert "..." not in printed(torch.ones(2000), summarise_threshold=0)
-
-    def test_integers_and_truth_values(self) -> None:
-        assert printed(torch.tensor([1, -20], dtype=torch.int32)) == "t: (  1,-20)\n"
-        assert printed(torch.tensor([True, False])) == "t: (1,0)\n"
+@pytest.mark.parametrize(("tensor", "settings", "text"), TEXTS.values(), ids=TEXTS)
+def test_text(tensor: Tensor, settings: dict[str, Any], text: str) -> None:
+    assert printed(tensor, **settings) == f"t: {text}\n"
 
 
-class TestNumbers:
-    def test_eight_digits_are_seven_decimals_between_one_and_ten(self) -> None:
-        assert printed(torch.tensor([1.5, 2.0]), digits=8) == "t: (1.5000000,2.0000000)\n"
+@given(st.integers(1, 40), st.integers(20, 100))
+def test_no_line_is_wider_than_asked(columns: int, width: int) -> None:
+    text = printed_text("t", torch.ones(2, columns), PrintLayout(max_line_width=width))
+    assert max(map(len, text.splitlines())) <= width
+    assert numbers(text) == [1.0] * 2 * columns
 
-    def test_the_largest_number_decides(self) -> None:
-        assert printed(torch.tensor([1.5, 250.0])) == "t: (  1.5,250.0)\n"
-        assert printed(torch.tensor([0.0125, -0.5])) == "t: ( 0.0125,-0.5000)\n"
 
-    def test_very_large_and_very_small_ones_are_scientific(self) -> None:
-        assert printed(torch.tensor([1.5, 25000.0])) == "t: (1.500e+00,2.500e+04)\n"
-        assert printed(torch.tensor([2.5e-6])) == "t: (2.500e-06)\n"
+def test_zero_stands_for_no_limit() -> None:
+    assert len(printed(torch.ones(1, 100), max_line_width=0).splitlines()) == 3
+    # The threshold itself is printed in full.
+    assert "..." not in printed(torch.ones(1000))
+    assert "..." in printed(torch.ones(1001))
+    assert "..." not in printed(torch.ones(2000), summarise_threshold=0)
 
-    def test_a_format_can_be_asked_for(self) -> None:
-        assert printed(torch.tensor([1.5]), float_format="scientific", digits=2) == "t: (1.5e+00)\n"
-        assert printed(torch.tensor([25000.0]), float_format="fixed") == "t: (25000)\n"
-        assert printed(torch.tensor([1.5, 0.25]), float_format="none") == "t: ( 1.5,0.25)\n"
 
-    def test_zero_digits_align_nothing(self) -> None:
-        assert printed(torch.tensor([1.5, 20.0]), digits=0) == "t: (1.5,20)\n"
-
-    def test_what_is_not_finite(self) -> None:
-        text = printed(torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]))
-        assert text == "t: (1.000,  nan,  inf, -inf)\n"
-
-    @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20), st.integers(1, 9))
-    def test_the_last_digit_of_the_largest_is_right(self, values: list[float], digits: int) -> None:
-        text = printed_text("t", torch.tensor(values), PrintLayout(digits=digits))
-        largest = max(map(abs, values))
-        # Half a unit of the last digit, and numbers a hair above it that decimal places cannot tell from it.
-        bound = 0.5000001 * 10.0 ** (math.floor(math.log10(largest)) + 1 - digits) if largest else 0.0
-        assert all(abs(a - b) <= bound for a, b in zip(numbers(text), values, strict=True))
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20), st.integers(1, 9))
+def test_the_last_digit_of_the_largest_is_right(values: list[float], digits: int) -> None:
+    text = printed_text("t", torch.tensor(values), PrintLayout(digits=digits))
+    largest = max(map(abs, values))
+    # Half a unit of the last digit, and numbers a hair above it that decimal places cannot tell from it.
+    bound = 0.5000001 * 10.0 ** (math.floor(math.log10(largest)) + 1 - digits) if largest else 0.0
+    assert all(abs(a - b) <= bound for a, b in zip(numbers(text), values, strict=True))
 
 
 class TestWhenItPrints:
@@ -158,15 +133,14 @@ class TestWhenItPrints:
         FunctionModel(lambda m, x: ipu_print_tensor(m.linear(x), "t"))(torch.ones(1, 4)).sum().backward()
         assert capfd.readouterr() == ("", "")
 
-    def test_not_while_compiling(self) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x, "t"))
-        with contextlib.redirect_stderr(io.StringIO()) as text:
-            executor.compile(torch.ones(1, 4))
-        assert text.getvalue() == ""
-
-    def test_to_stderr_which_pytest_captures_too(self, capsys: pytest.CaptureFixture[str]) -> None:
-        on_device(lambda m, x: ipu_print_tensor(x, "t"))(torch.ones(1))
-        assert capsys.readouterr() == ("", "t: (1.000)\n")
+    def test_in_a_call_and_not_while_compiling_to_stderr_which_pytest_captures_too(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        executor = on_device(lambda m, x: ipu_print_tensor(x, "a 'quoted' {title}"))
+        executor.compile(torch.ones(1))
+        assert capsys.readouterr() == ("", "")
+        executor(torch.ones(1))
+        assert capsys.readouterr() == ("", "a 'quoted' {title}: (1.000)\n")
 
     def test_in_every_iteration_of_a_loop(self) -> None:
         def forward(model: Any, x: Tensor) -> Any:
@@ -296,12 +270,6 @@ class TestTitles:
             executor(torch.ones(1, 4))
         titles = re.findall(r"^(\S+): ", text.getvalue(), flags=re.MULTILINE)
         assert titles == ["input", "linear/Gemm:0", "linear/Gemm:0_gradient"]
-
-    def test_any_text_is_printed_as_it_is(self) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x, "a 'quoted' {title}"))
-        with contextlib.redirect_stderr(io.StringIO()) as text:
-            executor(torch.ones(1))
-        assert text.getvalue() == "a 'quoted' {title}: (1.000)\n"
 
     def test_the_op_has_a_name_of_its_own(self) -> None:
         executor = on_device(lambda m, x: ipu_print_tensor(x, "t"))

@@ -199,6 +199,12 @@ class TestWhatDecides:
         assert new(2, torch.cat([X, X])) == 1
         assert new(2, torch.cat([X, X])) == 0
 
+    def test_memory_for_products_decides(self, tmp_path: Path) -> None:
+        for proportion in (0.3, 0.3, 0.2):
+            chosen = options(tmp_path).setAvailableMemoryProportion({"IPU0": proportion})
+            poptorch.inferenceModel(Mixed(), chosen).compile(X)
+        assert len(programs(tmp_path)) == 2
+
     @pytest.mark.parametrize(
         ("optimiser", "first", "second", "programs_made"),
         [

@@ -129,8 +129,9 @@ def _key_of(graph: Graph, program: Program, options: Options, *more: object) -> 
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
     settings["optimiser"] = None if program.optimiser is None else program.optimiser.compiled_in
     decisive = (digest_of(graph), settings, options_text(options), versions(), _own_sources(), more)
-    plain = msgspec.msgpack.encode(decisive, enc_hook=_plain, order="deterministic")
-    return hashlib.blake2b(plain, digest_size=20).hexdigest()
+    # Memory proportions are by number of IPU, and a sorted dict has keys of text only.
+    plain = msgspec.to_builtins(decisive, enc_hook=_plain, str_keys=True)
+    return hashlib.blake2b(msgspec.msgpack.encode(plain, order="deterministic"), digest_size=20).hexdigest()
 
 
 def _plain(value: object) -> object:

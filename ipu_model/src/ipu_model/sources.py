@@ -93,9 +93,6 @@ def _refusals_named(source: str) -> Iterator[None]:
     PopTorch's refusals are assertions (rows that do not divide into micro-batches) and, for parameters of an optimizer
     that are none of the model, an `UnknownParameter`. A failure of the module itself, such as shapes that do not match,
     has a line of the user's; what has none keeps its traceback, because the fault is here.
-
-    Raises:
-        Error: names the source.
     """
     try:
         yield
@@ -133,11 +130,7 @@ def given_by(source: str) -> Given:
 
 
 def _sorted(made: Any, source: str) -> Given:
-    """Return what a function has returned, sorted: a module with its arguments, or something that has a program.
-
-    Raises:
-        Error: it is neither.
-    """
+    """Tell a module with its arguments from something that has a program."""
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")
@@ -179,11 +172,7 @@ def _is_program_file(source: str) -> bool:
 
 
 def _report(source: str) -> str:
-    """Return the path of a report, if there is one.
-
-    Raises:
-        Error: there is none; says what is there, and what comes nearest.
-    """
+    """Refuse a path that is no report, with what is there and what comes nearest."""
     path = Path(source)
     place = source.rpartition(".py:")[0]
     if source.endswith(".py") or place:
@@ -215,7 +204,6 @@ def _report(source: str) -> str:
 
 
 def _no_function(file: Path) -> Error:
-    """Return the error of a program without the name of a function; says which functions it has."""
     if not file.is_file():
         return Error(f"{file} cannot be read: there is no such file.")
     names = _functions_in(file)
@@ -328,7 +316,6 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """Return the functions that a module has: those with similar names if there are many."""
     if not known:
         return "It has no functions."
     if len(known) <= _MOST_NAMED:

@@ -141,7 +141,6 @@ def host_of(arguments: Namespace) -> HostWork | None:
 
 
 def _timed(source: str) -> HostWork:
-    """Time the loader that a function returns."""
     from ipu_model.explore.loader import time_loader
     from ipu_model.sources import is_function, made_by, said_if_slow
 

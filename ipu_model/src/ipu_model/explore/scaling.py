@@ -100,16 +100,15 @@ def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
     """
     if not program.training:
         raise Error("Only training programs have weight updates; this one is for inference.")
-    once, twice = (_seconds(program, count, host) for count in (1, 2))
-    count = program.batching.accumulation
+    batching = program.batching
+    count = batching.accumulation
+    once, twice = (
+        profile_program(with_options(program, gradient_accumulation=count * times), host).call_seconds
+        / batching.device_iterations
+        for times in (1, 2)
+    )
     per_micro_batch = (twice - once) / count
     return UpdateTime(count, per_micro_batch, max(0.0, once - count * per_micro_batch))
-
-
-def _seconds(program: Program, times: int, host: HostWork | None) -> float:
-    batching = program.batching
-    longer = with_options(program, gradient_accumulation=batching.accumulation * times)
-    return profile_program(longer, host).call_seconds / batching.device_iterations
 
 
 # --- curves: modelled throughput beside what perfect scaling would give
@@ -175,38 +174,30 @@ def _point(
     accumulation = one.batching.accumulation
     profile, refused = None, ""
     try:
-        if constant:
-            accumulation = _divided(accumulation, count)
-        profile = profile_program(_replicated(one, count, instances, accumulation), host)
+        if constant and (count < 1 or accumulation % count):
+            raise Error(
+                f"A gradient accumulation of {accumulation} cannot be shared out evenly among {count} replicas at a "
+                f"constant global batch: use a number of replicas that divides {accumulation}."
+            )
+        if count < 1:
+            raise Error(f"A program has at least one replica, not {count!r}.")
+        accumulation //= count if constant else 1
+        if count % instances:
+            raise Error(
+                f"{count} replicas cannot be dealt out evenly over {instances} instances: use a multiple of "
+                f"{instances}."
+            )
+        replicated = with_options(
+            one, replicas=count // instances, processes=instances, gradient_accumulation=accumulation
+        )
+        profile = profile_program(_on_machine(replicated), host)
     except Error as problem:
         refused = problem.message
-    return ScalingPoint(
-        count, instances, accumulation, one.samples_per_micro_batch * accumulation * count, theory, profile, refused
-    )  # fmt: skip
-
-
-def _replicated(one: Program, count: int, instances: int, accumulation: int) -> Program:
-    if count < 1:
-        raise Error(f"A program has at least one replica, not {count!r}.")
-    if count % instances:
-        raise Error(
-            f"{count} replicas cannot be dealt out evenly over {instances} instances: use a multiple of {instances}."
-        )
-    return _on_machine(
-        with_options(one, replicas=count // instances, processes=instances, gradient_accumulation=accumulation)
-    )
+    global_batch = one.samples_per_micro_batch * accumulation * count
+    return ScalingPoint(count, instances, accumulation, global_batch, theory, profile, refused)
 
 
 def _on_machine(program: Program) -> Program:
     """Return the program on the smallest machine of its chip that has enough IPUs."""
     system = system_with(program.system.chip.name, program.ipus_per_replica * program.replicas)
     return with_options(program, machine=system)
-
-
-def _divided(accumulation: int, replicas: int) -> int:
-    if replicas < 1 or accumulation % replicas:
-        raise Error(
-            f"A gradient accumulation of {accumulation} cannot be shared out evenly among {replicas} replicas at a "
-            f"constant global batch: use a number of replicas that divides {accumulation}."
-        )
-    return accumulation // replicas

@@ -1,0 +1,384 @@
+"""What `ipu_model.explore` makes of a program: other options, other stages, checkpoints, and advice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from cost_support import SETTINGS, Trained, cycles, stepped
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_support import squares
+from torch import Tensor, nn
+
+from ipu_model.batching import Batching, Keep
+from ipu_model.capture import tracing
+from ipu_model.capture.describe import step_of
+from ipu_model.errors import Error
+from ipu_model.explore.advise import AdviceList, advise, other_loaders
+from ipu_model.explore.options import OPTIONS, Risk, in_half_precision, with_byte_inputs, with_options
+from ipu_model.explore.split import (
+    Balance,
+    even_split,
+    even_starts,
+    repeated_blocks,
+    split_before,
+    stage_modules,
+    units_of,
+    with_checkpoints,
+)
+from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.predict import memory_of_program, profile_program, samples_per_second
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.host import HostWork
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.remote import variables_of
+from ipu_model.predict.verdict import Verdict
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
+from published.building import FLOAT
+from published.convolutional import day03, day03_program
+
+PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
+"""ResNet-101 in half precision, cut before layer3[8]."""
+SINGLE = day03_program(dtype=FLOAT, accumulation=3)
+SGD = OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9))
+HALVED = replace(SGD, accum_dtype=FLOAT16, velocity_dtype=FLOAT16)
+
+
+def shares(program: Program) -> tuple[float | None, ...]:
+    return program.settings.proportion(0), program.settings.proportion(1)
+
+
+def location(program: Program) -> tuple[bool, bool]:
+    return program.locations.optimiser.on_chip, program.locations.optimiser.sharded
+
+
+SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
+    ({}, lambda p: p, PROGRAM),
+    ({"gradient_accumulation": 16, "device_iterations": 4, "replicas": 2}, lambda p: p.batching, Batching(4, 16, 2)),
+    ({"processes": 2}, lambda p: p.processes, 2),
+    ({"execution": "interleaved"}, lambda p: p.execution, Execution.INTERLEAVED),
+    # PopTorch sets autoRecomputation to Pipeline for pipelines of several IPUs; what is chosen besides stays.
+    ({"execution": "sharded"}, lambda p: (p.execution, p.recomputation), (Execution.SHARDED, Recomputation.NONE)),
+    ({"execution": "sharded", "recomputation": "standard"}, lambda p: p.recomputation, Recomputation.STANDARD),
+    ({"recomputation": "none", "execution": "sharded"}, lambda p: p.recomputation, Recomputation.NONE),
+    ({"recomputation": "all"}, lambda p: p.recomputation, Recomputation.ALL),
+    ({"available_memory_proportion": 0.2}, shares, (0.2, 0.2)),
+    ({"available_memory_proportion": {1: 0.3}}, shares, (0.6, 0.3)),
+    ({"available_memory_proportion": {"IPU1": 0.3}}, shares, (0.6, 0.3)),
+    ({"split": "model.layer3.6"}, lambda p: list(stage_modules(p)), ["model.layer3.6"]),
+    ({"half_partials": True}, lambda p: p.settings.half_partials, True),
+    ({"optimizer": SGD}, lambda p: p.optimiser, SGD),
+    ({"optimizer": SGD, "half_optimiser_state": True}, lambda p: p.optimiser, HALVED),
+    ({"optimizer": HALVED, "half_optimiser_state": False}, lambda p: p.optimiser, SGD),
+    ({"optimiser_off_chip": True, "optimiser_sharded": True}, location, (False, True)),
+    ({"eight_bit_inputs": True}, lambda p: p.step.inputs[0].dtype, UINT8),
+    ({"prefetch_depth": 3}, lambda p: p.prefetch_depth, 3),
+    ({"synthetic_data": True}, lambda p: p.synthetic_data, True),
+    ({"output_mode": "all"}, lambda p: p.returns.keep, Keep.ALL),
+    ({"machine": "Bow-POD16"}, lambda p: (p.system.name, p.system.ipus), ("Bow-POD16", 16)),
+    ({"machine": "Bow"}, lambda p: p.settings.device.chip == p.system.chip, True),
+    ({"checkpoints": "model.layer3"}, lambda p: p.step.ops, with_checkpoints(PROGRAM.step, ["model.layer3"]).ops),
+]
+
+
+@pytest.mark.parametrize(("options", "read", "wanted"), SET)
+def test_options_set_fields_of_the_program(
+    options: dict[str, Any], read: Callable[[Program], Any], wanted: object
+) -> None:
+    assert read(with_options(PROGRAM, **options)) == wanted
+
+
+def test_every_option_can_be_set() -> None:
+    """And read back; half precision is tested below."""
+    assert {name for options, _, _ in SET for name in options} | {"half_precision"} == set(OPTIONS)
+    for name, value in (("replicas", 2), ("optimiser_off_chip", True), ("half_optimiser_state", True)):
+        assert OPTIONS[name].now(with_options(replace(PROGRAM, optimiser=SGD), **{name: value})) == value
+
+
+def test_another_optimiser_brings_its_state() -> None:
+    """One tensor of 4 bytes for an element of velocity, where the program had no optimiser."""
+    weights = [tensor for tensor in variables_of(with_options(PROGRAM, optimizer=SGD)) if tensor.trainable]
+    assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "reserved"),
+    [
+        ({"gradient_accumulation": 16}, 4), ({"device_iterations": 4}, 4), ({"replicas": 2}, None),
+        ({"processes": 2}, None), ({"split": "model.layer4"}, None),
+    ],
+)  # fmt: skip
+def test_reserved_ipus_are_known_until_the_program_uses_others(options: dict[str, Any], reserved: int | None) -> None:
+    """`autoRoundNumIPUs` reserves more IPUs than a program uses."""
+    assert with_options(replace(PROGRAM, reserved_ipus=4), **options).reserved_ipus == reserved
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "words"),
+    [
+        ("gradient_acumulation", [2], r"'gradient_acumulation' to change\. Did you mean 'gradient_accumulation'"),
+        ("optimizer", ["adam"], "optimizer takes the OptimiserSpec"),
+        ("half_optimiser_state", [True], "this program has none"),
+        ("split", ["model.layer3.99"], r"does not reach a module 'model.layer3.99'\. Nearest: model\.layer3\.9"),
+        ("split", [["model.layer4", "model.layer1"]], "after the ones before it"),
+        ("checkpoints", ["model.layer3.99"], r"no output of a module 'model.layer3.99'\. Nearest: model\.layer3\.9"),
+        ("device_iterations", [0, -3, 2.5, True, "4"], "device_iterations must be a whole number from 1 on"),
+        ("gradient_accumulation", [2], r"gradient_accumulation must be at least 2 x 2 - 1 = 3 .* it is 2"),
+        ("execution", ["fast"], "execution must be one of 'pipelined', 'interleaved', 'sharded', not 'fast'"),
+        ("available_memory_proportion", [1.5, -1, float("nan"), "0.1", None, [], {0: None}], "between 0 and 1"),
+        (
+            "available_memory_proportion",
+            [{ipu: 0.1} for ipu in (2, -1, "IPU9", "0.5", True, None)],
+            r"has no IPU .* It has IPU0, IPU1",
+        ),
+        ("machine", ["POD3"], "no machine 'POD3'"),
+    ],
+)
+def test_what_cannot_be_set(option: str, values: list[Any], words: str) -> None:
+    for value in values:
+        with pytest.raises(Error, match=words):
+            with_options(PROGRAM, **{option: value})
+
+
+def test_inference_has_no_optimiser_and_needs_a_micro_batch_for_each_stage() -> None:
+    inference = replace(PROGRAM, training=False)
+    with pytest.raises(Error, match="only training has one"):
+        with_options(inference, optimizer=SGD)
+    with pytest.raises(Error, match=r"device_iterations must be at least 2, .* it is 1"):
+        with_options(inference, synthetic_data=True)
+    assert with_options(PROGRAM, execution="sharded", gradient_accumulation=1).batching.accumulation == 1
+
+
+# --- other types
+
+
+class Summed(Trained):
+    """A module with the sum of its output as loss, in the type of the output."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.module(*inputs)
+        loss = output.sum()
+        trace = tracing.current()
+        assert trace is not None
+        trace.mark_loss(loss)
+        return output, loss
+
+
+def small(dtype: torch.dtype) -> Step:
+    module = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
+    return stepped(Summed(module).to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype))
+
+
+def test_a_derived_step_costs_what_a_capture_in_half_precision_costs() -> None:
+    whole, step = SINGLE.step, small(torch.float32)
+    assert cycles(costs_of(in_half_precision(whole), SETTINGS)) == pytest.approx(
+        cycles(costs_of(PROGRAM.step, SETTINGS)), rel=0.001
+    )
+    derived = in_half_precision(step)
+    assert cycles(costs_of(derived)) == pytest.approx(cycles(costs_of(small(torch.float16))), rel=0.03)
+    variables = [derived.tensors[variable.tensor] for variable in derived.variables]
+    assert {variable.dtype for variable in variables if variable.dtype.is_floating} == {FLOAT16}
+    assert (derived.inputs[0].dtype, step.inputs[0].dtype) == (FLOAT16, FLOAT32)
+    assert with_options(SINGLE, half_precision=True).step.tensors == in_half_precision(whole).tensors
+
+
+def test_only_the_inputs_that_the_host_sends_become_bytes() -> None:
+    step = PROGRAM.step
+    sent = with_byte_inputs(step)
+    assert (sent.inputs[0].dtype, sent.inputs[1]) == (UINT8, step.inputs[1])
+    assert (sent.ops, sent.tensors) == (step.ops, step.tensors)
+
+
+# --- stages
+
+
+def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
+    units = units_of(PROGRAM)
+    names = [unit.name for unit in units]
+    assert names[:5] == ["model.conv1", "model.bn1", "model.relu", "model.maxpool", "model.layer1.0"]
+    assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
+    whole = SETTINGS.device.total(costs_of(PROGRAM.step, PROGRAM.settings).cycles())
+    assert sum(unit.forward + unit.backward for unit in units) == pytest.approx(whole)
+    scopes = [scope for unit in units for scope in unit.scopes]
+    assert len(scopes) == len(set(scopes))
+    assert set(scopes) >= {op.scope for op in PROGRAM.step.ops}
+
+
+def test_a_module_that_runs_twice_begins_no_block() -> None:
+    shared = nn.Linear(64, 64)
+    step = stepped(Trained(nn.Sequential(nn.Linear(64, 64), shared, nn.Linear(64, 64), shared)), torch.zeros(8, 64))
+    assert not any(unit.name.endswith(".1") for unit in units_of(Program(step, True)))
+
+
+@given(st.lists(st.integers(1, 50), min_size=3, max_size=8), st.integers(2, 3), st.integers(1, 3))
+def test_no_other_cuts_are_better(units: list[int], stages: int, factor: int) -> None:
+    """Against every way to cut, one by one; stages but the last cost `factor` times as much."""
+    costs = [[unit * (factor if stage < stages - 1 else 1) for unit in units] for stage in range(stages)]
+
+    def slowest(cuts: tuple[int, ...]) -> float:
+        bounds = (0, *cuts, len(units))
+        return max(sum(costs[s][bounds[s] : bounds[s + 1]]) for s in range(stages))
+
+    best = min(slowest(cuts) for cuts in itertools.combinations(range(1, len(units)), stages - 1))
+    assert slowest(even_split(costs)) == best
+
+
+def test_even_stages_are_those_of_blocks_at_their_modules() -> None:
+    # Before layer3[8], IPU 0 is the slower one (published trace): the even split begins earlier.
+    assert even_starts(PROGRAM, 2) in {("model.layer3.6",), ("model.layer3.7",)}
+    assert even_starts(PROGRAM, 1000) is None
+    names = even_starts(PROGRAM, 4)
+    assert names is not None
+    split = split_before(PROGRAM, names)
+    assert [stage.ipu for stage in split.step.stages] == [0, 1, 2, 3]
+    assert list(stage_modules(split)) == list(names)
+
+
+def test_an_even_split_by_memory_holds_less_where_weights_are_uneven() -> None:
+    """A wide layer of 4 x 1,024^2 weights before four narrow ones that take as much time and hold few weights."""
+    narrow = [nn.Sequential(nn.Linear(1024, 1024), *(nn.GELU() for _ in range(12))) for _ in range(4)]
+    module = nn.Sequential(nn.Linear(1024, 4096), nn.Linear(4096, 1024), *narrow)
+    program = Program(stepped(Trained(module), torch.zeros(256, 1024)), True, Batching(accumulation=4))
+    time, memory = (
+        memory_of_program(split_before(program, even_starts(program, 2, balance) or ())).max_tile_bytes
+        for balance in (Balance.TIME, Balance.MEMORY)
+    )
+    assert memory <= time
+
+
+class Around(nn.Module):
+    """Runs ops of its own around two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.exp()).sin()).cos()
+
+
+def test_ops_of_the_model_itself_stay_on_either_side_of_a_cut() -> None:
+    step = split_before(Program(stepped(Trained(Around()), torch.zeros(4, 8)), True), ["module.second"]).step
+    stages = {op.kind: op.stage for op in step.ops if not op.is_backward}
+    assert (stages["exp"], stages["sin"], stages["cos"]) == (0, 0, 1)
+
+
+def test_a_split_is_what_blocks_at_those_modules_give() -> None:
+    """Against the capture of the published program, whose second block begins at layer3[8]."""
+    elsewhere = split_before(PROGRAM, ["model.layer2.0"])
+    assert list(stage_modules(elsewhere)) == ["model.layer2.0"]
+    there = split_before(elsewhere, ["model.layer3.8"])
+    assert profile_program(there) == profile_program(PROGRAM)
+    three = split_before(PROGRAM, ["model.layer1", "model.layer3.2", "model.layer4.1"])
+    assert list(stage_modules(three)) == ["model.layer1.0", "model.layer3.2", "model.layer4.1"]
+    assert len(split_before(PROGRAM, []).step.stages) == 1
+
+
+def test_a_program_of_one_ipu_recomputes_once_it_has_two() -> None:
+    one = replace(split_before(PROGRAM, []), recomputation=Recomputation.NONE)
+    assert split_before(one, ["model.layer3.8"]).recomputation is Recomputation.PIPELINE
+    chosen = replace(PROGRAM, recomputation=Recomputation.NONE)
+    assert split_before(chosen, ["model.layer4"]).recomputation is Recomputation.NONE
+
+
+# --- blocks and checkpoints
+
+
+def test_repeated_blocks_are_rows_of_modules_with_more_than_a_few_ops() -> None:
+    """ResNet-101 has 3, 4, 23 and 3 bottlenecks."""
+    blocks = repeated_blocks(PROGRAM.step)
+    counts = [sum(block.startswith(f"model.layer{layer}.") for block in blocks) for layer in (1, 2, 3, 4)]
+    assert (counts, len(blocks)) == ([3, 4, 23, 3], 33)
+    assert repeated_blocks(step_of(squares(4, width=16))) == ()
+
+
+def test_checkpoints_are_the_results_that_leave_their_modules_and_no_others() -> None:
+    step = with_checkpoints(PROGRAM.step, ["model.layer3.5"])
+    (marked,) = (op for op in step.ops if op.hints.recomputation_checkpoint)
+    readers = {reader.scope for result in step.results_of(marked) for reader in step.readers[result.name]}
+    assert any(scope.startswith("model.layer3.6") for scope in readers)
+    others = ["model.layer3.7"]
+    assert with_checkpoints(step, others).ops == with_checkpoints(PROGRAM.step, others).ops
+
+
+def test_checkpoints_between_blocks_save_memory_for_time() -> None:
+    """Recomputing between checkpoints holds one block's activations, not those of all six."""
+    blocks = [nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4))) for _ in range(6)]
+    kept = Program(stepped(Trained(nn.Sequential(*blocks)), torch.zeros(512, 64)), True)
+    names = repeated_blocks(kept.step)
+    again = with_options(kept, checkpoints=names, recomputation="all")
+    assert len(names) == 6
+    assert memory_of_program(again).max_tile_bytes < memory_of_program(kept).max_tile_bytes
+    assert samples_per_second(again) < samples_per_second(kept)
+
+
+# --- advice on the published programs: what their own authors went on to do
+
+
+@pytest.fixture(scope="module")
+def for_single_precision() -> AdviceList:
+    return advise(SINGLE)
+
+
+def test_single_precision_that_does_not_fit_is_told_to_go_half(for_single_precision: AdviceList) -> None:
+    """published/day03-resnet101.md: the base configuration is out of memory; 16.16 with half-precision state fits.
+
+    Of half precision with the state left in single precision nothing is published: the model may find that it fits, or
+    that it is too close to call. Of the published program, with both in half precision, it may not doubt.
+    """
+    assert profile_program(SINGLE).verdict is Verdict.DOES_NOT_FIT
+    first = for_single_precision[0]
+    assert first.change.startswith("half precision")
+    assert first.verdict is not Verdict.DOES_NOT_FIT
+    assert first.max_tile_bytes_change < 0
+    assert first.risk is Risk.NUMERICS
+    assert "numerics change" in first.cost
+    assert "->" in first.evidence
+    state = "types of accumulators and first moments: float32 -> float16"
+    assert any(item.change.startswith(state) for item in for_single_precision)
+    both = with_options(SINGLE, half_precision=True, half_optimiser_state=True)
+    assert profile_program(both).verdict is Verdict.FITS
+
+
+def test_a_notebook_shows_the_text(for_single_precision: AdviceList) -> None:
+    pretty = pytest.importorskip("IPython.lib.pretty")
+    assert pretty.pretty(for_single_precision) == str(for_single_precision)
+
+
+def test_what_fits_is_not_advised_to_stop_fitting_and_a_slow_loader_comes_first() -> None:
+    """The published 16-bit rows are bound by one loading process."""
+    program = day03_program(accumulation=3)
+    assert profile_program(program).fits
+    advice = advise(program, host=HostWork(0.8e-3, 0.034))
+    assert all(item.fits for item in advice)
+    assert [item.change.split(":")[0] for item in advice[:2]] == ["loader workers", "asynchronous data loading"]
+
+
+def test_where_nothing_fits_the_least_memory_comes_first_and_nothing_promises_speed() -> None:
+    program = with_options(replace(SINGLE, batching=Batching(accumulation=16)), available_memory_proportion=0.9)
+    advice = advise(replace(program, step=split_before(program, ()).step))
+    assert not any(item.fits or "samples/s" in item.effect for item in advice)
+    changes = [item.max_tile_bytes_change for item in advice]
+    assert changes == sorted(changes)
+    assert "ipu_model.make_it_fit(program) searches combinations" in advice.note
+
+
+@pytest.mark.parametrize(
+    ("cores", "words"),
+    [
+        (0, "The host needs that many free cores."),
+        (1, "The effect counts with 1 core; a host with a free core for each process loads faster."),
+        (2, "The effect counts with 2 cores; a host with a free core for each process loads faster."),
+        (4, "The host needs that many free cores."),
+    ],
+)
+def test_more_workers_than_cores_are_said_to_share_them(cores: int, words: str) -> None:
+    """One process loads now, so that four are proposed."""
+    *_, workers = other_loaders(HostWork(seconds_per_sample=1e-3, cores_per_host=cores))
+    assert workers.host.workers == 4
+    assert workers.explanation == f"4 processes share the loading. {words}"

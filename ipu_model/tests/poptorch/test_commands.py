@@ -1,0 +1,536 @@
+"""`python -m ipu_model`: what each command does with reports and with functions of programs, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from command_programs import wide
+from modelling_support import Chain, quiet
+
+import ipu_model
+import poptorch
+from ipu_model.commands import command_line, options, programs
+from ipu_model.explore import KEEP
+from ipu_model.predict.hardware import known_hardware
+from ipu_model.predict.verdict import Verdict
+from ipu_model.report.page import html_report
+from ipu_model.sources import said_if_slow
+
+PROGRAM = Path(__file__).with_name("command_programs.py")
+EARLIER = Path(__file__).parents[1] / "engine" / "profile_format_1.json"
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, output and error output."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = command_line.main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            code = int(str(stopped.code))
+    return code, out.getvalue(), err.getvalue()
+
+
+def of(function: str) -> str:
+    return f"{PROGRAM}:{function}"
+
+
+def printed(*arguments: object) -> str:
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+@lru_cache(maxsize=1)
+def fitted() -> str:
+    return printed("fit", of("wide"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that profiling has left: results, their page and trace, and the program."""
+    above = tmp_path_factory.mktemp("run") / "reports"
+    profiled = quiet().enableProfiling(str(above)).deviceIterations(4).modelName("net")
+    poptorch.inferenceModel(Chain(1), profiled).compile(torch.zeros(8, 8))
+    return above / "net"
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to be damaged."""
+    return Path(shutil.copytree(written, tmp_path / "reports" / "net"))
+
+
+# --- the command line
+
+
+def test_help_waits_for_no_library_and_reports_and_machines_not_for_torch(written: Path) -> None:
+    code = (
+        "import sys\nfrom ipu_model.commands.command_line import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'matplotlib', 'numpy'} & set(sys.modules)\nmain(['machines'])\n"
+        f"assert main(['report', {str(written)!r}]) == 0\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("report", "compare", "fit", "advise", "machines"):
+        assert f"    {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "fit", "advise"])
+def test_every_command_about_programs_has_the_same_options_and_an_example(command: str) -> None:
+    out = printed(command, "--help")
+    for option in ("--machine", "--loader", "--seconds-per-sample", "--loading", "--workers", "--html", "--open"):
+        assert option in out
+    assert f"example: python -m ipu_model {command} " in out
+
+
+def test_the_example_of_machines_works() -> None:
+    example = printed("machines", "--help").split("example: python -m ipu_model ")[1]
+    assert printed(*example.split())
+
+
+@pytest.mark.parametrize("arguments", [(), ("dance",), ("report",), ("report", "x", "--html")])
+def test_wrong_usage_is_explained(arguments: tuple[str, ...]) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err.startswith("usage: python -m ipu_model")
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(source: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ipu_model.sources.folder_of_source", interrupted)
+    assert run("report", "x") == (130, "", "python -m ipu_model report: stopped\n")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "ipu_model", "machines"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+class Terminal(io.StringIO):
+    """An error output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("terminal", "patience"), [(Terminal(), 0.01), (Terminal(), 1000.0), (io.StringIO(), 0.0)])
+def test_only_slow_work_on_a_terminal_says_so_and_its_line_goes_away(
+    monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO, patience: float
+) -> None:
+    is_said = terminal.isatty() and patience < 1
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with said_if_slow("timing the loader", patience=patience):
+        deadline = time.monotonic() + (10 if is_said else 0.05)
+        while "loader: 0 s" not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    text = terminal.getvalue()
+    if not is_said:
+        assert text == ""
+        return
+    assert text.startswith("\rtiming the loader: 0 s")
+    last = text.split("\r")[-2]
+    assert last.isspace()
+    assert text.endswith(f"\r{last}\r")
+
+
+# --- machines
+
+
+def test_every_machine_is_listed() -> None:
+    table = printed("machines").split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in table[1:]] == list(known_hardware().systems)
+
+
+def test_a_number_has_its_unit_source_and_confidence_and_says_whose_it_is() -> None:
+    words = " ".join(printed("machines", "Bow-POD16").split())
+    assert "clock_hz 1,850,000,000 Hz (published: MLPerf Training v2.0 system files)" in words
+    assert "ipus 16 IPUs (published: IPU-POD16 datasheet: 4 IPU-M2000)" in words
+    assert "GC200" not in words
+    words = " ".join(printed("machines", "M2000", "Bow-2000").split())
+    assert "GC200: 1,330,000,000 Hz" in words
+    assert "Bow: 1,850,000,000 Hz" in words
+
+
+# --- what programs are: functions, modules, executors, reports and their files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["training"], ["training: training, modelled with 2 IPUs a replica"]),
+        (["inference"], ["200 samples"]),  # arguments by name: 100 device iterations of one micro-batch of two
+        (["executor"], ["inference: inference"]),
+        (["training", "--machine", "Bow"], ["Bow"]),
+        (["inference", "--seconds-per-sample", "1", "--loading", "async"], ["host loader"]),
+        (
+            ["inference", "--loader", of("loader")],
+            ["measured here: 10 batches of 2 samples", " a sample and worker, sync, workers: 0 ("],
+        ),
+        # The measured time of a sample stays; who loads it is as asked.
+        (
+            ["inference", "--loader", of("loader"), "--workers", "3", "--loading", "async"],
+            [" a sample and worker, async, workers: 3 (measured here"],
+        ),
+        (["compiled_wide"], ["does not fit"]),  # a function whose compilation runs out of memory gives its program
+    ],
+)
+def test_a_function_returns_the_program(arguments: list[str], words: list[str]) -> None:
+    out = printed("report", of(arguments[0]), *arguments[1:])
+    assert [text for text in words if text not in out] == []
+
+
+def test_a_report_is_a_folder_its_profile_or_its_program(folder: Path) -> None:
+    out = printed("report", folder)
+    assert out.startswith("net: inference, modelled with 1 IPU a replica on M2000 (4 x GC200")
+    assert out.splitlines()[-1] == f"page: {folder / 'report.html'}"
+    assert printed("report", folder / "profile.json") == out
+    assert "Bow" in printed("report", folder, "--machine", "Bow")
+    assert "host loader" in printed("report", folder, "--seconds-per-sample", "1", "--loading", "async")
+    (folder / "profile.json").unlink()
+    for command in ("report", "advise"):
+        assert printed(command, folder / "program.ipu").startswith("net: inference, modelled with 1 IPU a replica")
+
+
+def test_results_alone_can_be_read_but_not_changed(folder: Path) -> None:
+    (folder / "program.ipu").unlink()
+    (folder / "report.html").unlink()
+    assert printed("report", folder / "profile.json").splitlines()[-1].endswith("--html OUT writes one")
+    for command in (("advise", folder), ("report", folder, "--machine", "Bow")):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "holds only results" in err
+        assert "program.py:function" in err
+
+
+def test_a_file_runs_once_until_it_changes(tmp_path: Path) -> None:
+    """For the program and its loader, and for two programs of it."""
+    script, runs = tmp_path / "script.py", tmp_path / "runs"
+    script.write_text(
+        f"with open({str(runs)!r}, 'a') as file:\n    file.write('once ')\n"
+        f"import sys\nsys.path.append({str(PROGRAM.parent)!r})\n"
+        "from command_programs import executor, inference, loader\n"
+    )
+    assert run("report", f"{script}:inference", "--loader", f"{script}:loader")[0] == 0
+    assert "Modelled end to end, after takes " in printed("compare", f"{script}:inference", f"{script}:executor")
+    assert runs.read_text() == "once "
+    for returned, words in (("None", "returned None"), ("7", "returned an int")):
+        script.write_text(f"def program():\n    return {returned}\n")
+        os.utime(script, ns=(len(words), len(words)))
+        assert words in run("report", f"{script}:program")[2]
+
+
+def test_a_module_is_found_from_the_folder_that_the_command_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "found_from_here.py").write_text("def program():\n    return 7\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    assert "found_from_here:program returned an int" in run("report", "found_from_here:program")[2]
+
+
+# --- pages
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["report", of("inference")], "<!DOCTYPE html>"),
+        (["advise", of("inference")], "device iterations"),
+        (["compare", of("inference"), of("inference")], "after is as fast as before"),
+    ],
+)
+def test_a_page_is_written_and_named(tmp_path: Path, command: list[str], words: str) -> None:
+    page = tmp_path / "page.html"
+    assert printed(*command, "--html", page).splitlines()[-1] == f"page: {page}"
+    assert words in page.read_text(encoding="utf-8")
+
+
+def test_a_browser_opens_only_when_asked(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(options, "webbrowser", SimpleNamespace(open=opened.append))
+    run("report", written)
+    assert opened == []
+    run("report", written, "--open")
+    assert opened == [(written / "report.html").as_uri()]
+
+
+@pytest.mark.parametrize("command", ["report", "advise", "fit", "compare"])
+@pytest.mark.parametrize(
+    ("page", "words"), [("", "is a folder"), ("missing/page.html", "there is no folder"), (None, "no page to open")]
+)
+def test_a_page_is_refused_before_the_program_runs(tmp_path: Path, command: str, page: str | None, words: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('it ran')\n")
+    sources = [f"{script}:program"] * (2 if command == "compare" else 1)
+    code, out, err = run(command, *sources, *(["--open"] if page is None else ["--html", tmp_path / page]))
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+# --- advise and fit
+
+
+def test_changes_are_ranked_with_their_lines(written: Path) -> None:
+    """Two samples a call keep the host busy: its loader and the number of calls are what helps."""
+    out = printed("advise", of("inference"), "--seconds-per-sample", "1e-4")
+    assert out.startswith("inference: inference, modelled with 1 IPU")
+    assert "\n1. loader workers" in out
+    assert "num_workers=4" in out
+    factors = [float(factor) for factor in re.findall(r"x ([0-9.]+) samples/s", out)]
+    assert factors == sorted(factors, reverse=True)
+    assert "device iterations: 4 -> " in printed("advise", written)
+    assert "does not fit" in printed("advise", of("compiled_wide"))
+
+
+def test_the_printed_lines_make_the_program_fit() -> None:
+    """The lines change a fresh module and its options into a program with the profile that was printed."""
+    out = fitted()
+    assert out.startswith("training as it is: does not fit")
+    promised = re.search(r"The fastest.*that fits: ([0-9,.]+) samples/s on (\d+) IPU", out)
+    assert promised is not None
+    block = out[promised.end() :].split("\n\nThe cheapest")[0]
+    lines = [line[4:] for line in block.splitlines() if line.startswith("    ") or not line.strip()]
+    given = wide()
+    names = {"model": given["model"], "opts": given["options"], "poptorch": poptorch, "torch": torch}
+    exec("\n".join(lines), names)
+    rows = re.search(r"batch_size=(\d+)", block)
+    dtype = next(given["model"].parameters()).dtype
+    shape = (int(rows[1]) if rows else len(given["inputs"][0]), given["inputs"][0].shape[1])
+    inputs = tuple(torch.empty(shape, dtype=dtype, device="meta") for _ in given["inputs"])
+    profile = ipu_model.profile_module(
+        given["model"], inputs, given["options"], optimizer=names.get("optimizer", given["optimizer"]), micro_batch=True
+    )
+    assert profile.verdict is Verdict.FITS
+    assert f"{profile.samples_per_second:,.1f}" == promised[1]
+
+
+def test_the_page_and_the_words_are_those_of_python_with_advice_for_a_shell(tmp_path: Path) -> None:
+    page = tmp_path / "fit.html"
+    assert printed("fit", of("wide"), "--html", page) == f"{fitted()}page: {page}\n"
+    given = wide()
+    model = given.pop("model")
+    result = ipu_model.make_it_fit(model, **given)
+    text = page.read_text(encoding="utf-8")
+    assert text == html_report(ipu_model.profile_module(model, **given), fit=result.for_shell())
+    for words in ("The fastest", "fullest tile against throughput: ", "model.half()", "that were modelled"):
+        assert words in text
+    for option, argument in (("--ipus N sets", "ipus=N sets"), ("--keep precision leaves", 'keep="precision" leaves')):
+        assert option in fitted()
+        assert argument not in fitted()
+        assert argument in str(result)
+
+
+def test_the_folder_of_a_failed_compilation_is_enough(tmp_path: Path) -> None:
+    """From the error's own words to the search: `python -m ipu_model fit FOLDER`."""
+    given = wide()
+    model = poptorch.trainingModel(given["model"], given["options"].enableProfiling(str(tmp_path)), given["optimizer"])
+    rows = given["options"].Training.gradient_accumulation * len(given["inputs"][0])
+    with pytest.raises(poptorch.Error, match="python -m ipu_model fit") as refusal:
+        model.compile(*(torch.zeros(rows, given["inputs"][0].shape[1]) for _ in given["inputs"]))
+    command = re.search(r"python -m ipu_model (fit \S+)", refusal.value.message)
+    assert command is not None
+    out = printed(*command[1].split())
+    assert "does not fit" in out.splitlines()[0]
+    assert "programs modelled" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("The search tried no other micro-batches")]
+    assert line.endswith("name the function that returns the module: python -m ipu_model fit program.py:function")
+    assert ipu_model.make_it_fit(model, progress=False).found
+
+
+def test_an_impossible_request_names_the_nearest_and_ends_with_1() -> None:
+    """One IPU in float32 has no room for twice its memory in weights alone."""
+    code, out, _ = run("fit", of("wide"), "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
+    assert code == programs.NOTHING_FITS == 1
+    limits = "at most 1 IPU, optimiser stays, precision stays"
+    assert f"Nothing fits for certain within the limits that you set ({limits})" in out
+    assert "The nearest: " in out
+
+
+def test_what_fits_already_is_said_so() -> None:
+    assert printed("fit", of("inference")).startswith("inference as it is: fits")
+
+
+CHANGES = {
+    "precision": ("model.half()", "half partials", "types of accumulators and first moments"),
+    "optimiser": ("types of accumulators and first moments",),
+    "micro-batch": ("micro-batch: ",),
+    "replicas": ("replicas: ",),
+    "split": ("split over",),
+    "machine": ("machine: ",),
+}
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_what_is_kept_does_not_change(name: str) -> None:
+    within = re.split(
+        "This fits within wider limits|This fits without limits", run("fit", of("wide"), "--keep", name)[1]
+    )
+    assert "  - " in within[0]
+    assert not [change for change in CHANGES[name] if change in within[0]]
+    assert "model.half()" in fitted() or "split over" in fitted()  # so that this can fail
+
+
+# --- mistakes: one line that says what was asked for, what is wrong with it and what would work; exit code 2
+
+MISTAKES: list[tuple[list[object], str]] = [
+    (["report", "missing.py:build"], "missing.py cannot be read: there is no such file"),
+    (["report", "no_such_module:build"], "no_such_module cannot be imported: ModuleNotFoundError"),
+    (["report", PROGRAM], f"Name the function in it that returns what to model: {PROGRAM}:training."),
+    (["report", of("")], f"Name the function in it that returns what to model: {PROGRAM}:training."),
+    (["report", of("Wide.forward")], "Functions without arguments there: training, inference, executor"),
+    (["report", of("trainng")], "has no function 'trainng'. It has training, inference"),
+    (["report", "torch:compille"], "functions. Did you mean compile?"),
+    (["report", of("with_arguments")], "needs arguments (size)"),
+    (["report", of("failing")], "failed: KeyError: 'weights.pt' (line"),
+    (
+        ["report", of("nothing")],
+        "returned None. The function takes no arguments and returns (module, inputs, options)",
+    ),
+    (["report", of("two_values")], "returned 2 values. The function takes no arguments"),
+    (["report", of("misspelt")], "lacks inputs. Its names are model, inputs, options"),
+    (["report", of("other_options")], "takes poptorch.Options() as options, not a dict"),
+    (["report", of("branching")], "The model branches on data"),
+    (["fit", of("branching")], "The model branches on data"),
+    (["report", of("rows_left_over")], "say micro_batch=True"),
+    (["report", of("wrong_width")], "the module failed: RuntimeError"),
+    (["report", of("wrong_width")], "of forward in modelling_support.py"),
+    (["report", of("optimizer_of_another")], "is no parameter of the model. Create the optimizer from"),
+    (["report", of("inference"), "--workers", "4"], "--loading and --workers need to know how long a sample takes"),
+    (["report", of("inference"), "--loader", PROGRAM], "--loader takes a function that returns a loader"),
+    (["report", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
+    (["fit", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
+    (["machines", "M3000"], "There is no machine 'M3000'. Systems: M2000, POD4, POD16"),
+]
+
+
+def refused(*arguments: object) -> str:
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"python -m ipu_model {arguments[0]}: error: ")
+    return err
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_mistakes(arguments: list[object], words: str) -> None:
+    assert words in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--workers", "two"), "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
+        (("--workers", "-3"), "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
+        (("--seconds-per-sample", "1ms"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
+        (("--seconds-per-sample", "nan"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
+        (("--seconds-per-sample", "-1"), "it takes a number of seconds from 0 on, such as 0, not '-1'"),
+        (("--loading", "asnyc"), "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
+        (("--ipus", "2.4"), "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
+        (("--ipus", "0"), "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
+        (("--keep", "precison"), "machine, not 'precison'. Did you mean precision?"),
+    ],
+)
+def test_values_of_options_name_their_rule_and_what_works(given: tuple[str, ...], words: str) -> None:
+    code, _, err = run("fit", "nowhere", *given)
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def build(:\n", "cannot be imported: SyntaxError"),
+        ("import nowhere_at_all\n", "cannot be imported: ModuleNotFoundError"),
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero (line"),
+        (
+            "import sys\nsys.exit(3)\n",
+            "put what a script does under `if __name__ == '__main__':`",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, words: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    err = refused("report", f"{script}:build")
+    assert words in err
+    assert "frozen importlib" not in err  # Python's own lines tell a user nothing
+
+
+def test_only_functions_that_return_something_are_suggested(tmp_path: Path) -> None:
+    """And the script does not run for that."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "def main():\n    print(1)\n\ndef sized(n):\n    return n\n\ndef program(n=1):\n    return n\n\n1 / 0\n"
+    )
+    assert "Functions without arguments there: program. Or run it with" in refused("report", script)
+
+
+def test_what_is_no_report_names_what_is_near(folder: Path) -> None:
+    """The report that lies deeper and what writes one, the folder of a file for readers, a name like it, several."""
+    above = folder.parent.parent
+    for command in ("report", "advise", "fit"):
+        err = refused(command, above)
+        assert f"{above} holds no report: there is no profile.json in it. There is a report in {folder}." in err
+        assert "POPLAR_ENGINE_OPTIONS=" in err
+    for name in ("report.html", "trace.json"):
+        err = refused("report", folder / name)
+        assert err.endswith(f"{folder / name} holds no program. Name the folder of its report instead: {folder}.\n")
+    assert f"Did you mean {folder}?" in refused("report", folder.with_name("nte"))
+    shutil.copytree(folder, folder.with_name("other"))
+    err = refused("report", folder.parent)
+    assert str(folder) in err
+    assert str(folder.with_name("other")) in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "is not JSON"),
+        (lambda text: "", "is not JSON"),
+        (lambda text: "{", "is not JSON"),
+        (lambda text: '{"format": 99}', "has format 99"),
+        (lambda text: EARLIER.read_text(encoding="utf-8"), "earlier version of the IPU Model"),
+        (lambda text: text.replace('"samples_per_call":', '"samples_of_a_call":'), "samples_of_a_call"),
+        (lambda text: "[]", "is not a profile"),
+    ],
+    ids=["truncated", "empty", "begun", "later version", "earlier version", "renamed field", "other JSON"],
+)
+def test_a_damaged_profile(folder: Path, damage: Any, words: str) -> None:
+    file = folder / "profile.json"
+    file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for command in ("report", "advise", "fit"):
+        err = refused(command, folder)
+        assert err.startswith(f"python -m ipu_model {command}: error: {file}: ")
+        assert words in err
+
+
+@pytest.mark.parametrize("kept", [0, 10, 200])
+def test_a_damaged_program_stops_only_what_needs_it(folder: Path, kept: int) -> None:
+    file = folder / "program.ipu"
+    file.write_bytes(file.read_bytes()[:kept])
+    printed("report", folder)
+    err = refused("advise", folder)
+    assert f"{file}: " in err
+    assert "again" in err

@@ -16,7 +16,7 @@ from executor_support import quiet, sgd
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.compute.loss_scaling import AutomaticLossScaling, LossScalingSettings
+from ipu_model.compute.gradients import AutomaticLossScaling, LossScalingSettings
 
 HALF = torch.float16
 EDGE = 0.125 * 65504

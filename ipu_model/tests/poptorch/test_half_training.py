@@ -1,4 +1,6 @@
-"""What half precision does to training: lost gradients, lost updates, lost sums, and what keeps them.
+"""Half precision as programs see it: lost gradients, lost updates, lost sums, what keeps them, and who decides.
+
+Which values meet in an op, and what becomes of them: `engine/test_half_values.py`.
 
 Every expected number is arithmetic on the float16 format: 11 significant bits, smallest number 2^-24,
 largest 65504.
@@ -6,6 +8,7 @@ largest 65504.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -185,9 +188,49 @@ def test_half_partials_change_long_sums_only_when_asked_for() -> None:
 def test_floating_point_exceptions_stop_an_overflow() -> None:
     options = quiet()
     options.Precision.enableFloatingPointExceptions(True)
-    model = poptorch.inferenceModel(nn.Threshold(-1.0, 0.0), options)
-    assert model(torch.tensor([60000.0], dtype=HALF)).item() == 60000.0
     double = nn.Linear(1, 1, bias=False).half()
     nn.init.constant_(double.weight, 2.0)
-    with pytest.raises(poptorch.Error, match="overflowed"):
-        poptorch.inferenceModel(double, options)(torch.tensor([[60000.0]], dtype=HALF))
+    model = poptorch.inferenceModel(double, options)
+    for _ in range(2):
+        assert model(torch.tensor([[30000.0]], dtype=HALF)).item() == 60000.0
+        with pytest.raises(poptorch.Error, match=r"Floating point exception: .*overflowed"):
+            model(torch.tensor([[60000.0]], dtype=HALF))
+
+
+def test_an_unknown_treatment_of_overflow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPU_MODEL_HALF_OVERFLOW", "nan")
+    with pytest.raises(poptorch.Error, match=r"IPU_MODEL_HALF_OVERFLOW must be 'clip' .* or 'infinity' .* not 'nan'"):
+        poptorch.inferenceModel(nn.Identity(), quiet())(torch.ones(1, dtype=HALF))
+
+
+def test_outputs_losses_weights_and_statistics_of_a_half_model_are_half() -> None:
+    model = SmallLoss().half()
+    model.body.insert(1, nn.BatchNorm1d(16).half())
+    before = copy.deepcopy(model.state_dict())
+    training = poptorch.trainingModel(model, quiet(), poptorch.optim.SGD(model.parameters(), lr=0.0))
+    results = training(torch.randn(8, 4).half(), torch.randn(8, 4).half())
+    training.copyWeightsToHost()
+    assert {result.dtype for result in results} == {HALF}
+    after = model.state_dict()
+    assert {value.dtype for value in after.values() if value.is_floating_point()} == {HALF}
+    unchanged = {name for name, value in after.items() if torch.equal(value, before[name])}
+    assert before.keys() - unchanged == {"body.1.running_mean", "body.1.running_var"}
+
+
+def test_half_of_an_executor_is_that_of_its_module() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    executor = poptorch.inferenceModel(model, quiet())
+    executor.half()
+    assert executor(torch.ones(1, 2, dtype=HALF)).dtype is model[0].weight.dtype is HALF
+
+
+def test_eight_bit_images_are_cast_in_the_model() -> None:
+    class Normalised(nn.Conv2d):
+        def forward(self, image: Tensor) -> Tensor:
+            return super().forward((image.half() / 255 - 0.5) / 0.25)
+
+    layer, image = Normalised(3, 2, 3), torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    out = poptorch.inferenceModel(layer, quiet())(image)
+    assert out.dtype is HALF
+    expected = F.conv2d((image.double() / 255 - 0.5) / 0.25, layer.weight.double(), layer.bias.double())
+    torch.testing.assert_close(out.double(), expected, rtol=2e-2, atol=2e-2)

@@ -22,14 +22,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
-from ipu_model.capture.origins import Origins
 from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor
 from ipu_model.capture.tracing import Trace
+from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
 
 _HERE = torch.device("cpu")
 _GPUS = frozenset({"cuda", "hip", "mps", "xpu"})
 _MAKERS = (torch.tensor, torch.as_tensor)
+
+
+def _of(owner: Any, names: str) -> list[Callable[..., Any]]:
+    return [getattr(owner, name) for name in names.split()]
 
 
 def follow_moves(
@@ -92,16 +96,16 @@ _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 # Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
 _INDEX_OF: Mapping[Callable[..., Any], tuple[int, str]] = {
-    **dict.fromkeys((F.cross_entropy, F.nll_loss, F.multi_margin_loss, F.multilabel_margin_loss), (1, "target")),
+    **dict.fromkeys(_of(F, "cross_entropy nll_loss multi_margin_loss multilabel_margin_loss"), (1, "target")),
     F.one_hot: (0, "tensor"),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
-    **dict.fromkeys((torch.take, Tensor.take, torch.put, Tensor.put, Tensor.put_), (1, "index")),
-    **dict.fromkeys((
-        torch.gather, Tensor.gather, torch.scatter, Tensor.scatter, Tensor.scatter_, torch.scatter_add,
-        Tensor.scatter_add, Tensor.scatter_add_, torch.index_copy, Tensor.index_copy, Tensor.index_copy_,
-        torch.index_fill, Tensor.index_fill, Tensor.index_fill_,
-    ), (2, "index")),
-}  # fmt: skip
+    **dict.fromkeys((torch.take, torch.put, *_of(Tensor, "take put put_")), (1, "index")),
+    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_copy index_fill"), (2, "index")),
+    **dict.fromkeys(
+        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_copy index_copy_ index_fill index_fill_"),
+        (2, "index"),
+    ),
+}
 
 
 def widen_index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -121,33 +125,30 @@ def _wide(index: Any) -> Any:
     return index.long() if isinstance(index, Tensor) and index.dtype in _NARROW else index
 
 
-# All floating operands of these take the element type of the activation: products, convolutions,
-# normalisation.
-FOLLOW_ACTIVATION: frozenset[Callable[..., Any]] = frozenset({
-    F.linear, F.bilinear, torch.matmul, torch.mm, torch.bmm, torch.mv, torch.dot, torch.inner, torch.addmm,
-    torch.addmv, torch.baddbmm, torch.addbmm, torch.einsum, torch.tensordot, Tensor.matmul, Tensor.__matmul__,
-    Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.dot, Tensor.inner, Tensor.addmm,
-    Tensor.addmv,
-    Tensor.baddbmm, Tensor.addbmm, F.scaled_dot_product_attention, F.multi_head_attention_forward,
-    F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, torch.conv1d,
-    torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
-    F.batch_norm, F.layer_norm, F.group_norm, F.instance_norm, F.rms_norm, torch.batch_norm, torch.layer_norm,
-    torch.group_norm, torch.instance_norm, torch.rms_norm, torch.lstm_cell, torch.gru_cell,
-    torch.rnn_tanh_cell,
-    torch.rnn_relu_cell,
-})  # fmt: skip
+# All floating operands of these take the element type of the activation: products, convolutions, normalisation.
+_CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
+_NORMS = "batch_norm layer_norm group_norm instance_norm rms_norm"
+_PRODUCTS = "matmul mm bmm mv dot inner addmm addmv baddbmm addbmm"
+_CELLS = "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
+_LAYERS = "linear bilinear scaled_dot_product_attention multi_head_attention_forward"
+FOLLOW_ACTIVATION = frozenset(
+    {
+        *_of(F, f"{_LAYERS} {_CONVOLUTIONS} {_NORMS}"),
+        *_of(torch, f"{_PRODUCTS} einsum tensordot {_CONVOLUTIONS} {_NORMS} {_CELLS}"),
+        *_of(Tensor, f"{_PRODUCTS} __matmul__ __rmatmul__"),
+    }
+)
 
 # Where the activation is not the first argument: a bias that is added, or the equation, comes before it.
-_ACTIVATION = {
-    torch.addmm: 1, torch.addmv: 1, torch.baddbmm: 1, torch.addbmm: 1, Tensor.addmm: 1, Tensor.addmv: 1,
-    Tensor.baddbmm: 1, Tensor.addbmm: 1, torch.einsum: 1,
-}  # fmt: skip
+_BEHIND_ANOTHER = "addmm addmv baddbmm addbmm"
+_ACTIVATION = dict.fromkeys((*_of(torch, _BEHIND_ANOTHER), *_of(Tensor, _BEHIND_ANOTHER), torch.einsum), 1)
 _ACTIVATION_NAMES = ("input", "mat1", "mat", "batch1", "query", "input1", "a")
 
 # Positions of running statistics, which keep the element type of their buffers.
-_STATISTICS = {
-    F.batch_norm: (1, 2), F.instance_norm: (1, 2), torch.batch_norm: (3, 4), torch.instance_norm: (3, 4),
-}  # fmt: skip
+_STATISTICS: Mapping[Callable[..., Any], tuple[int, ...]] = {
+    **dict.fromkeys((F.batch_norm, F.instance_norm), (1, 2)),
+    **dict.fromkeys((torch.batch_norm, torch.instance_norm), (3, 4)),
+}
 _STATISTICS_NAMES = ("running_mean", "running_var")
 _FLOATS = (torch.float16, torch.float32)
 
@@ -178,8 +179,9 @@ def _activation(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 _DENSE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    torch.sparse.mm: torch.matmul, torch.smm: torch.matmul, torch.hspmm: torch.matmul, torch.sparse.addmm: torch.addmm,
-}  # fmt: skip
+    **dict.fromkeys((torch.sparse.mm, torch.smm, torch.hspmm), torch.matmul),
+    torch.sparse.addmm: torch.addmm,
+}
 
 
 def with_dense_constants(
@@ -209,17 +211,14 @@ def refuse_autocast(scope: str) -> None:
 
 
 # The losses that PopTorch recognises; huber, Gaussian NLL and the multi-class margin losses are not among them.
-LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset({
-    F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.cross_entropy, F.nll_loss, F.binary_cross_entropy,
-    F.binary_cross_entropy_with_logits, F.kl_div, F.poisson_nll_loss, F.hinge_embedding_loss,
-    F.cosine_embedding_loss, F.soft_margin_loss, F.multilabel_soft_margin_loss, F.margin_ranking_loss,
-    F.triplet_margin_loss, F.ctc_loss, torch.ctc_loss,
-})  # fmt: skip
+_LOSSES = """
+    l1_loss mse_loss smooth_l1_loss cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div
+    poisson_nll_loss hinge_embedding_loss cosine_embedding_loss soft_margin_loss multilabel_soft_margin_loss
+    margin_ranking_loss triplet_margin_loss ctc_loss
+"""
+LOSS_FUNCTIONS = frozenset((*_of(F, _LOSSES), torch.ctc_loss))
 
-_FACTORIES: frozenset[Callable[..., Any]] = frozenset({
-    torch.zeros, torch.ones, torch.rand, torch.randn, torch.arange, torch.full, torch.tensor, torch.empty,
-    torch.randint, torch.randperm, torch.linspace, torch.eye,
-})  # fmt: skip
+_FACTORIES = _of(torch, "zeros ones rand randn arange full tensor empty randint randperm linspace eye")
 
 _PRINTERS = frozenset({Tensor.__repr__, Tensor.__format__})
 
@@ -266,9 +265,8 @@ def _predict(self: nn.AdaptiveLogSoftmaxWithLoss, input: Tensor) -> Tensor:
 
 
 def gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
-    reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
     """Compute what `torch.nn.functional.gaussian_nll_loss` does; a negative variance is not refused.
 
     `var` is a number, or a tensor of `input`'s shape, of that shape without its last dimension, or with 1
@@ -289,20 +287,14 @@ def gaussian_nll_loss(
     return losses.sum() if reduction == "sum" else losses
 
 
-def embedding(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
-    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Tensor:  # fmt: skip
+def embedding(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.nn.functional.embedding` with a dense gradient: the device has no sparse tensors."""
-    return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    return F.embedding(input, weight, *args[:4], **kwargs)
 
 
-def embedding_bag(
-    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2,
-    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, *more: Any, **named: Any,
-) -> Tensor:  # fmt: skip
+def embedding_bag(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.nn.functional.embedding_bag` with a dense gradient."""
-    return F.embedding_bag(input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, False, *more, **named)
+    return F.embedding_bag(input, weight, *args[:5], *((False, *args[6:]) if len(args) > 5 else ()), **kwargs)
 
 
 def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -321,14 +313,18 @@ def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 DEVICE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    F.ctc_loss: ctc_loss, torch.ctc_loss: ctc_loss, F.gaussian_nll_loss: gaussian_nll_loss,
-    torch.lstm: recurrent_network("lstm", torch.lstm), torch.gru: recurrent_network("gru", torch.gru),
-    torch.rnn_tanh: recurrent_network("rnn_tanh", torch.rnn_tanh),
-    torch.rnn_relu: recurrent_network("rnn_relu", torch.rnn_relu),
-    F.embedding: embedding, F.embedding_bag: embedding_bag,
+    F.ctc_loss: ctc_loss,
+    torch.ctc_loss: ctc_loss,
+    F.gaussian_nll_loss: gaussian_nll_loss,
+    F.embedding: embedding,
+    F.embedding_bag: embedding_bag,
     F.multi_margin_loss: _in_single(F.multi_margin_loss),
     F.multilabel_margin_loss: _in_single(F.multilabel_margin_loss),
-}  # fmt: skip
+    **{
+        original: recurrent_network(original.__name__, original)
+        for original in _of(torch, "lstm gru rnn_tanh rnn_relu")
+    },
+}
 
 
 class DeviceFunctions(TorchFunctionMode):

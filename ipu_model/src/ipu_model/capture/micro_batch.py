@@ -19,7 +19,6 @@ from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, TensorSpec
-from ipu_model.capture.origins import Origins
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import (
     DataDependentOutputException,
@@ -34,7 +33,7 @@ from ipu_model.capture.torch_private import (
     start_autograd,
 )
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import AttributeKeeper, RegisteredTensors, Slot, fake_like, slots_of
+from ipu_model.capture.variables import AttributeKeeper, Origins, RegisteredTensors, Slot, fake_like, slots_of
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised

@@ -22,7 +22,6 @@ from ipu_model.capture.graph import (
     storage_roots,
     written_arguments,
 )
-from ipu_model.capture.origins import Origins, storage_key
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -33,6 +32,7 @@ from ipu_model.capture.torch_private import (
     sequence_number,
 )
 from ipu_model.capture.tracing import BEFORE_ANY_BLOCK, Trace
+from ipu_model.capture.variables import Origins, storage_key
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import line_running
@@ -48,17 +48,18 @@ NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 # PyTorch refuses some of them only when it computes, so not with fake tensors.
-_SUBTRACTIONS = frozenset({
-    torch.ops.aten.sub.Tensor, torch.ops.aten.sub.Scalar, torch.ops.aten.sub_.Tensor, torch.ops.aten.sub_.Scalar,
-    torch.ops.aten.rsub.Tensor, torch.ops.aten.rsub.Scalar,
-})  # fmt: skip
+_SUBTRACTIONS = frozenset(
+    getattr(op, overload)
+    for op in (torch.ops.aten.sub, torch.ops.aten.sub_, torch.ops.aten.rsub)
+    for overload in ("Tensor", "Scalar")
+)
 
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(torch.ops.aten.random_, "from")
 
 # Ops whose result depends on no more of their first argument than its shape and type.
-_SHAPE_ONLY = frozenset({"ones_like", "zeros_like", "full_like", "empty_like", "new_ones", "new_zeros", "new_full",
-                         "new_empty"})  # fmt: skip
+_FILLS = ("ones", "zeros", "full", "empty")
+_SHAPE_ONLY = frozenset(name for fill in _FILLS for name in (f"{fill}_like", f"new_{fill}"))
 _MASKS = (torch.bool, torch.uint8)
 
 

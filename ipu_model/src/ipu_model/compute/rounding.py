@@ -71,34 +71,31 @@ def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
     return clip_to_half_ if overflow is Overflow.CLIP else round_to_half_
 
 
-def stochastic_round_to_half_(
-    x: Tensor, generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
-) -> Tensor:
-    """Round `x` (float32, any shape) in place to one of its two float16 neighbours, without bias.
+def stochastic_round_all_to_half_(
+    tensors: Iterable[Tensor], generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
+) -> None:
+    """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
 
     The neighbour further from zero is taken with probability (distance to the other one) / (their distance),
     to a resolution of 2^-13 of that distance. Values on the grid, zeros and NaN stay as they are. Everything beyond the
     range clips to +-65504; with `Overflow.INFINITY`, the further neighbour above 65504 is infinity, at a distance of
-    32, and from 65536 on it is always infinity.
+    32, and from 65536 on it is always infinity. One seed for all tensors is drawn from `generator`.
     """
-    stochastic_round_all_to_half_((x,), generator, overflow)
-    return x
-
-
-def stochastic_round_all_to_half_(
-    tensors: Iterable[Tensor], generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
-) -> None:
-    """Round every tensor as `stochastic_round_to_half_` does, from one seed drawn from `generator`."""
     containers = list(tensors)
     if not containers:
         return
     length = min(CHUNK, max(x.numel() for x in containers))
-    workspace = _Workspace(torch.empty(length), torch.empty(length))
-    lanes = _Lanes(generator)
+    magnitude, small = torch.empty(length), torch.empty(length)
+    # numpy's SFC64 draws twice as fast as torch's Mersenne Twister; its seed ties it to `generator`.
+    random = np.random.Generator(np.random.SFC64(int(torch.randint(0, 2**63 - 1, (), generator=generator))))
     for x in containers:
         flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
         for chunk in torch.split(flat, CHUNK):
-            _round_chunk_(chunk, lanes.draw(chunk.numel()), workspace, overflow)
+            count = chunk.numel()
+            # Uniform random integers of 13 bits, four from each draw of 64 bits.
+            words = random.integers(0, 2**64, size=(count + 3) // 4, dtype=np.uint64)
+            lanes = torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
+            _round_chunk_(chunk, lanes, magnitude[:count], small[:count], overflow)
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
@@ -121,31 +118,8 @@ class Rounding:
                 to_half_(tensor)
 
 
-@dataclass(frozen=True)
-class _Workspace:
-    """Two float32 buffers of one chunk: the magnitudes, and 1 where a magnitude is below the normal range."""
-
-    magnitude: Tensor
-    small: Tensor
-
-
-class _Lanes:
-    """Uniform random integers of 13 bits, four from each 64-bit draw."""
-
-    def __init__(self, generator: torch.Generator | None) -> None:
-        # numpy's SFC64 draws twice as fast as torch's Mersenne Twister; its seed ties it to `generator`.
-        seed = int(torch.randint(0, 2**63 - 1, (), generator=generator))
-        self._random = np.random.Generator(np.random.SFC64(seed))
-
-    def draw(self, count: int) -> Tensor:
-        """Return `count` lanes, int16."""
-        words = self._random.integers(0, 2**64, size=(count + 3) // 4, dtype=np.uint64)
-        return torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
-
-
-def _round_chunk_(x: Tensor, lanes: Tensor, workspace: _Workspace, overflow: Overflow) -> None:
-    """Round the flat chunk `x` in place with the random 13-bit integers `lanes`."""
-    magnitude, small = workspace.magnitude[: x.numel()], workspace.small[: x.numel()]
+def _round_chunk_(x: Tensor, lanes: Tensor, magnitude: Tensor, small: Tensor, overflow: Overflow) -> None:
+    """Round the flat chunk `x` in place with the random 13-bit integers `lanes`; the others are scratch space."""
     torch.abs(x, out=magnitude)
     largest = float(magnitude.amax()) if x.numel() else 0.0
     # Below 2^-14 float16 has the fixed spacing 2^-24. Adding 2^-14 lifts such a value into the one float32

@@ -1,4 +1,4 @@
-"""The device side of a compiled program: its variables and random streams, and the loop over micro-batches."""
+"""The device side of a compiled program: its variables and random streams, the loop over micro-batches, the results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from types import MappingProxyType
 from typing import Protocol
 
 import torch
+import torch.fx
 from torch import Tensor
 
-from ipu_model.batching import Batching, Returns
-from ipu_model.capture.graph import Graph
-from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
-from ipu_model.compute.loss_scaling import FINAL, AutomaticLossScaling, LossScalingSettings
+from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.graph import Graph, is_random, written_arguments
+from ipu_model.compute.gradients import (
+    FINAL,
+    Accumulator,
+    AutomaticLossScaling,
+    LossScalingSettings,
+    ReplicaGroups,
+    reduce_in_groups,
+)
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
-from ipu_model.compute.results import Collector, constant_outputs
-from ipu_model.compute.rounding import nearest
+from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.compute.threads import Threads
 from ipu_model.process import interrupt_postponed
 from ipu_model.step import Variable
@@ -57,8 +63,71 @@ _KEPT_BYTES, _LARGEST_BLOCK_BYTES = 2**31 - 1, 2**30
 
 SWITCH = "IPU_MODEL_KEEP_MEMORY"
 
+# What the host gets for a device value (executor reference, section 5.4).
+RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
+
 _PLAIN, _MEAN = Arithmetic(), Reduction()
 _UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
+
+
+class Collector:
+    """Collects one output of every micro-batch in `[step, replica]` order: an output that is constant only `once`.
+
+    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; with `once`,
+    only one result is kept, because all are the same.
+    """
+
+    def __init__(
+        self,
+        batching: Batching,
+        returns: Returns,
+        dtype: torch.dtype,
+        fresh: bool,
+        *,
+        once: bool = False,
+        overflow: Overflow = Overflow.CLIP,
+    ) -> None:
+        self._batching, self._returns = batching, returns
+        self._dtype, self._fresh, self._once = dtype, fresh, once
+        self._to_half_ = nearest(overflow)
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    def take(self, step: int, replica: int, value: Tensor) -> None:
+        """Take the result of replica `replica` in its step `step`."""
+        if self._once:
+            self._kept = self._kept or {(step, replica): value if self._fresh else value.clone()}
+        elif self._returns.keep is Keep.SUM:
+            self._add(replica, value)
+        elif self._returns.kept(step, self._batching.steps):
+            self._kept[step, replica] = value if self._fresh else value.clone()
+
+    def _add(self, replica: int, value: Tensor) -> None:
+        total = self._kept.get((0, replica))
+        if total is None:
+            self._kept[0, replica] = value.clone()
+            return
+        total += value
+        if self._dtype is torch.float16:
+            self._to_half_(total)
+
+    def result(self) -> Tensor:
+        """Return the collected results as one tensor of the type the host sees."""
+        parts = [self._kept[key] for key in sorted(self._kept)]
+        if len(parts) > 1:
+            parts = [torch.stack(parts) if parts[0].dim() == 0 else torch.cat(parts)]
+        return parts[0].to(RETURNED_DTYPE.get(self._dtype, self._dtype))
+
+
+def constant_outputs(graph: Graph) -> tuple[bool, ...]:
+    """Return for each computed output whether it is independent of variables, inputs and random numbers."""
+    roots = graph.roots
+    varying: set[torch.fx.Node] = set()
+    for node in graph.ops.nodes:
+        varies = node.op == "placeholder" or is_random(node)
+        if varies or any(roots[source] in varying for source in node.all_input_nodes):
+            varying.add(roots[node])
+            varying.update(roots[written] for written in written_arguments(node))
+    return tuple(roots[graph.by_name[o.node]] not in varying for o in graph.outputs if o.node is not None)
 
 
 class Session:

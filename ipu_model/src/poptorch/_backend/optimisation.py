@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.loss_scaling import FACTOR
+from ipu_model.compute.gradients import FACTOR
 from ipu_model.compute.session import Session
 from ipu_model.compute.update_rules import scalar_names
 from ipu_model.compute.updater import Updater

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ipu_model.capture.assemble import with_results
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.loss_scaling import FINAL
-from ipu_model.compute.results import RETURNED_DTYPE
+from ipu_model.compute.gradients import FINAL
+from ipu_model.compute.session import RETURNED_DTYPE
 from ipu_model.compute.update_rules import is_scalar_name
 from ipu_model.errors import Error
 from ipu_model.step import Step

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from ipu_model.capture.graph import Graph, info_of
-from ipu_model.compute.results import RETURNED_DTYPE
+from ipu_model.compute.session import RETURNED_DTYPE
 from ipu_model.errors import Error
 from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._backend.settings import batching_of

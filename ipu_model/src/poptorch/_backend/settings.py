@@ -11,7 +11,7 @@ from torch import Tensor
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.capture.variables import DEVICE_DTYPE
-from ipu_model.compute.loss_scaling import LossScalingSettings
+from ipu_model.compute.gradients import LossScalingSettings
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error

@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from ipu_model.compute.loss_scaling import LossScalingSettings
+from ipu_model.compute.gradients import LossScalingSettings
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 

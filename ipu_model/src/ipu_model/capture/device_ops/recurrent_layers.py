@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +22,43 @@ Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class InitialState:
-    """The initial states of the loop: hidden states `[N, P]` and, in an LSTM, cells `[N, H]`."""
+class Loop:
+    """What the loop over the time steps reads beside the inputs.
+
+    The first hidden states are `[N, P]`, the cells `[N, H]`; `weights` `[G, P]` are those of the hidden states, `bias`
+    theirs if it stays inside the loop, and the projection is `[P, H]`.
+    """
 
     hidden: Tensor
     cell: Tensor | None
+    weights: Tensor
+    bias: Tensor | None
+    projection: Tensor | None
+    order: range
+    stored: Stored
+
+    def past(self, first: Tensor, states: Tensor) -> Tensor:
+        """Return the states before each step: `first`, then all but the last in the loop's order."""
+        first = first.unsqueeze(0)
+        return torch.cat([first, states[:-1]] if self.order.step > 0 else [states[1:], first])
 
 
-@dataclass(frozen=True)
-class LoopResult:
-    """The loop's results: hidden states `[T, N, P]`, last cells, and values for the backward pass `[T, N, ...]`."""
+class Incoming(NamedTuple):
+    """The gradients that arrive at a layer: of all hidden states and of the last cells, if there are any.
 
-    hiddens: Tensor
-    last_cell: Tensor
-    saved: Tensor
+    `wanted` tells whether the gradient of the first hidden states is asked for.
+    """
+
+    hiddens: Tensor | None
+    last_cell: Tensor | None
+    wanted: bool
+
+    def at(self, step: int, hidden: Tensor) -> Tensor:
+        """Return `hidden`, the gradient from the step after `step`, plus the gradient that arrives at `step`."""
+        return hidden if self.hiddens is None else hidden + self.hiddens[step]
 
 
-@dataclass(frozen=True)
-class LoopGradients:
+class LoopGradients(NamedTuple):
     """Gradients of the gates' shares from the inputs and from the hidden states `[T, N, G]`, and of the first states.
 
     The two shares have the same gradient in every kind but a GRU. `projected` has the gradients of the projected
@@ -53,63 +73,36 @@ class LoopGradients:
     unprojected: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class IncomingGradients:
-    """The gradients that arrive at a layer: of all hidden states and of the last cells, if there are any."""
-
-    hiddens: Tensor | None
-    last_cell: Tensor | None
-
-    def at(self, step: int, hidden: Tensor) -> Tensor:
-        """Return `hidden`, the gradient from the step after `step`, plus the gradient that arrives at `step`."""
-        return hidden if self.hiddens is None else hidden + self.hiddens[step]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the hidden states `[G, P]`, their bias if it stays inside the loop, and the projection `[P, H]`."""
-
-    hidden: Tensor
-    bias: Tensor | None
-    projection: Tensor | None
-
-
-# (inputs' share of the gates [T, N, G], first states, weights, order of the steps, stored)
-LoopForward: TypeAlias = Callable[[Tensor, InitialState, Weights, range, Stored], LoopResult]
-# (incoming gradients, first states, weights, results of forward, order of the steps, first states wanted?, stored)
-LoopBackward: TypeAlias = Callable[
-    [IncomingGradients, InitialState, Weights, LoopResult, range, bool, Stored], LoopGradients
-]
+# Hidden states [T, N, P], last cells, and values for the backward pass [T, N, ...].
+Results: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of recurrent layer: its numbers of gates and of saved values per state, and its two loops.
 
-    `bias_in_loop`: the bias of the hidden states' share cannot be added to the inputs' share before the loop.
+    `forward(loop, inputs)` takes the inputs' share of the gates `[T, N, G]`; `backward(loop, incoming, hiddens, saved)`
+    what forward returned. `bias_in_loop`: the bias of the hidden states' share cannot be added to the inputs' share
+    before the loop.
     """
 
     name: str
     gates: int
     kept: int
-    forward: LoopForward
-    backward: LoopBackward
+    forward: Callable[[Loop, Tensor], Results]
+    backward: Callable[[Loop, Incoming, Tensor, Tensor], LoopGradients]
     bias_in_loop: bool = False
 
 
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
-
-
-def _lstm_forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
+def _lstm_forward(loop: Loop, inputs: Tensor) -> Results:
     steps, rows, gates = inputs.shape
     states = gates // 4
-    hidden, cell = first.hidden, first.cell
+    hidden, cell, stored = loop.hidden, loop.cell, loop.stored
     assert cell is not None
     hiddens = inputs.new_empty(steps, rows, hidden.shape[1])
     saved = inputs.new_empty(steps, rows, 5 * states)
-    transposed = weights.hidden.t()
-    for step in order:
+    transposed = loop.weights.t()
+    for step in loop.order:
         before = stored(torch.addmm(inputs[step], hidden, transposed))
         kept = saved[step]
         torch.sigmoid(before, out=kept[:, :gates])
@@ -118,38 +111,28 @@ def _lstm_forward(inputs: Tensor, first: InitialState, weights: Weights, order: 
         i, f, g, o, _ = kept.chunk(5, 1)
         cell = kept[:, gates:] = stored(f * cell + i * g)
         hidden = stored(o * stored(cell.tanh()))
-        if weights.projection is not None:
-            hidden = stored(hidden @ weights.projection.t())
+        if loop.projection is not None:
+            hidden = stored(hidden @ loop.projection.t())
         hiddens[step] = hidden
-    return LoopResult(hiddens, cell.clone(), saved)
+    return hiddens, cell.clone(), saved
 
 
-def _lstm_backward(
-    incoming: IncomingGradients,
-    first: InitialState,
-    weights: Weights,
-    left: LoopResult,
-    order: range,
-    wanted: bool,
-    stored: Stored,
-) -> LoopGradients:
-    assert first.cell is not None
-    saved = left.saved
+def _lstm_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+    stored, projection = loop.stored, loop.projection
+    assert loop.cell is not None
     i, f, g, o, cells = saved.chunk(5, 2)
     squashed = stored(cells.tanh())
-    past_cells = past(first.cell, cells, order)
+    past_cells = loop.past(loop.cell, cells)
     unit = 1 - squashed**2
     gates = torch.cat([i, f, g, o], 2)
     slopes = gates * (1 - gates)
     slopes[..., 2 * i.shape[2] : 3 * i.shape[2]] = 1 - g**2
     d_gates = torch.empty_like(gates)
-    d_hidden, d_cell = torch.zeros_like(first.hidden), torch.zeros_like(first.cell)
+    d_projected = None if projection is None else torch.empty_like(hiddens)
+    d_hidden, d_cell = torch.zeros_like(loop.hidden), torch.zeros_like(loop.cell)
     if incoming.last_cell is not None:
         d_cell = d_cell + incoming.last_cell
-    projection, d_projected = weights.projection, None
-    if projection is not None:
-        d_projected = torch.empty_like(left.hiddens)
-    for step in reversed(order):
+    for step in reversed(loop.order):
         d_hidden = stored(incoming.at(step, d_hidden))
         if projection is not None and d_projected is not None:
             d_projected[step] = d_hidden
@@ -158,20 +141,20 @@ def _lstm_backward(
         parts = [d_cell * g[step], d_cell * past_cells[step], d_cell * i[step], d_hidden * squashed[step]]
         d_gates[step] = stored(stored(torch.cat(parts, 1)) * slopes[step])
         d_cell = d_cell * f[step]
-        if step != order[0] or wanted:
-            d_hidden = d_gates[step] @ weights.hidden
+        if step != loop.order[0] or incoming.wanted:
+            d_hidden = d_gates[step] @ loop.weights
     unprojected = None if projection is None else stored(o * squashed)
     return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projected, unprojected)
 
 
-def _gru_forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
+def _gru_forward(loop: Loop, inputs: Tensor) -> Results:
     steps, rows, gates = inputs.shape
-    states, hidden = gates // 3, first.hidden
+    states, hidden, stored = gates // 3, loop.hidden, loop.stored
     hiddens = inputs.new_empty(steps, rows, states)
     saved = inputs.new_empty(steps, rows, 4 * states)
-    transposed = weights.hidden.t()
-    for step in order:
-        share = hidden @ transposed if weights.bias is None else torch.addmm(weights.bias, hidden, transposed)
+    transposed = loop.weights.t()
+    for step in loop.order:
+        share = hidden @ transposed if loop.bias is None else torch.addmm(loop.bias, hidden, transposed)
         share = stored(share)
         own, before = inputs[step], share[:, 2 * states :]
         opened = stored(stored(own[:, : 2 * states] + share[:, : 2 * states]).sigmoid_())
@@ -179,66 +162,49 @@ def _gru_forward(inputs: Tensor, first: InitialState, weights: Weights, order: r
         new = stored(stored(torch.addcmul(own[:, 2 * states :], reset, before)).tanh_())
         torch.cat([opened, new, before], 1, out=saved[step])
         hidden = hiddens[step] = stored(torch.addcmul(new, update, hidden - new))
-    return LoopResult(hiddens, inputs.new_empty(0), saved)
+    return hiddens, inputs.new_empty(0), saved
 
 
-def _gru_backward(
-    incoming: IncomingGradients,
-    first: InitialState,
-    weights: Weights,
-    left: LoopResult,
-    order: range,
-    wanted: bool,
-    stored: Stored,
-) -> LoopGradients:
-    reset, update, new, before = left.saved.chunk(4, 2)
-    past_hiddens = past(first.hidden, left.hiddens, order)
+def _gru_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+    stored = loop.stored
+    reset, update, new, before = saved.chunk(4, 2)
     # Everything that does not depend on the incoming gradient is computed for all steps at once.
     into_new = (1 - update) * (1 - new**2)
-    into_update = (past_hiddens - new) * update * (1 - update)
+    into_update = (loop.past(loop.hidden, hiddens) - new) * update * (1 - update)
     into_reset = before * reset * (1 - reset)
-    from_inputs, from_hiddens = (left.saved.new_empty(*new.shape[:2], 3 * new.shape[2]) for _ in range(2))
-    d_hidden = torch.zeros_like(first.hidden)
-    for step in reversed(order):
+    from_inputs, from_hiddens = (saved.new_empty(*new.shape[:2], 3 * new.shape[2]) for _ in range(2))
+    d_hidden = torch.zeros_like(loop.hidden)
+    for step in reversed(loop.order):
         d_hidden = stored(incoming.at(step, d_hidden))
         d_new, d_update = stored(d_hidden * into_new[step]), stored(d_hidden * into_update[step])
         d_reset = stored(d_new * into_reset[step])
         torch.cat([d_reset, d_update, d_new], 1, out=from_inputs[step])
         torch.cat([d_reset, d_update, stored(d_new * reset[step])], 1, out=from_hiddens[step])
-        if step != order[0] or wanted:
-            d_hidden = torch.addmm(d_hidden * update[step], from_hiddens[step], weights.hidden)
+        if step != loop.order[0] or incoming.wanted:
+            d_hidden = torch.addmm(d_hidden * update[step], from_hiddens[step], loop.weights)
     return LoopGradients(from_inputs, from_hiddens, d_hidden)
 
 
-def _plain_forward(act: Callable[[Tensor], Tensor]) -> LoopForward:
-    def forward(inputs: Tensor, first: InitialState, weights: Weights, order: range, stored: Stored) -> LoopResult:
-        hiddens, hidden, transposed = torch.empty_like(inputs), first.hidden, weights.hidden.t()
-        for step in order:
-            hidden = hiddens[step] = stored(act(stored(torch.addmm(inputs[step], hidden, transposed))))
-        return LoopResult(hiddens, inputs.new_empty(0), inputs.new_empty(0))
+def _plain(name: str, act: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Kind:
+    """Return the plain RNN with this function and its derivative, which is given the function's value."""
 
-    return forward
+    def forward(loop: Loop, inputs: Tensor) -> Results:
+        hiddens, hidden, transposed = torch.empty_like(inputs), loop.hidden, loop.weights.t()
+        for step in loop.order:
+            hidden = loop.stored(act(loop.stored(torch.addmm(inputs[step], hidden, transposed))))
+            hiddens[step] = hidden
+        return hiddens, inputs.new_empty(0), inputs.new_empty(0)
 
-
-def _plain_backward(slope: Callable[[Tensor], Tensor]) -> LoopBackward:
-    def backward(
-        incoming: IncomingGradients,
-        first: InitialState,
-        weights: Weights,
-        left: LoopResult,
-        order: range,
-        wanted: bool,
-        stored: Stored,
-    ) -> LoopGradients:
-        slopes, d_gates = slope(left.hiddens), torch.empty_like(left.hiddens)
-        d_hidden = torch.zeros_like(first.hidden)
-        for step in reversed(order):
-            d_gates[step] = stored(stored(incoming.at(step, d_hidden)) * slopes[step])
-            if step != order[0] or wanted:
-                d_hidden = d_gates[step] @ weights.hidden
+    def backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+        slopes, d_gates = slope(hiddens), torch.empty_like(hiddens)
+        d_hidden = torch.zeros_like(loop.hidden)
+        for step in reversed(loop.order):
+            d_gates[step] = loop.stored(loop.stored(incoming.at(step, d_hidden)) * slopes[step])
+            if step != loop.order[0] or incoming.wanted:
+                d_hidden = d_gates[step] @ loop.weights
         return LoopGradients(d_gates, d_gates, d_hidden)
 
-    return backward
+    return Kind(name, 1, 0, forward, backward)
 
 
 KINDS = {
@@ -246,16 +212,29 @@ KINDS = {
     for kind in (
         Kind("lstm", 4, 5, _lstm_forward, _lstm_backward),
         Kind("gru", 3, 4, _gru_forward, _gru_backward, bias_in_loop=True),
-        Kind("rnn_tanh", 1, 0, _plain_forward(torch.tanh), _plain_backward(lambda h: 1 - h**2)),
-        Kind("rnn_relu", 1, 0, _plain_forward(torch.relu), _plain_backward(lambda h: (h > 0).to(h.dtype))),
+        _plain("rnn_tanh", torch.tanh, lambda h: 1 - h**2),
+        _plain("rnn_relu", torch.relu, lambda h: (h > 0).to(h.dtype)),
     )
 }
 
 
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
 def forward(
-    kind: Kind, x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
-    b_h: Tensor | None, w_p: Tensor | None, reverse: bool, stored: Stored = _as_it_is,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    kind: Kind,
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor | None,
+    w_x: Tensor,
+    w_h: Tensor,
+    b_x: Tensor | None,
+    b_h: Tensor | None,
+    w_p: Tensor | None,
+    reverse: bool,
+    stored: Stored = _as_it_is,
+) -> Results:
     """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and values for backward; empty if there are none.
 
     The products of all inputs come first, then the loop.
@@ -263,38 +242,47 @@ def forward(
     inputs = F.linear(x, w_x, b_x)
     if b_h is not None and not kind.bias_in_loop:
         inputs = inputs.add_(b_h)
-    weights = Weights(w_h, b_h if kind.bias_in_loop else None, w_p)
-    found = kind.forward(stored(inputs), InitialState(hidden, cell), weights, _order(len(x), reverse), stored)
-    return found.hiddens, found.last_cell, found.saved
+    loop = Loop(hidden, cell, w_h, b_h if kind.bias_in_loop else None, w_p, _order(len(x), reverse), stored)
+    return kind.forward(loop, stored(inputs))
 
 
 def backward(
-    kind: Kind, d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor | None,
-    w_x: Tensor, w_h: Tensor, w_p: Tensor | None, hiddens: Tensor, last_cell: Tensor, saved: Tensor, reverse: bool,
-    wanted: Sequence[bool], stored: Stored = _as_it_is,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    kind: Kind,
+    d_hiddens: Tensor | None,
+    d_last_cell: Tensor | None,
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor | None,
+    w_x: Tensor,
+    w_h: Tensor,
+    w_p: Tensor | None,
+    hiddens: Tensor,
+    last_cell: Tensor,
+    saved: Tensor,
+    reverse: bool,
+    wanted: Sequence[bool],
+    stored: Stored = _as_it_is,
+) -> tuple[Tensor, ...]:
     """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
 
     The second bias has its own gradient if it is added inside the loop, and the projection if there is one; otherwise
     these are empty.
     """
-    order, empty = _order(len(x), reverse), x.new_empty(0)
-    weights, left = Weights(w_h, None, w_p), LoopResult(hiddens, last_cell, saved)
-    first, incoming = InitialState(hidden, cell), IncomingGradients(d_hiddens, d_last_cell)
-    found = kind.backward(incoming, first, weights, left, order, wanted[1], stored)
-    own, theirs = found.from_inputs.flatten(0, 1), found.from_hiddens.flatten(0, 1)
-    d_projection = empty
-    if found.projected is not None and found.unprojected is not None:
-        d_projection = found.projected.flatten(0, 1).t() @ found.unprojected.flatten(0, 1)
+    loop = Loop(hidden, cell, w_h, None, w_p, _order(len(x), reverse), stored)
+    gradients = kind.backward(loop, Incoming(d_hiddens, d_last_cell, wanted[1]), hiddens, saved)
+    own, theirs = gradients.from_inputs.flatten(0, 1), gradients.from_hiddens.flatten(0, 1)
+    d_projection = x.new_empty(0)
+    if gradients.projected is not None and gradients.unprojected is not None:
+        d_projection = gradients.projected.flatten(0, 1).t() @ gradients.unprojected.flatten(0, 1)
     return (
-        found.from_inputs @ w_x if wanted[0] else empty,
-        found.hidden if wanted[1] else x.new_empty(0),
-        found.cell if wanted[2] and found.cell is not None else x.new_empty(0),
+        gradients.from_inputs @ w_x if wanted[0] else x.new_empty(0),
+        gradients.hidden if wanted[1] else x.new_empty(0),
+        gradients.cell if wanted[2] and gradients.cell is not None else x.new_empty(0),
         own.t() @ x.flatten(0, 1),
-        theirs.t() @ past(hidden, hiddens, order).flatten(0, 1),
+        theirs.t() @ loop.past(hidden, hiddens).flatten(0, 1),
         own.sum(0),
         theirs.sum(0) if kind.bias_in_loop else x.new_empty(0),
-        d_projection if w_p is not None else x.new_empty(0),
+        d_projection,
     )
 
 
@@ -302,41 +290,29 @@ def _order(steps: int, reverse: bool) -> range:
     return range(steps - 1, -1, -1) if reverse else range(steps)
 
 
-def past(first: Tensor, states: Tensor, order: range) -> Tensor:
-    """Return the states before each step: `first`, then all but the last in the loop's order."""
-    first = first.unsqueeze(0)
-    return torch.cat([first, states[:-1]] if order.step > 0 else [states[1:], first])
-
-
-@dataclass(frozen=True)
-class LayerOps:
+class LayerOps(NamedTuple):
     """The two ops of the graph for one kind."""
 
     forward: Any
     backward: Any
 
 
+_FORWARD = (
+    "(Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor? w_p, "
+    "bool reverse) -> (Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor? d_hiddens, Tensor? d_last_cell, Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, "
+    "Tensor? w_p, Tensor hiddens, Tensor last_cell, Tensor saved, bool reverse, bool[] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
 def _register(kind: Kind) -> LayerOps:
     """Register the ops of one kind with torch: arithmetic, shapes and gradients."""
-
-    def run(
-        x: Tensor, hidden: Tensor, cell: Tensor | None, w_x: Tensor, w_h: Tensor, b_x: Tensor | None,
-        b_h: Tensor | None, w_p: Tensor | None, reverse: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        return forward(kind, x, hidden, cell, w_x, w_h, b_x, b_h, w_p, reverse)
-
-    def differentiate(
-        d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor | None,
-        w_x: Tensor, w_h: Tensor, w_p: Tensor | None, hiddens: Tensor, last_cell: Tensor, saved: Tensor,
-        reverse: bool, wanted: list[bool],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        states = (hiddens, last_cell, saved)
-        found = backward(kind, d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, *states, reverse, wanted)
-        return found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7]
-
-    library = torch.library
-    op = library.custom_op(f"ipu_model::{kind.name}", run, mutates_args=())
-    gradient = library.custom_op(f"ipu_model::{kind.name}_backward", differentiate, mutates_args=())
+    name = f"ipu_model::{kind.name}"
+    op = torch.library.custom_op(name, partial(forward, kind), mutates_args=(), schema=_FORWARD)
+    gradient = torch.library.custom_op(f"{name}_backward", partial(backward, kind), mutates_args=(), schema=_BACKWARD)
     op.register_fake(lambda *args: _shapes(kind, *args))
     gradient.register_fake(lambda *args: _gradient_shapes(kind, *args))
     overload = getattr(torch.ops.ipu_model, f"{kind.name}_backward").default
@@ -378,11 +354,10 @@ def _gradients(ctx: Any, op: Any, d_hiddens: Tensor | None, d_last_cell: Tensor 
     if d_hiddens is None and d_last_cell is None:
         return (None,) * 9
     wanted = list(ctx.needs_input_grad[:3])
-    found = op(d_hiddens, d_last_cell, *ctx.saved_tensors, ctx.reverse, wanted)
-    states = [gradient if want else None for gradient, want in zip(found, wanted)]
-    biases = [found[5], found[6] if len(found[6]) else found[5]] if ctx.has_biases else [None, None]
-    projection = found[7] if ctx.saved_tensors[5] is not None else None
-    return (*states, found[3], found[4], *biases, projection, None)
+    *states, d_w_x, d_w_h, d_b_x, d_b_h, d_w_p = op(d_hiddens, d_last_cell, *ctx.saved_tensors, ctx.reverse, wanted)
+    asked = [gradient if want else None for gradient, want in zip(states, wanted)]
+    biases = [d_b_x, d_b_h if len(d_b_h) else d_b_x] if ctx.has_biases else [None, None]
+    return (*asked, d_w_x, d_w_h, *biases, d_w_p if ctx.saved_tensors[5] is not None else None, None)
 
 
 # The ops of the graph by kind, forward and backward.
@@ -398,16 +373,24 @@ def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., 
     def network(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
             return original(*args, **kwargs)
-        found = _network(LAYER_OPS[name].forward, *args)
-        return original(*args) if found is None else found
+        result = _network(LAYER_OPS[name].forward, *args)
+        return original(*args) if result is None else result
 
     return network
 
 
 def _network(
-    op: Any, x: Tensor, states: Any, weights: Sequence[Tensor], has_biases: bool, layers: int, dropout: float,
-    training: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
+    op: Any,
+    x: Tensor,
+    states: Any,
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
     """Run all layers; return None if the number of weights does not fit the number of layers."""
     has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
     hiddens, cells = states if has_cells else (states, None)
@@ -424,9 +407,9 @@ def _network(
             own = weights[number * per_direction : (number + 1) * per_direction]
             biases, projection = own[2:4] if has_biases else (None, None), own[plain] if own[plain:] else None
             cell = None if cells is None else cells[number]
-            found, last_cell, _ = op(x, hiddens[number], cell, *own[:2], *biases, projection, bool(direction))
-            results.append(found)
-            last_hidden.append(found[0 if direction else -1])
+            hidden, last_cell, _ = op(x, hiddens[number], cell, *own[:2], *biases, projection, bool(direction))
+            results.append(hidden)
+            last_hidden.append(hidden[0 if direction else -1])
             last_cells.append(last_cell)
         x = torch.cat(results, -1) if bidirectional else results[0]
         if dropout and training and layer < layers - 1:

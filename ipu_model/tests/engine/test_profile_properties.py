@@ -27,8 +27,7 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.predict.host import HostWork, Loading
-from ipu_model.predict.memory.categories import VARIABLES
-from ipu_model.predict.profile import Profile, Span
+from ipu_model.predict.profile import VARIABLES, Profile, Span
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.report.files import from_json, to_json
 from ipu_model.report.text import MOST_LINES, text_report

@@ -15,9 +15,8 @@ from ipu_model.batching import Batching
 from ipu_model.explore.options import in_half_precision
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
-from ipu_model.predict.profile import LiveTensor, Memory, Profile
+from ipu_model.predict.profile import LiveTensor, Memory, Profile, close_band
 from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import close_band
 from ipu_model.report.compare import (
     compare,
     compare_html,

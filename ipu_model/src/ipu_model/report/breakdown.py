@@ -7,8 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ipu_model.predict.memory.categories import CODE, CONSTANTS, OF_ACTIVATIONS, PARAMETERS, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LiveTensor, PhaseCycles, Profile, Span
+from ipu_model.predict.profile import (
+    CODE,
+    CONSTANTS,
+    OF_ACTIVATIONS,
+    PARAMETERS,
+    TEMPORARIES,
+    IpuMemory,
+    LiveTensor,
+    PhaseCycles,
+    Profile,
+    Span,
+)
 
 PHASE_NAMES = {
     "on_tile_execute": "OnTileExecute",

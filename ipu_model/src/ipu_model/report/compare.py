@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ipu_model.predict.profile import IpuMemory, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import IpuMemory, Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
 from ipu_model.report.findings import cycles_spent, setting
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, SPENT_LOOKS, PageLook

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipu_model.predict.profile import LiveTensor, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import LiveTensor, Profile, Verdict
 from ipu_model.report.breakdown import LAYER_STAR, fullest_ipu, layers_starred, memory_group
 from ipu_model.report.looks import LOOKS, PageLook
 from ipu_model.report.quantities import counted, short

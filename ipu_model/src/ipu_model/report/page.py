@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import Profile, close_band
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.findings import DESCRIBED, describe_timeline

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ipu_model.predict.profile import IpuMemory, OpProfile, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import IpuMemory, OpProfile, Profile, Verdict
 from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_starred, memory_group, type_of
 from ipu_model.report.module_tree import Module, module_tree
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import (
     busiest_ipus,
     categories,

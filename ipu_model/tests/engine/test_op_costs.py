@@ -24,7 +24,7 @@ from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.ops import rule_of
-from ipu_model.step import Phase, Step
+from ipu_model.step import Phase, Serialisation, Step
 from published.convolutional import day03
 
 HALF = torch.float16
@@ -324,15 +324,14 @@ def hinted(**hints: object) -> Costs:
         result = x @ layer.weight
         trace = tracing.current()
         if trace is not None:
-            for key, value in hints.items():
-                trace.hint(result, key, value)
+            trace.hint(result, **hints)
         return result
 
     return costed(Calling(product, nn.Linear(2048, 1024, bias=False)), torch.zeros(512, 1024))
 
 
 def serialised(mode: str, factor: int) -> Costs:
-    return hinted(serialized={"mode": mode, "factor": factor, "keep_precision": False})
+    return hinted(serialisation=Serialisation(mode, factor))
 
 
 class TestHints:

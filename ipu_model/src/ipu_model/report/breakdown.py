@@ -163,11 +163,14 @@ def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
         groups.setdefault(key, []).append(tensor)
     found = [
         TensorGroup(
-            name if len(alike) > 1 else alike[0].name, category, kind, sum(tensor.copies for tensor in alike),
+            name if len(alike) > 1 else alike[0].name,
+            category,
+            kind,
+            sum(tensor.copies for tensor in alike),
             sum(tensor.bytes_on_fullest_tile for tensor in alike),
         )
         for (name, category, kind), alike in groups.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(found, key=lambda group: -group.bytes_on_fullest_tile))
 
 

@@ -312,9 +312,13 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
     ]
     memory_bars = [_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)]
     data = MovedData(
-        tuple(names), _largest_first(in_parts), moved_modules(*both), moved_ops(*both), moved_categories(*both),
+        tuple(names),
+        _largest_first(in_parts),
+        moved_modules(*both),
+        moved_ops(*both),
+        moved_categories(*both),
         moved_tensors(*both),
-    )  # fmt: skip
+    )
     return rendered(
         "compare.html",
         title=f"{title}: {names[0]} and {names[1]}",

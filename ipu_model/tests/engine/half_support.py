@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tracing_support import session_of, traced
+from tracing_support import Net, session_of, traced
 
 from ipu_model.capture import tracing
 from ipu_model.compute.replay import Arithmetic, build
@@ -73,20 +73,9 @@ def integers(high: int, *shape: int) -> Tensor:
     return torch.randint(0, high, shape, generator=_random)
 
 
-class Calls(nn.Module):
-    """A module without weights that computes a function of its inputs."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def infer(function: Callable[..., Any] | nn.Module, *inputs: Tensor, **settings: Any) -> list[Tensor]:
     """Return what a model without loss returns for one micro-batch; `settings` are those of `Arithmetic`."""
-    module = function if isinstance(function, nn.Module) else Calls(function)
+    module = function if isinstance(function, nn.Module) else Net(lambda net, *tensors: function(*tensors))
     session = session_of(module, *inputs, training=False, arithmetic=Arithmetic(**settings))
     return session.run(list(inputs))
 

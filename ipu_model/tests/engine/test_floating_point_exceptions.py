@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from half_support import Calls, half, infer
+from half_support import half, infer
 from torch import Tensor, nn
-from tracing_support import session_of
+from tracing_support import Net, session_of
 
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.errors import Error
@@ -71,16 +71,11 @@ def test_uninitialised_storage_is_not_looked_at() -> None:
 
 
 def test_the_message_names_op_module_and_pass() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(2, 2)
-            self.second = Calls(lambda x: x.sqrt())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.mse_loss(self.second(self.first(x)), torch.zeros(2))
-
-    model = Net()
+    model = Net(
+        lambda net, x: F.mse_loss(net.second(net.first(x)), torch.zeros(2)),
+        first=nn.Linear(2, 2),
+        second=Net(lambda net, x: x.sqrt()),
+    )
     nn.init.zeros_(model.first.weight)
     nn.init.zeros_(model.first.bias)
     session = session_of(model, torch.ones(2), arithmetic=Arithmetic(floating_point_exceptions=True))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups, reduce_replicas
+from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
 
 NUMBERS = st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=12)
 
@@ -45,7 +45,7 @@ class TestAccumulation:
 
     def test_replicas_are_summed_weight_by_weight(self) -> None:
         totals = [[torch.tensor([1.0]), torch.tensor([10.0])], [torch.tensor([2.0]), torch.tensor([20.0])]]
-        assert [t.item() for t in reduce_replicas(totals)] == [3, 30]
+        assert [t.item() for t in reduce_in_groups(totals, ["a", "b"], {}, mean=True)] == [3, 30]
 
 
 GROUPS = st.builds(

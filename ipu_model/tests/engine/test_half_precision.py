@@ -19,7 +19,7 @@ from half_support import Case, Op
 from half_table import losses, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay import MODELS, Classifier
+from test_replay import MODELS, classifier
 from torch import Tensor, nn
 from tracing_support import traced
 
@@ -72,7 +72,7 @@ def run_model(name: str) -> Run:
     torch.manual_seed(0)
     x = inputs()
     labels = torch.randint(0, 11, (len(x),))
-    return replayed(Classifier(make()).half(), [x.half() if x.is_floating_point() else x, labels])
+    return replayed(classifier(make()).half(), [x.half() if x.is_floating_point() else x, labels])
 
 
 def results(of: Replayed | Truth, graph: Graph) -> dict[str, Tensor]:

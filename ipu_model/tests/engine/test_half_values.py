@@ -18,11 +18,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from half_oracle import on_grid, rounded
-from half_support import Calls, differentiate, half, infer
+from half_support import differentiate, half, infer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from tracing_support import KeepGradients, ops_of, session_of, traced
+from tracing_support import KeepGradients, Net, ops_of, session_of, traced
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.capture.graph import Graph, info_of
@@ -128,7 +128,7 @@ def test_ops_on_the_bits_of_float16_values_are_refused(function: Callable[[Tenso
 
 def test_statistics_that_a_program_reads_itself_are_rounded() -> None:
     """Mean and deviation of layer norm stay in float32 for its backward op, but not for the program."""
-    module = Calls(lambda x: torch.native_layer_norm(x, [7], None, None, 1e-5))
+    module = Net(lambda net, x: torch.native_layer_norm(x, [7], None, None, 1e-5))
     graph = traced(module, X, training=False)
     _, mean, deviation = build(graph, Arithmetic()).module(X.float())[0]
     assert on_grid(mean)
@@ -168,13 +168,13 @@ def test_a_list_of_tensors_changed_in_place_is_rounded() -> None:
 
     for result in infer(change, X):
         assert on_grid(result)
-    graph = traced(Calls(change), X, training=False)
+    graph = traced(Net(lambda net, x: change(x)), X, training=False)
     rewritten = build(graph, Arithmetic()).module(X.float())[0]
     assert all(on_grid(t) for t in rewritten)
 
 
 def test_consecutive_roundings_of_one_result_do_not_occur() -> None:
-    graph = traced(Calls(lambda x: (x * 0.1).relu().add_(0.1).view(7, 1)), X, training=False)
+    graph = traced(Net(lambda net, x: (x * 0.1).relu().add_(0.1).view(7, 1)), X, training=False)
     values = [n.args[0] for n in build(graph, Arithmetic()).module.graph.nodes if n.target is round_to_half_]
     assert len(values) == len(set(values)) == 2, "the product and the sum"
 
@@ -192,24 +192,9 @@ def test_dropout_rounds_its_factor_and_its_product_and_the_gradient_has_the_same
 # Mixed precision: which element types results and gradients have (executor reference, section 12).
 
 
-class SelfAttention(nn.MultiheadAttention):
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # one tensor for all three
-        return super().forward(x, x, x)[0]
-
-
-class SelfBilinear(nn.Bilinear):
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # one tensor for both
-        return super().forward(x, x)
-
-
-class FirstState(nn.LSTMCell):
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # starts from zeros
-        return super().forward(x)[0]
-
-
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 4), (3, 6)),
-    "bilinear": (lambda: SelfBilinear(6, 6, 3), (3, 6)),
+    "bilinear": (lambda: Net(lambda net, x: net.layer(x, x), layer=nn.Bilinear(6, 6, 3)), (3, 6)),
     "conv1d": (lambda: nn.Conv1d(2, 3, 3), (2, 2, 8)),
     "conv2d": (lambda: nn.Conv2d(2, 4, 3, groups=2), (2, 2, 8, 8)),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 4, 4, 4)),
@@ -220,20 +205,18 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.LayerNorm(6), (3, 6)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (3, 4, 5, 5)),
     "rms norm": (lambda: nn.RMSNorm(6), (3, 6)),
-    "attention": (lambda: SelfAttention(6, 2), (3, 2, 6)),
+    "attention": (lambda: Net(lambda net, x: net.layer(x, x, x)[0], layer=nn.MultiheadAttention(6, 2)), (3, 2, 6)),
     "transformer layer": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), (3, 2, 6)),
-    "lstm cell": (lambda: FirstState(6, 5), (3, 6)),
+    "lstm cell": (lambda: Net(lambda net, x: net.layer(x)[0], layer=nn.LSTMCell(6, 5)), (3, 6)),
 }
 
 
-class WithLoss(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = self.layer(x)
+def with_loss(layer: nn.Module) -> Net:
+    def forward(net: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = net.layer(x)
         return y, F.mse_loss(y, torch.ones_like(y))
+
+    return Net(forward, layer=layer)
 
 
 def types_of_gradients(graph: Graph) -> dict[str, torch.dtype]:
@@ -258,7 +241,7 @@ def test_results_follow_the_activation_and_gradients_the_weight(name, activation
     for buffer in layer.buffers():
         if buffer.is_floating_point():
             buffer.data = buffer.data.to(statistics)
-    model, x = WithLoss(layer), torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(activation)
+    model, x = with_loss(layer), torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(activation)
     graph = traced(model, x)
     session = Session(graph, Batching(), Returns())
     session.upload(dict(model.state_dict()))
@@ -288,7 +271,7 @@ def assert_near(actual: Tensor, expected: Tensor | None) -> None:
 
 def test_master_weights_get_float32_gradients_through_the_cast() -> None:
     """The weight is rounded for the product; its gradient is a float16 result widened to float32."""
-    model = WithLoss(nn.Linear(3, 2, bias=False))
+    model = with_loss(nn.Linear(3, 2, bias=False))
     graph = traced(model, torch.ones(4, 3, dtype=HALF))
     casts = [n for n in ops_of(graph) if n.target is aten._to_copy.default]
     assert [info_of(c).spec.dtype for c in casts] == [HALF, FLOAT]
@@ -362,21 +345,19 @@ def test_a_recurrent_layer_of_another_type_than_its_input_is_refused_by_torch() 
         infer(nn.LSTM(3, 4), half(*range(6)).view(2, 1, 3))
 
 
-class UnderAutocast(nn.Module):
-    def __init__(self, enabled: bool = True) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-        self.enabled = enabled
+def under_autocast(enabled: bool) -> Net:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=enabled):
+            result: Tensor = net.layer(x)
+            return result
 
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", enabled=self.enabled):
-            return self.layer(x)
+    return Net(forward, layer=nn.Linear(4, 3))
 
 
 def test_autocast_is_refused_in_forward_and_around_the_call_that_compiles() -> None:
-    model, x = UnderAutocast(enabled=False), torch.ones(2, 4)
+    model, x = under_autocast(False), torch.ones(2, 4)
     with pytest.raises(Error, match=r"torch\.autocast is not supported.*module 'layer'.*model\.half\(\)"):
-        infer(UnderAutocast(), x)
+        infer(under_autocast(True), x)
     with torch.autocast("cpu"), pytest.raises(Error, match=r"torch\.autocast is not supported"):
         infer(nn.Linear(4, 3), x)
     assert torch.equal(infer(model, x)[0], model(x)), "switched off, it changes nothing"
@@ -667,19 +648,10 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "were clipped" in record.getMessage()]
 
 
-class Doubles(nn.Module):
-    """Doubles its input in a layer of its own, then squares it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = Calls(lambda x: x * 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.first(x).square()
-
-
 def test_the_first_op_that_clips_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    session = session_of(Doubles(), half(1.0, 1.0, 1.0), training=False, arithmetic=Arithmetic(reports_clipping=True))
+    doubles = Net(lambda net, x: x * 2)
+    model, arithmetic = Net(lambda net, x: net.first(x).square(), first=doubles), Arithmetic(reports_clipping=True)
+    session = session_of(model, half(1.0, 1.0, 1.0), training=False, arithmetic=arithmetic)
     with caplog.at_level(logging.WARNING):
         session.run([half(1.0, 2.0, 3.0)])
         assert reports(caplog) == []
@@ -687,7 +659,7 @@ def test_the_first_op_that_clips_is_named_once(caplog: pytest.LogCaptureFixture)
             session.run([half(40000.0, 1.0, -50000.0)])
     (message,) = reports(caplog)
     assert "2 of 3 values (aten.mul.Tensor in module 'first', forward pass, line " in message
-    assert "test_half_values.py: self.first = Calls(lambda x: x * 2)" in message
+    assert "test_half_values.py: doubles = Net(lambda net, x: x * 2)" in message
 
 
 def test_a_statistic_that_clips_is_reported_with_the_op_that_writes_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,43 +10,35 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
-from tracing_support import KeepGradients, session_of
+from tracing_support import KeepGradients, Net, session_of
 
 
-class Classifier(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x, y):
-        out = self.body(x)
+def classifier(body: nn.Module) -> Net:
+    def forward(net: Net, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        out = net.body(x)
         return out, F.cross_entropy(out, y)
 
+    return Net(forward, body=body)
 
-class SequenceModel(nn.Module):
+
+def sequence_model() -> Net:
     """An LSTM over embedded tokens, with dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        self.lstm = nn.LSTM(8, 12, num_layers=2, batch_first=True, dropout=0.3)
-        self.head = nn.Linear(12, 11)
-
-    def forward(self, x):
-        return self.head(self.lstm(self.embed(x))[0][:, -1])
+    return Net(
+        lambda net, x: net.head(net.lstm(net.embed(x))[0][:, -1]),
+        embed=nn.Embedding(11, 8),
+        lstm=nn.LSTM(8, 12, num_layers=2, batch_first=True, dropout=0.3),
+        head=nn.Linear(12, 11),
+    )
 
 
-class Attention(nn.Module):
+def attention() -> Net:
     """A transformer encoder layer over embedded tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(11, 16)
-        self.layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
-        self.head = nn.Linear(16, 11)
-
-    def forward(self, x):
-        return self.head(self.layer(self.embed(x)).mean(1))
+    return Net(
+        lambda net, x: net.head(net.layer(net.embed(x)).mean(1)),
+        embed=nn.Embedding(11, 16),
+        layer=nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True),
+        head=nn.Linear(16, 11),
+    )
 
 
 def images(rows: int = 4) -> Tensor:
@@ -65,8 +57,8 @@ MODELS = {
         images,
     ),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=11), images),
-    "lstm with dropout": (SequenceModel, tokens),
-    "transformer": (Attention, tokens),
+    "lstm with dropout": (sequence_model, tokens),
+    "transformer": (attention, tokens),
 }  # fmt: skip
 
 
@@ -74,7 +66,7 @@ MODELS = {
 def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     make, inputs = MODELS[name]
     torch.manual_seed(1)
-    model = Classifier(make())
+    model = classifier(make())
     eager = copy.deepcopy(model)
     session = session_of(model, inputs(), torch.randint(0, 11, (4,)))
     x, y = inputs(), torch.randint(0, 11, (4,))
@@ -105,59 +97,45 @@ def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
         assert torch.equal(session.run([x])[0], expected)
 
 
-class Matched(nn.Module):
-    """A loss against values laid out channel after channel, and a view of what the loss is taken of."""
+def matched(net: Net, x: Tensor) -> Tensor:
+    """A loss against values laid out channel after channel, and a view of what the loss is taken of.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(2, 6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = self.convolution(x).permute(0, 2, 3, 1).reshape(-1, 6)  # a copy, whose gradient is a view
-        back = rows.view(len(x), 4, 4, 6).permute(0, 3, 1, 2)
-        return F.mse_loss(torch.zeros(back.shape), back)
+    mse_loss_backward is dense when it is computed; on fake tensors it has the layout of its second operand.
+    """
+    rows = net.layer(x).permute(0, 2, 3, 1).reshape(-1, 6)  # a copy, whose gradient is a view
+    back = rows.view(len(x), 4, 4, 6).permute(0, 3, 1, 2)
+    return F.mse_loss(torch.zeros(back.shape), back)
 
 
-def test_a_gradient_that_is_laid_out_otherwise_than_pytorchs_meta_function_says() -> None:
-    # mse_loss_backward is dense when it is computed; on fake tensors it has the layout of its second operand.
+def attended(net: Net, x: Tensor) -> Tensor:
+    """Group norm of what attention over pixels leaves: channels that lie last, in channels-first shape.
+
+    The stride of a batch of one is 8 when it is computed and 128 on fake tensors, which PyTorch takes for dense.
+    """
+    pixels = net.layer(x.flatten(2).transpose(1, 2))
+    picture = pixels.transpose(1, 2).reshape(x.shape) + x
+    return F.mse_loss(net.norm(picture), x)
+
+
+@pytest.mark.parametrize(
+    ("function", "layer", "shape"),
+    [
+        (matched, lambda: nn.Conv2d(2, 6, 3), (3, 2, 6, 6)),
+        (attended, lambda: nn.Linear(8, 8), (1, 8, 4, 4)),
+        (attended, lambda: nn.Linear(8, 8), (2, 8, 4, 4)),
+    ],
+)
+def test_layouts_that_fake_tensors_do_not_have(function: Any, layer: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    model = Matched()
-    eager = copy.deepcopy(model)
-    x = torch.randn(3, 2, 6, 6)
+    model = Net(function, layer=layer(), norm=nn.GroupNorm(4, 8))
+    eager, x = copy.deepcopy(model), torch.randn(shape)
     session = session_of(model, x)
     session.update = keeper = KeepGradients()
     session.run([x])
     eager(x).backward()
-    assert torch.equal(keeper.gradients["convolution.weight"], eager.convolution.weight.grad)
-
-
-class Attended(nn.Module):
-    """What attention over pixels leaves: channels that lie last, as a batch of one picture in channels-first shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mixed = nn.Linear(8, 8)
-        self.norm = nn.GroupNorm(4, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pixels = self.mixed(x.flatten(2).transpose(1, 2))
-        picture = pixels.transpose(1, 2).reshape(x.shape) + x
-        return F.mse_loss(self.norm(picture), x)
-
-
-@pytest.mark.parametrize("pictures", [1, 2])
-def test_group_norm_of_a_layout_that_fake_tensors_do_not_have(pictures: int) -> None:
-    # The stride of a batch of one is 8 when it is computed and 128 on fake tensors, which PyTorch takes for dense.
-    torch.manual_seed(0)
-    model = Attended()
-    eager = copy.deepcopy(model)
-    x = torch.randn(pictures, 8, 4, 4)
-    session = session_of(model, x)
-    session.update = keeper = KeepGradients()
-    session.run([x])
-    eager(x).backward()
-    for name, parameter in eager.named_parameters():
-        torch.testing.assert_close(keeper.gradients[name], parameter.grad)
+    for name, gradient in keeper.gradients.items():
+        torch.testing.assert_close(gradient, eager.get_parameter(name).grad, rtol=1e-6, atol=1e-7)
+    assert "layer.weight" in keeper.gradients
 
 
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
@@ -165,17 +143,13 @@ TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1)
 INPUT_LENGTHS, TARGET_LENGTHS = torch.tensor([9, 7, 8]), torch.tensor([4, 3, 4])
 
 
-class Recogniser(nn.Module):
-    def __init__(self, *, lengths: str, **settings: Any) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(LOGITS.clone())
-        self.lengths, self.settings = lengths, settings
+def recogniser(lengths: str = "inputs", **settings: Any) -> Net:
+    def forward(net: Net, targets: Tensor, inputs: Any, outputs: Any) -> Tensor:
+        if lengths == "tuples":
+            inputs, outputs = (9, 7, 8), (4, 3, 4)
+        return F.ctc_loss(net.logits.log_softmax(2), targets, inputs, outputs, **settings)
 
-    def forward(self, targets: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
-        if self.lengths == "tuples":
-            inputs, outputs = (9, 7, 8), (4, 3, 4)  # type: ignore[assignment]  # torch takes both
-        log_probabilities = self.logits.log_softmax(2)
-        return F.ctc_loss(log_probabilities, targets, inputs, outputs, **self.settings)
+    return Net(forward, logits=nn.Parameter(LOGITS.clone()))
 
 
 class TestCtcLoss:
@@ -190,7 +164,7 @@ class TestCtcLoss:
     ) -> None:
         targets = TARGETS % 5 if "blank" in settings else TARGETS
         inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
-        model = Recogniser(lengths=lengths, **settings)
+        model = recogniser(lengths, **settings)
         session = session_of(model, *inputs)
         session.update = keeper = KeepGradients()
         (loss,) = session.run(inputs)
@@ -200,7 +174,7 @@ class TestCtcLoss:
         torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
 
     def test_lengths_may_differ_from_call_to_call(self) -> None:
-        model = Recogniser(lengths="inputs", reduction="none")
+        model = recogniser(reduction="none")
         session = session_of(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
         for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
             (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
@@ -210,7 +184,7 @@ class TestCtcLoss:
         """Four labels do not fit into two time steps."""
         short = torch.tensor([9, 2, 8])
         for zero, expected in ((False, float("inf")), (True, 0.0)):
-            model = Recogniser(lengths="inputs", reduction="none", zero_infinity=zero)
+            model = recogniser(reduction="none", zero_infinity=zero)
             session = session_of(model, TARGETS, short, TARGET_LENGTHS)
             (losses,) = session.run([TARGETS, short, TARGET_LENGTHS])
             assert losses[1].item() == expected

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tracing_support import session_of, traced
+from tracing_support import Net, session_of, traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.threads import SWITCH, ParallelWork, Threads, choose, threads_for, work_of
@@ -36,15 +36,9 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class Convolution(nn.Module):
+def convolution() -> Net:
     """A convolution of images of 10 x 10 pixels, and its loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.mse_loss(self.conv(x), torch.zeros(4, 8, 8, 8))
+    return Net(lambda net, x: F.mse_loss(net.conv(x), torch.zeros(4, 8, 8, 8)), conv=nn.Conv2d(3, 8, 3, bias=False))
 
 
 class TestChoice:
@@ -88,7 +82,7 @@ class TestWork:
         assert work_of(step, 1.0) == Counter({ParallelWork(2 * 8 * 16 * 32): 1})
 
     def test_a_convolution_counts_forward_and_backward(self) -> None:
-        step = step_of(traced(Convolution(), torch.zeros(4, 3, 10, 10), training=True))
+        step = step_of(traced(convolution(), torch.zeros(4, 3, 10, 10), training=True))
         forward = 2 * (4 * 8 * 8 * 8) * (3 * 3 * 3)
         # Backward computes only the weights' gradient, which takes as many operations: the input needs none.
         assert work_of(step, 1.0)[ParallelWork(forward)] == 2
@@ -107,30 +101,15 @@ class TestWork:
         assert not work_of(step, 1.0)
 
     def test_a_recurrent_layer_is_many_small_pieces(self) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.lstm = nn.LSTM(16, 32)
-
-            def forward(self, x: Tensor) -> Tensor:
-                hidden: Tensor = self.lstm(x)[0]
-                return hidden
-
-        step = step_of(traced(Model(), torch.zeros(10, 4, 16), training=False))
+        model = Net(lambda net, x: net.lstm(x)[0], lstm=nn.LSTM(16, 32))
+        step = step_of(traced(model, torch.zeros(10, 4, 16), training=False))
         # In each of 10 steps 4 sequences meet the weights of 4 gates: 32 states by 16 inputs and 32 states.
         assert work_of(step, 1.0)[ParallelWork(2 * 4 * 4 * 32 * (16 + 32))] == 10
 
     @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
     def test_backward_has_as_many_pieces_as_forward(self, layer: type[nn.Module]) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = layer(16, 32)
-
-            def forward(self, x: Tensor) -> Tensor:
-                return F.mse_loss(self.layer(x)[0], torch.zeros(10, 4, 32))
-
-        step = step_of(traced(Model(), torch.zeros(10, 4, 16)))
+        model = Net(lambda net, x: F.mse_loss(net.layer(x)[0], torch.zeros(10, 4, 32)), layer=layer(16, 32))
+        step = step_of(traced(model, torch.zeros(10, 4, 16)))
         # Nobody asks for the gradient of the input, so the first result of the backward op is that of a weight.
         gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
         assert work_of(step, 1.0)[ParallelWork(2 * 4 * gates * 32 * (16 + 32))] == 2 * 10
@@ -152,7 +131,7 @@ class TestSetting:
 
         seen: list[int] = []
         images = torch.zeros(4, 3, 10, 10)
-        session = session_of(Convolution(), images, threads=Threads(2))
+        session = session_of(convolution(), images, threads=Threads(2))
         session.update = Update()
         session.run([images])
         assert seen == [2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,19 @@ class ByIpu:
 
     def use_auto_id(self) -> None:
         pass
+
+
+class Net(nn.Module):
+    """A module that computes `function(self, *inputs)` with the submodules and parameters that it is given by name."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
 
 
 def flat(outputs: Any) -> tuple[list[Any], Any]:

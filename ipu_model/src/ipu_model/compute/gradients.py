@@ -69,15 +69,6 @@ class Accumulator:
                 self._to_half_(total)
 
 
-def reduce_replicas(totals: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Sum the accumulators of all replicas, weight by weight, in place on the first replica's."""
-    first = list(totals[0])
-    for other in totals[1:]:
-        for total, gradient in zip(first, other):
-            total.add_(gradient)
-    return first
-
-
 @dataclass(frozen=True)
 class ReplicaGroups:
     """`replicas` in groups of `size`: consecutive ones, or with `orthogonal` every (replicas / size)-th."""
@@ -104,17 +95,21 @@ def reduce_in_groups(
     A grouped weight's result has its groups as the leading dimension. The weight update takes a `mean` over all
     replicas, so with `mean` the result is multiplied by the number of replicas divided by the group size.
     """
-    grouped = {index: groups[name] for index, name in enumerate(names) if name in groups}
-    own = {index: _by_group([total[index] for total in totals], kind, mean) for index, kind in grouped.items()}
-    summed = reduce_replicas(totals)
-    return [own.get(index, total) for index, total in enumerate(summed)]
-
-
-def _by_group(gradients: Sequence[Tensor], groups: ReplicaGroups, mean: bool) -> Tensor:
-    summed = torch.zeros(groups.count, *gradients[0].shape, dtype=gradients[0].dtype)
-    for replica, gradient in enumerate(gradients):
-        summed[groups.of(replica)] += gradient
-    return summed.mul_(groups.count) if mean else summed
+    summed = []
+    for name, gradients in zip(names, zip(*totals)):
+        if name in groups:
+            kind = groups[name]
+            total = torch.zeros(kind.count, *gradients[0].shape, dtype=gradients[0].dtype)
+            for replica, gradient in enumerate(gradients):
+                total[kind.of(replica)] += gradient
+            summed.append(total.mul_(kind.count) if mean else total)
+        else:
+            # In place on the first replica's accumulator.
+            total = gradients[0]
+            for gradient in gradients[1:]:
+                total.add_(gradient)
+            summed.append(total)
+    return summed
 
 
 @dataclass(frozen=True)

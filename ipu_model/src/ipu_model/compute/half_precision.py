@@ -29,22 +29,8 @@ from ipu_model.capture.graph import (
     spec_of,
     written_arguments,
 )
-from ipu_model.compute.half_ops import (
-    COMPARING,
-    CONVERTING,
-    EXACT,
-    ON_GRID,
-    PROMOTING,
-    READERS_OF_SAVED,
-    SAVED,
-    SELECTING,
-    UNINITIALISED,
-    WITH_VALUES,
-    make_nan_,
-    may_leave_range,
-    overloads,
-    poles_of,
-)
+from ipu_model.compute import half_ops
+from ipu_model.compute.half_ops import ON_GRID, make_nan_, may_leave_range, overloads, poles_of
 from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
 
@@ -106,8 +92,8 @@ def refuse_what_has_no_container(node: Node) -> None:
 
 def put_numbers_on_grid(node: Node, overflow: Overflow) -> None:
     """Round the Python numbers that `node` compares fp16 values with, or writes among them, to fp16."""
-    chooses = node.target in SELECTING and is_half(node)
-    compares = node.target in COMPARING and is_half(node.args[0])
+    chooses = node.target in half_ops.SELECTING and is_half(node)
+    compares = node.target in half_ops.COMPARING and is_half(node.args[0])
     if not (chooses or compares):
         return
     overload: Any = node.target
@@ -199,7 +185,7 @@ class _Roundings:
 
 def cast_operands(node: Node, roundings: _Roundings) -> None:
     """Convert operands of another type to fp16 where type promotion says so: integers, 0-dim fp32."""
-    if node.target not in PROMOTING:
+    if node.target not in half_ops.PROMOTING:
         return
     first = 1 if node.target is aten.where.self else 0
     operands = node.args[first : first + 2]
@@ -241,22 +227,24 @@ def _needs_rounding(node: Node) -> bool:
         return not _is_exact(node)
     # Results that forward keeps for its own backward op, and for nothing else, stay as they are.
     op = op_of(node)
-    is_saved = node.args[1] in SAVED.get(op.target, ()) and all(user.target in READERS_OF_SAVED for user in node.users)
+    is_saved = node.args[1] in half_ops.SAVED.get(op.target, ()) and all(
+        user.target in half_ops.READERS_OF_SAVED for user in node.users
+    )
     return not is_saved and not _is_exact(op)
 
 
 def _is_exact(node: Node) -> bool:
     """Whether the result of `node` is on the grid without rounding."""
-    if node.target in UNINITIALISED:
+    if node.target in half_ops.UNINITIALISED:
         return True
-    if node.target in CONVERTING:
+    if node.target in half_ops.CONVERTING:
         # `copy_(target, source)`, but `_to_copy(source)`.
         source = node.args[0] if node.target is aten._to_copy.default else node.args[1]
         return _dtype_of(source) in ON_GRID
-    if node.target not in EXACT and node.target not in SELECTING:
+    if node.target not in half_ops.EXACT and node.target not in half_ops.SELECTING:
         return False
     operands = [dtype for dtype in map(_dtype_of, node.all_input_nodes) if dtype is not None]
-    values = [dtype for dtype in operands if dtype.is_floating_point or node.target in WITH_VALUES]
+    values = [dtype for dtype in operands if dtype.is_floating_point or node.target in half_ops.WITH_VALUES]
     return ON_GRID.issuperset(values)
 
 

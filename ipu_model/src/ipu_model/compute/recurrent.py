@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -58,11 +58,9 @@ _IN_HALF = {overflow: _kernels_in_half(overflow) for overflow in Overflow}
 _MKLDNN_LSTM = 2  # the mode of mkldnn_rnn_layer
 
 
-def fused_lstm(
-    x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None,
-    w_p: None, reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def fused_lstm(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Run a layer of an LSTM as PyTorch does on this CPU; what it keeps for backward is opaque."""
+    x, hidden, cell, w_x, w_h, b_x, b_h, _, reverse = arguments
     zeros = w_x.new_zeros(len(w_x))
     biases = [zeros if bias is None else bias for bias in (b_x, b_h)]
     given = [t.contiguous() for t in (x, w_x, w_h, *biases, hidden, cell)]
@@ -73,21 +71,18 @@ def fused_lstm(
     return hiddens, last_cell, workspace
 
 
-def fused_lstm_backward(
-    d_hiddens: Tensor | None, d_last_cell: Tensor | None, x: Tensor, hidden: Tensor, cell: Tensor, w_x: Tensor,
-    w_h: Tensor, w_p: None, hiddens: Tensor, last_cell: Tensor, workspace: Tensor, reverse: bool,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
+def fused_lstm_backward(*arguments: Any) -> tuple[Tensor, ...]:
     """Differentiate a layer of an LSTM as PyTorch does on this CPU."""
+    d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, _, hiddens, last_cell, workspace, reverse, wanted = arguments
     bias, empty = w_x.new_zeros(len(w_x)), x.new_empty(0)
     given = [t.contiguous() for t in (x, w_x, w_h, bias, bias, hidden, cell, hiddens)]
     d_hiddens = torch.zeros_like(hiddens) if d_hiddens is None else d_hiddens.contiguous()
     d_last_cell = torch.zeros_like(last_cell) if d_last_cell is None else d_last_cell.contiguous()
+    last = (hiddens[0 if reverse else -1], last_cell, d_hiddens, torch.zeros_like(last_cell), d_last_cell)
     d_x, d_w_x, d_w_h, d_bias, _, d_hidden, d_cell = torch.ops.aten.mkldnn_rnn_layer_backward(
-        *given, hiddens[0 if reverse else -1], last_cell, d_hiddens, torch.zeros_like(last_cell), d_last_cell, reverse,
-        _MKLDNN_LSTM, w_h.shape[1], 1, True, True, False, [], False, workspace,
-    )  # fmt: skip
-    asked = [found if want else empty for found, want in zip((d_x, d_hidden, d_cell), wanted)]
+        *given, *last, reverse, _MKLDNN_LSTM, w_h.shape[1], 1, True, True, False, [], False, workspace
+    )
+    asked = [gradient if want else empty for gradient, want in zip((d_x, d_hidden, d_cell), wanted)]
     return (*asked, d_w_x, d_w_h, d_bias, empty, empty)
 
 

@@ -175,11 +175,9 @@ def _own_types() -> Mapping[str, Any]:
 
 def _layout() -> dict[str, list[str]]:
     """Return the fields of every class of records, and the values of every enumeration."""
-    return {
-        name: [member.value for member in kind] if issubclass(kind, Enum) else list(_fields(kind))
-        for name, kind in _own_types().items()
-    }
+    return {name: [each.value for each in kind] if issubclass(kind, Enum) else list(_fields(kind))
+            for name, kind in _own_types().items()}  # fmt: skip
 
 
 def _fields(record: Any) -> tuple[str, ...]:
-    return tuple(getattr(record, "_fields", None) or (field.name for field in fields(record) if field.init))
+    return tuple(getattr(record, "_fields", None) or (each.name for each in fields(record) if each.init))

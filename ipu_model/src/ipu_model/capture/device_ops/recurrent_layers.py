@@ -222,23 +222,23 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def forward(
-    kind: Kind,
-    x: Tensor,
-    hidden: Tensor,
-    cell: Tensor | None,
-    w_x: Tensor,
-    w_h: Tensor,
-    b_x: Tensor | None,
-    b_h: Tensor | None,
-    w_p: Tensor | None,
-    reverse: bool,
-    stored: Stored = _as_it_is,
-) -> Results:
+_FORWARD = (
+    "(Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor? w_p, "
+    "bool reverse) -> (Tensor, Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor? d_hiddens, Tensor? d_last_cell, Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, "
+    "Tensor? w_p, Tensor hiddens, Tensor last_cell, Tensor saved, bool reverse, bool[] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def forward(kind: Kind, *arguments: Any, stored: Stored = _as_it_is) -> Results:
     """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and values for backward; empty if there are none.
 
-    The products of all inputs come first, then the loop.
+    The arguments are those of `_FORWARD`. The products of all inputs come first, then the loop.
     """
+    x, hidden, cell, w_x, w_h, b_x, b_h, w_p, reverse = arguments
     inputs = F.linear(x, w_x, b_x)
     if b_h is not None and not kind.bias_in_loop:
         inputs = inputs.add_(b_h)
@@ -246,28 +246,13 @@ def forward(
     return kind.forward(loop, stored(inputs))
 
 
-def backward(
-    kind: Kind,
-    d_hiddens: Tensor | None,
-    d_last_cell: Tensor | None,
-    x: Tensor,
-    hidden: Tensor,
-    cell: Tensor | None,
-    w_x: Tensor,
-    w_h: Tensor,
-    w_p: Tensor | None,
-    hiddens: Tensor,
-    last_cell: Tensor,
-    saved: Tensor,
-    reverse: bool,
-    wanted: Sequence[bool],
-    stored: Stored = _as_it_is,
-) -> tuple[Tensor, ...]:
+def backward(kind: Kind, *arguments: Any, stored: Stored = _as_it_is) -> tuple[Tensor, ...]:
     """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
 
-    The second bias has its own gradient if it is added inside the loop, and the projection if there is one; otherwise
-    these are empty.
+    The arguments are those of `_BACKWARD`. The second bias has its own gradient if it is added inside the loop, and the
+    projection if there is one; otherwise these are empty.
     """
+    d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, hiddens, _, saved, reverse, wanted = arguments
     loop = Loop(hidden, cell, w_h, None, w_p, _order(len(x), reverse), stored)
     gradients = kind.backward(loop, Incoming(d_hiddens, d_last_cell, wanted[1]), hiddens, saved)
     own, theirs = gradients.from_inputs.flatten(0, 1), gradients.from_hiddens.flatten(0, 1)
@@ -295,17 +280,6 @@ class LayerOps(NamedTuple):
 
     forward: Any
     backward: Any
-
-
-_FORWARD = (
-    "(Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor? w_p, "
-    "bool reverse) -> (Tensor, Tensor, Tensor)"
-)
-_BACKWARD = (
-    "(Tensor? d_hiddens, Tensor? d_last_cell, Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, "
-    "Tensor? w_p, Tensor hiddens, Tensor last_cell, Tensor saved, bool reverse, bool[] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
 
 
 def _register(kind: Kind) -> LayerOps:

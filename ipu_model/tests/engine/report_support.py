@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 
 from ipu_model.explore.advise import Advice
 from ipu_model.explore.fit_result import Candidate, Fit, FitResult
@@ -314,3 +315,44 @@ def search_result(*, fastest: bool = True) -> FitResult:
     found = Fit(fits if fastest else close, (change,), change.line, inference_profile(), is_confirmed=True)
     best = found if fastest else None
     return FitResult("net", start, best, best, None if fastest else found, (start, close, fits), binds="It is big.")
+
+
+# ------------------------------------------------------------------------------------------------- pages
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """What a page consists of; `closed` tells that every element that was opened is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.closed = True
+        self.feed(text)
+        self.close()
+        self.closed &= not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.closed &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def count(self, name: str) -> int:
+        return sum(tag == name for tag, _ in self.elements)
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.texts)

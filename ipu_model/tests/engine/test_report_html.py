@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from report_strategies import PROFILES
-from report_support import ADVICE, inference_profile, pipeline_profile, search_result, wide_profile
+from report_support import ADVICE, Page, inference_profile, pipeline_profile, search_result, wide_profile
 
 from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile
@@ -27,44 +26,7 @@ from ipu_model.report.findings import DESCRIBED
 from ipu_model.report.page import html_report
 from published.convolutional import day03_program
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "</title><script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
-
-
-class Page(HTMLParser):
-    """What a page consists of; `closed` tells that every element that was opened is closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.closed = True
-        self.feed(text)
-        self.close()
-        self.closed &= not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        self.closed &= bool(self.open) and self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def count(self, name: str) -> int:
-        return sum(tag == name for tag, _ in self.elements)
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.texts)
 
 
 def data_of(page: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 
 import ipu_model
 import poptorch
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Verdict
 from ipu_model.sources import made_by
 
 # Parameters: ResNet-152 and ViT-L/16 as in torchvision's tables of weights. The others by their formulas: a layer of

@@ -257,7 +257,7 @@ class ModelledModule:
 
     def memory_remedies(self, of: Profile) -> tuple[str, ...]:
         """Return what usually helps when this module's profile ``of`` does not fit, the most promising first."""
-        from ipu_model.predict.memory.remedies import remedies
+        from ipu_model.predict.memory.out_of_memory import remedies
 
         return tuple(remedies(of.memory, self._program))
 
@@ -380,7 +380,7 @@ def memory_verdict(of: Profile) -> str:
 @needs_the_model
 def close_shares() -> tuple[float, float]:
     """Return the shares of a tile between which the verdict on memory is "too close to call"."""
-    from ipu_model.predict.verdict import close_band
+    from ipu_model.predict.profile import close_band
 
     band = close_band()
     return band.low, band.high
@@ -405,9 +405,9 @@ def start_seconds(of: Profile) -> float:
     The host link's rate sets the time. The machines of a POD are loaded at the same time, each over its own link.
     """
     from ipu_model.predict.hardware import system_named
-    from ipu_model.predict.memory import categories
+    from ipu_model.predict.profile import CODE, CONSTANTS, OPTIMISER_STATE, VARIABLES
 
-    sent = {categories.VARIABLES, categories.OPTIMISER_STATE, categories.CONSTANTS, *categories.CODE}
+    sent = {VARIABLES, OPTIMISER_STATE, CONSTANTS, *CODE}
     replica = sum(each.total_bytes for ipu in of.memory for each in ipu.categories if each.name in sent)
     system = system_named(of.machine.name)
     machines = -(-of.replicas * len(of.memory) // system.ipus_per_machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,6 +33,17 @@ class Trained(nn.Module):
         if trace is not None:
             trace.mark_loss(loss)
         return output, loss
+
+
+class Calling(nn.Module):
+    """A function of layers and inputs."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function = nn.ModuleList(layers), function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*self.layers, *inputs)
 
 
 def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:

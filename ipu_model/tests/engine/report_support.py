@@ -27,9 +27,9 @@ from ipu_model.predict.profile import (
     PhaseCycles,
     Profile,
     Span,
+    Verdict,
 )
 from ipu_model.predict.program import Recomputation
-from ipu_model.predict.verdict import Verdict
 
 POD4 = Machine("POD4", "IPU-POD4", "GC200", ipus=4, tiles=1472, tile_bytes=638_976, clock_hz=1.33e9)
 STAGES = 2

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tracing_support import traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.predict.compilation import compilation_seconds
+from ipu_model.predict import compilation_seconds
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.program import Program
 from published.building import begin_block

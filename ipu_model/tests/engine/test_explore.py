@@ -35,9 +35,9 @@ from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.host import HostWork
+from ipu_model.predict.profile import Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remote import variables_of
-from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
 from published.building import FLOAT
 from published.convolutional import day03, day03_program

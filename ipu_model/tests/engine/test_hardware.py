@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_model.data_files import parse
 from ipu_model.errors import Error
+from ipu_model.predict.calibration import parse
 from ipu_model.predict.hardware import (
     Catalogue,
     Chip,

@@ -13,7 +13,7 @@ from torch import nn
 
 from ipu_model.capture.graph import dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.predict.memory.categories import PARAMETERS
+from ipu_model.predict.profile import PARAMETERS
 from ipu_model.predict.program import Location, Locations
 
 SIDE = 512

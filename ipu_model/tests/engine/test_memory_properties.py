@@ -24,8 +24,7 @@ from tracing_support import traced
 
 from ipu_model.batching import Batching
 from ipu_model.capture.graph import Graph
-from ipu_model.predict.memory.categories import PARAMETERS
-from ipu_model.predict.profile import IpuMemory
+from ipu_model.predict.profile import PARAMETERS, IpuMemory
 from ipu_model.predict.program import Recomputation
 from published.building import begin_block
 

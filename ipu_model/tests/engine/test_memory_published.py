@@ -15,10 +15,8 @@ from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings
-from ipu_model.predict.memory.categories import CODE
-from ipu_model.predict.profile import Memory
+from ipu_model.predict.profile import CODE, Memory, Verdict
 from ipu_model.predict.program import Recomputation
-from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
 from published.convolutional import day03, mlperf_resnet50
 

@@ -12,19 +12,18 @@ from memory_support import FLOAT, HALF, adamw, memory_for, on_fullest, squares, 
 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
-from ipu_model.predict.memory.categories import CODE, RESERVED
-from ipu_model.predict.memory.tiles import Label, Live, Room, Spread, ipu_memory, pieces_of
-from ipu_model.predict.profile import IpuMemory
+from ipu_model.predict.memory.tiles import Label, Live, Spread, TileSpace, ipu_memory, pieces_of
+from ipu_model.predict.profile import CODE, RESERVED, IpuMemory
 from ipu_model.predict.program import Recomputation
 from published.convolutional import day03
 
-ROOM = Room(Device())
+ROOM = TileSpace(Device())
 TILES = 1472
 
 
-def laid_out(spreads: list[Spread], room: Room = ROOM) -> list[float]:
+def laid_out(spreads: list[Spread], space: TileSpace = ROOM) -> list[float]:
     """Return the bytes on each tile, by walking over all pieces."""
-    pieces, found = pieces_of(spreads, room), np.zeros(room.tiles)
+    pieces, found = pieces_of(spreads, space), np.zeros(space.tiles)
     for start, end, value in zip(pieces.starts, pieces.ends, pieces.values):
         found[start:end] += value
     return [float(value) for value in found]
@@ -58,7 +57,7 @@ class TestLinearMapping:
 
 
 class TestTilesForIo:
-    ROOM = Room(Device(), io_tiles=64)
+    ROOM = TileSpace(Device(), io_tiles=64)
 
     @given(st.integers(1, 10**7), st.floats(1, 10**4))
     def test_tensors_keep_off_them(self, elements: int, on_tile: float) -> None:

@@ -13,9 +13,17 @@ from memory_support import FLOAT, adamw, memory_of_program, program_of, squares
 
 from ipu_model.errors import Error
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
-from ipu_model.predict.profile import IpuMemory, LivenessStep, Memory, MemoryCategory
+from ipu_model.predict.profile import (
+    CloseBand,
+    IpuMemory,
+    LivenessStep,
+    Memory,
+    MemoryCategory,
+    Verdict,
+    close_band,
+)
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.verdict import CloseBand, Verdict, close_band, close_band_of
+from published.record import close_band_of
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")

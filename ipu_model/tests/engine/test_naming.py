@@ -12,9 +12,8 @@ from hand_written import tensor
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
-from ipu_model.predict.memory.categories import CODE, RESERVED
 from ipu_model.predict.naming import naming_of
-from ipu_model.predict.profile import OpProfile, Profile
+from ipu_model.predict.profile import CODE, RESERVED, OpProfile, Profile
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import (
     FLOAT16,

@@ -13,7 +13,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.predict.order import held_tensors
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.recomputation import Kept, Pass, kept_for_backward, recomputation_over, sequence_of
+from ipu_model.predict.recomputation import Pass, Recomputed, kept_for_backward, recomputation_over, sequence_of
 from ipu_model.step import Phase
 from published.building import begin_block
 from published.convolutional import day03, mlperf_resnet50
@@ -45,7 +45,7 @@ def chain(ipus: int = 1, checkpoint: int | None = None) -> Graph:
     return traced(Trained(model), X)
 
 
-def kept(graph: Graph, mode: Recomputation, *, training: bool = True) -> Kept:
+def kept(graph: Graph, mode: Recomputation, *, training: bool = True) -> Recomputed:
     return kept_for_backward(Program(step_of(graph), training, recomputation=mode))
 
 
@@ -111,7 +111,7 @@ class TestModes:
 
     def test_inference_keeps_nothing(self) -> None:
         graph = traced(nn.Linear(8, 8), X, training=False)
-        assert kept(graph, Recomputation.ALL, training=False) == Kept(frozenset(), frozenset())
+        assert kept(graph, Recomputation.ALL, training=False) == Recomputed(frozenset(), frozenset())
 
 
 class TestDropout:

@@ -15,8 +15,7 @@ from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.memory.categories import EXCHANGE_CODE
-from ipu_model.predict.profile import Memory
+from ipu_model.predict.profile import EXCHANGE_CODE, Memory
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.remembered import Recent, remembered
 from ipu_model.step import Step

@@ -15,9 +15,8 @@ from ipu_model.batching import Batching
 from ipu_model.explore.options import in_half_precision
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
-from ipu_model.predict.profile import LiveTensor, Memory, Profile
+from ipu_model.predict.profile import LiveTensor, Memory, Profile, close_band
 from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import close_band
 from ipu_model.report.compare import (
     compare,
     compare_html,
@@ -110,10 +109,7 @@ class TestConclusion:
         ("factor", "words"),
         [
             (1.5, "Modelled end to end, after is 1.50 x as fast as before; both fit; still limited by: stage 0."),
-            (
-                0.5,
-                "Modelled end to end, after takes 2.00 x the time of before for a sample; both fit; still",
-            ),
+            (0.5, "Modelled end to end, after takes 2.00 x the time of before for a sample; both fit"),
             *((factor, "after is as fast as before") for factor in (1.0, 1.004, 0.996)),
         ],
     )
@@ -145,32 +141,28 @@ class TestConclusion:
 
 
 class TestForms:
-    @settings(max_examples=40)
+    @settings(max_examples=30)
     @given(PROFILES, PROFILES)
     def test_any_two_profiles_can_be_compared(self, before: Profile, after: Profile) -> None:
         text = compare(before, after)
         assert text.isascii()
         assert text.splitlines()[-1].startswith("Modelled end to end")
+        assert compare_html(before, after).rstrip().endswith("</html>")
 
     def test_the_text_lines_up_and_names_both(self) -> None:
-        text = compare(pipeline_profile(), pipeline_profile(overlaps=True), ("sync", "async"))
-        lines = text.splitlines()
+        lines = compare(pipeline_profile(), pipeline_profile(overlaps=True), ("sync", "async")).splitlines()
         assert lines[0] == "sync: resnet101 on POD4 (4 x GC200 at 1.33 GHz)"
-        head = next(line for line in lines if line.startswith("  modelled"))
-        rate = next(line for line in lines if line.startswith("  samples/s end to end"))
+        head, rate = (
+            next(line for line in lines if line.startswith(f"  {name}")) for name in ("modelled", "samples/s")
+        )
         assert len(head) == len(rate)
         assert head.split() == ["modelled", "sync", "async", "change"]
 
-    @settings(max_examples=20)
-    @given(PROFILES, PROFILES)
-    def test_any_two_profiles_make_a_page(self, before: Profile, after: Profile) -> None:
-        page = compare_html(replace(before, name="<script>x</script>"), after)
-        assert page.rstrip().endswith("</html>")
+    def test_the_page_escapes_and_needs_nothing_else(self) -> None:
+        page = compare_html(replace(inference_profile(), name="<script>x</script>"), inference_profile())
         assert "<script>x" not in page
         assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
-
-    def test_the_page_has_the_conclusion(self) -> None:
-        assert conclusion(FEW_IPUS, MORE_IPUS) in compare_html(FEW_IPUS, MORE_IPUS)
+        assert conclusion(inference_profile(), inference_profile()) in page
 
 
 class TestWhatMoved:

@@ -20,8 +20,7 @@ from report_strategies import PROFILES
 from report_support import ADVICE, Page, inference_profile, pipeline_profile, search_result, wide_profile
 
 from ipu_model.predict import profile_program
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import Profile, close_band
 from ipu_model.report.findings import DESCRIBED
 from ipu_model.report.page import html_report
 from published.convolutional import day03_program

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import inference_profile, op, pipeline_profile
 
@@ -40,24 +40,17 @@ def found(tree: Module, path: str) -> Module:
 
 
 class TestSums:
+    @settings(max_examples=60)
     @given(PROFILES)
-    def test_a_module_takes_what_its_children_and_its_own_ops_take(self, profile: Profile) -> None:
-        for module in walk(module_tree(profile)):
-            children = sum(child.cycles for child in module.children)
-            assert module.cycles == pytest.approx(sum(module.own) + children)
-            shares = sum(child.share for child in module.children)
-            assert module.share == pytest.approx(module.own_share + shares, abs=1e-9)
-
-    @given(PROFILES)
-    def test_the_tree_counts_every_op_and_every_cycle_once(self, profile: Profile) -> None:
+    def test_every_op_and_every_cycle_counts_once_from_the_leaves_to_the_root(self, profile: Profile) -> None:
         tree = module_tree(profile)
         assert sum(op.count for module in walk(tree) for op in module.ops) == len(profile.work)
-        assert tree.cycles == pytest.approx(sum(each.cycles * each.executions for each in profile.work))
-
-    @given(PROFILES)
-    def test_the_main_parts_make_up_the_whole(self, profile: Profile) -> None:
-        tree = module_tree(profile)
+        assert tree.cycles == pytest.approx(sum(op.cycles * op.executions for op in profile.work))
         assert sum(part.cycles for part in main_parts(tree)) == pytest.approx(tree.cycles)
+        for module in walk(tree):
+            assert module.cycles == pytest.approx(sum(module.own) + sum(child.cycles for child in module.children))
+            shares = sum(child.share for child in module.children)
+            assert module.share == pytest.approx(module.own_share + shares, abs=1e-9)
 
     def test_repetitions_of_the_forward_pass_count_as_recomputation(self) -> None:
         again = named("a", "linear", 100.0, executions=8, recomputations=4)

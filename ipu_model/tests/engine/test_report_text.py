@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from report_strategies import PROFILES
 from report_support import SPLIT, UPDATE, WORK, inference_profile, pipeline_profile, wide_profile
 
-from ipu_model.predict.profile import LiveTensor, Profile
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import LiveTensor, Profile, close_band
 from ipu_model.report.text import MOST_LINES, WIDTH, text_report
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,161 +20,88 @@ from ipu_model.predict.program import Recomputation
 from ipu_model.report.trace import OpTimes, passes, trace_json
 from published.convolutional import day03_program
 
+Event = dict[str, Any]
 
-@lru_cache(maxsize=2)
-def resnet(accumulation: int = 8) -> Profile:
-    """Return ResNet-101 over two IPUs, which recomputes on the first."""
+
+class Trace:
+    """A trace as a strict reader takes it: no repeated names, no numbers that JSON does not have."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.text = trace_json(profile)
+        self.whole = json.loads(self.text, object_pairs_hook=_unique, parse_constant=_refused)
+        self.events: list[Event] = self.whole["traceEvents"]
+        self.threads = {e["tid"]: e["args"]["name"] for e in self.of("M") if e["name"] == "thread_name"}
+
+    def of(self, phase: str) -> list[Event]:
+        return [event for event in self.events if event["ph"] == phase]
+
+    def on(self, thread: str) -> list[Event]:
+        (number,) = [tid for tid, known in self.threads.items() if known == thread]
+        return [event for event in self.of("X") if event["tid"] == number]
+
+    def require_sound(self) -> None:
+        """Require what viewers rely on: all fields, order of time, and no overlap on a thread to the nanosecond."""
+        assert set(self.whole) == {"traceEvents", "displayTimeUnit", "otherData"}
+        timed = [event for event in self.events if event["ph"] != "M"]
+        assert all(a["ts"] <= b["ts"] for a, b in pairwise(timed))
+        assert {event["tid"] for event in self.of("X")} == set(self.threads)
+        ends: dict[int, int] = {}
+        for event in self.events:
+            assert event["ph"] in ("M", "X", "C")
+            assert (type(event["name"]), type(event["pid"]), type(event["tid"])) == (str, int, int)
+            assert isinstance(event["args"], dict)
+            if event["ph"] == "C":
+                assert all(isinstance(value, (int, float)) for value in event["args"].values())
+            if event["ph"] == "X":
+                begin = round(1000 * event["ts"])
+                assert begin >= ends.get(event["tid"], 0)
+                assert event["dur"] >= 0
+                ends[event["tid"]] = begin + round(1000 * event["dur"])
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def _refused(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@lru_cache(maxsize=4)
+def resnet(accumulation: int = 8) -> Trace:
+    """Return the trace of ResNet-101 over two IPUs, which recomputes on the first."""
     program = replace(day03_program(), recomputation=Recomputation.PIPELINE)
-    return profile_program(replace(program, batching=replace(program.batching, accumulation=accumulation)))
+    return Trace(profile_program(replace(program, batching=replace(program.batching, accumulation=accumulation))))
 
 
-def read(profile: Profile) -> dict:
-    """Return a trace as a strict reader takes it: no repeated names, no numbers that JSON does not have."""
-
-    def unique(pairs: list[tuple[str, object]]) -> dict:
-        assert len(dict(pairs)) == len(pairs)
-        return dict(pairs)
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    return json.loads(trace_json(profile), object_pairs_hook=unique, parse_constant=refuse)
-
-
-def events(profile: Profile, phase: str) -> list[dict]:
-    return [event for event in read(profile)["traceEvents"] if event["ph"] == phase]
-
-
-def thread_names(profile: Profile) -> dict[int, str]:
-    return {e["tid"]: e["args"]["name"] for e in events(profile, "M") if e["name"] == "thread_name"}
-
-
-def on_thread(profile: Profile, name: str) -> list[dict]:
-    (thread,) = [tid for tid, known in thread_names(profile).items() if known == name]
-    return [event for event in events(profile, "X") if event["tid"] == thread]
-
-
-def require_sound(profile: Profile) -> None:
-    """Require what viewers rely on: all fields, order of time, and no overlap on a thread to the nanosecond."""
-    trace = read(profile)
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    timed = [event for event in trace["traceEvents"] if event["ph"] != "M"]
-    assert all(a["ts"] <= b["ts"] for a, b in pairwise(timed))
-    ends: dict[int, int] = {}
-    for event in trace["traceEvents"]:
-        assert event["ph"] in ("M", "X", "C")
-        assert (type(event["name"]), type(event["pid"]), type(event["tid"])) == (str, int, int)
-        assert isinstance(event["args"], dict)
-        if event["ph"] == "C":
-            assert all(isinstance(value, (int, float)) for value in event["args"].values())
-        if event["ph"] == "X":
-            begin = round(1000 * event["ts"])
-            assert begin >= ends.get(event["tid"], 0)
-            assert event["dur"] >= 0
-            ends[event["tid"]] = begin + round(1000 * event["dur"])
-
-
-class TestSchema:
+class TestPasses:
     @settings(max_examples=40)
     @given(PROFILES)
     def test_any_profile_gives_a_sound_trace(self, profile: Profile) -> None:
-        require_sound(profile)
-        assert {event["tid"] for event in events(profile, "X")} == set(thread_names(profile))
+        Trace(profile).require_sound()
 
-    def test_a_profile_with_ops_gives_a_sound_trace(self) -> None:
-        require_sound(resnet())
-
-
-class TestContents:
     def test_the_threads_are_the_resources_and_the_process_is_the_program(self) -> None:
-        profile = pipeline_profile()
-        assert list(thread_names(profile).values()) == ["loader", "host", "IPU 0", "IPU 1"]
-        (process,) = [event for event in events(profile, "M") if event["name"] == "process_name"]
+        trace = Trace(pipeline_profile())
+        assert list(trace.threads.values()) == ["loader", "host", "IPU 0", "IPU 1"]
+        (process,) = [event for event in trace.of("M") if event["name"] == "process_name"]
         assert process["args"] == {"name": "resnet101 (modelled on POD4)"}
+        for name in ("IPU 0", "IPU 1"):
+            total = sum(event["dur"] for event in trace.on(name))
+            assert total == pytest.approx(1e6 * trace.profile.device_seconds_per_call, abs=0.1)
 
     def test_times_are_microseconds(self) -> None:
-        (forward,) = [event for event in events(inference_profile(), "X") if event["cat"] == "forward"]
+        (forward,) = [event for event in Trace(inference_profile()).of("X") if event["cat"] == "forward"]
         # 1,000 cycles at 1.33 GHz, in whole nanoseconds.
         assert forward["dur"] == pytest.approx(1000 / 1330, abs=0.0005)
         assert forward["name"] == "forward 1"
         assert forward["args"] == {"micro-batch": 1}
 
     def test_what_stands_for_several_says_so(self) -> None:
-        spans = events(pipeline_profile(collapsed=True), "X")
-        repeated = [event for event in spans if event["args"].get("repeats") == 6]
-        assert {"forward x 6", "recompute + backward x 6", "backward x 6"} <= {event["name"] for event in repeated}
-
-    def test_the_spans_add_up_to_the_device_s_time(self) -> None:
-        profile = pipeline_profile()
-        for name in ("IPU 0", "IPU 1"):
-            total = sum(event["dur"] for event in on_thread(profile, name))
-            assert total == pytest.approx(1e6 * profile.device_seconds_per_call, abs=0.1)
-
-
-class TestOps:
-    def test_each_ipu_has_a_thread_of_ops_in_the_order_of_execution(self) -> None:
-        """Recomputation and backward pass alternate there as they run."""
-        profile = resnet()
-        for memory in profile.memory:
-            drawn = on_thread(profile, f"IPU {memory.ipu} ops")
-            for phases in (("forward",), ("recompute", "backward")):
-                shown = [(event["name"], event["cat"]) for event in drawn if event["cat"] in phases]
-                steps = [(step.name, step.phase) for step in memory.liveness if step.phase in phases]
-                assert shown[: len(steps)] == steps
-
-    def test_ops_lie_within_their_passes(self) -> None:
-        profile = resnet()
-        for ipu in (0, 1):
-            spans = [(e["ts"], e["ts"] + e["dur"]) for e in on_thread(profile, f"IPU {ipu}") if e["cat"] != "wait"]
-            for op in on_thread(profile, f"IPU {ipu} ops"):
-                assert any(begin <= op["ts"] + 2e-3 and op["ts"] + op["dur"] <= end + 2e-3 for begin, end in spans)
-
-    def test_every_pass_that_is_drawn_alone_has_all_its_ops(self) -> None:
-        profile = resnet()
-        steps = Counter(step.phase for step in profile.memory[1].liveness)
-        alone = Counter(s.kind for s in profile.timeline if s.ipu == 1 and s.repeats == 1)
-        drawn = Counter(event["cat"] for event in on_thread(profile, "IPU 1 ops"))
-        assert drawn["forward"] == alone["forward"] * steps["forward"]
-
-    def test_all_but_one_of_the_equal_micro_batches_are_blocks(self) -> None:
-        """Two stages: two cycles fill the pipeline and two drain it, and of those between only the first is drawn."""
-        count = 100
-        drawn = [event["name"] for event in on_thread(resnet(count), "IPU 0") if event["cat"] == "forward"]
-        assert drawn == ["forward 1", "forward 2", "forward 3", f"forward x {count - 3}"]
-        ops = [event for event in on_thread(resnet(count), "IPU 0 ops") if event["cat"] != "update"]
-        assert {event["args"]["micro-batch"] for event in ops} == {1, 2, 3, count - 1, count}
-
-    def test_the_first_drawing_of_an_op_says_what_it_works_on(self) -> None:
-        first = next(e for e in on_thread(resnet(), "IPU 0 ops") if e["name"].endswith("conv1: convolution"))
-        assert "float16[64, 3, 64, 64]" in first["args"]["operands"]
-        assert first["args"]["FLOPs"] > 0
-        assert 0 < first["args"]["share of the matrix units' peak"] < 1
-
-    def test_memory_is_a_counter_that_reaches_the_peak(self) -> None:
-        profile = resnet()
-        for memory in profile.memory:
-            name = f"IPU {memory.ipu}: memory of the fullest tile"
-            held = [event["args"]["KiB"] for event in events(profile, "C") if event["name"] == name]
-            assert max(held) == pytest.approx(memory.max_tile_bytes / 1024, abs=1)
-
-    def test_the_size_does_not_grow_with_many_micro_batches(self) -> None:
-        few, many = trace_json(resnet(24)), trace_json(resnet(1752))
-        assert len(many) == pytest.approx(len(few), rel=0.2)
-        assert len(many) < 20e6
-
-
-class TestOpTimes:
-    def test_the_ops_of_a_pass_take_its_time_but_for_copies_and_control(self) -> None:
-        profile = resnet()
-        times = OpTimes(profile)
-        rows = [tuple(s for s in profile.timeline if s.ipu == ipu) for ipu in (0, 1)]
-        drawn = [span for row in rows for span in passes(row) if span.kind in ("forward", "backward", "update")]
-        for span in drawn:
-            if span.repeats == 1 and (ops := times.within(span)):
-                taken = sum(each.seconds for each in ops)
-                assert 0.9 * span.seconds < taken <= span.seconds * (1 + 1e-9)
-                assert ops[0].start >= span.start - 1e-12
-                assert ops[-1].start + ops[-1].seconds <= span.end + 1e-12
+        spans = Trace(pipeline_profile(collapsed=True)).of("X")
+        repeated = {event["name"] for event in spans if event["args"].get("repeats") == 6}
+        assert {"forward x 6", "recompute + backward x 6", "backward x 6"} <= repeated
 
     def test_a_recomputation_is_one_pass_with_what_follows_it_at_once(self) -> None:
         one = Span("IPU 0", "recompute", 1.0, 2.0, stage=0, micro_batch=3)
@@ -182,3 +110,65 @@ class TestOpTimes:
         assert (both.kind, both.start, both.end) == ("backward", 1.0, 7.0)
         assert list(passes((one, replace(two, micro_batch=4)))) == [one, replace(two, micro_batch=4)]
         assert list(passes((one,))) == [one]
+
+
+class TestOps:
+    def test_each_ipu_has_a_thread_of_ops_in_the_order_of_execution(self) -> None:
+        """Recomputation and backward pass alternate there as they run."""
+        resnet().require_sound()
+        for memory in resnet().profile.memory:
+            drawn = resnet().on(f"IPU {memory.ipu} ops")
+            for phases in (("forward",), ("recompute", "backward")):
+                shown = [(event["name"], event["cat"]) for event in drawn if event["cat"] in phases]
+                steps = [(step.name, step.phase) for step in memory.liveness if step.phase in phases]
+                assert shown[: len(steps)] == steps
+
+    def test_ops_lie_within_their_passes(self) -> None:
+        for ipu in (0, 1):
+            passes_of_ipu = [event for event in resnet().on(f"IPU {ipu}") if event["cat"] != "wait"]
+            spans = [(event["ts"], event["ts"] + event["dur"]) for event in passes_of_ipu]
+            for op in resnet().on(f"IPU {ipu} ops"):
+                assert any(begin <= op["ts"] + 2e-3 and op["ts"] + op["dur"] <= end + 2e-3 for begin, end in spans)
+
+    def test_every_pass_that_is_drawn_alone_has_all_its_ops(self) -> None:
+        profile = resnet().profile
+        steps = Counter(step.phase for step in profile.memory[1].liveness)
+        alone = Counter(s.kind for s in profile.timeline if s.ipu == 1 and s.repeats == 1)
+        drawn = Counter(event["cat"] for event in resnet().on("IPU 1 ops"))
+        assert drawn["forward"] == alone["forward"] * steps["forward"]
+
+    def test_all_but_one_of_the_equal_micro_batches_are_blocks(self) -> None:
+        """Two stages: two cycles fill the pipeline and two drain it, and of those between only the first is drawn."""
+        count = 100
+        drawn = [event["name"] for event in resnet(count).on("IPU 0") if event["cat"] == "forward"]
+        assert drawn == ["forward 1", "forward 2", "forward 3", f"forward x {count - 3}"]
+        ops = [event for event in resnet(count).on("IPU 0 ops") if event["cat"] != "update"]
+        assert {event["args"]["micro-batch"] for event in ops} == {1, 2, 3, count - 1, count}
+
+    def test_the_first_drawing_of_an_op_says_what_it_works_on(self) -> None:
+        first = next(event for event in resnet().on("IPU 0 ops") if event["name"].endswith("conv1: convolution"))
+        assert "float16[64, 3, 64, 64]" in first["args"]["operands"]
+        assert first["args"]["FLOPs"] > 0
+        assert 0 < first["args"]["share of the matrix units' peak"] < 1
+
+    def test_memory_is_a_counter_that_reaches_the_peak(self) -> None:
+        for memory in resnet().profile.memory:
+            name = f"IPU {memory.ipu}: memory of the fullest tile"
+            held = [event["args"]["KiB"] for event in resnet().of("C") if event["name"] == name]
+            assert max(held) == pytest.approx(memory.max_tile_bytes / 1024, abs=1)
+
+    def test_the_size_does_not_grow_with_many_micro_batches(self) -> None:
+        few, many = resnet(24).text, resnet(1752).text
+        assert len(many) == pytest.approx(len(few), rel=0.2)
+        assert len(many) < 20e6
+
+    def test_the_ops_of_a_pass_take_its_time_but_for_copies_and_control(self) -> None:
+        profile = resnet().profile
+        times = OpTimes(profile)
+        rows = [tuple(s for s in profile.timeline if s.ipu == ipu) for ipu in (0, 1)]
+        for span in (span for row in rows for span in passes(row) if span.kind in ("forward", "backward", "update")):
+            if span.repeats == 1 and (ops := times.within(span)):
+                taken = sum(op.seconds for op in ops)
+                assert 0.9 * span.seconds < taken <= span.seconds * (1 + 1e-9)
+                assert ops[0].start >= span.start - 1e-12
+                assert ops[-1].start + ops[-1].seconds <= span.end + 1e-12

@@ -14,7 +14,7 @@ import pytest
 from ipu_model.errors import Error
 from ipu_model.predict.band import Family, FamilyBand, family_bands
 from ipu_model.predict.calibration import calibrated, fitted
-from ipu_model.predict.verdict import CloseBand, Verdict, close_band
+from ipu_model.predict.profile import CloseBand, Verdict, close_band
 from published import convolutional
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
 from published.leave_one_out import LeftOut, Untested, leave_one_out

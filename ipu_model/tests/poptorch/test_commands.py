@@ -25,7 +25,7 @@ import poptorch
 from ipu_model.commands import command_line, options, programs
 from ipu_model.explore import KEEP
 from ipu_model.predict.hardware import known_hardware
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Verdict
 from ipu_model.report.page import html_report
 from ipu_model.sources import said_if_slow
 

@@ -27,9 +27,8 @@ from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import has_checkpoints, with_checkpoints
 from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
-from ipu_model.predict.profile import Profile
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import Verdict
 from ipu_model.step import Step
 
 

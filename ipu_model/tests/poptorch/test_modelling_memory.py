@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Verdict
 from ipu_model.report.files import read
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"

@@ -9,7 +9,7 @@ from functools import partial
 
 from ipu_model.errors import Error
 from ipu_model.predict import samples_per_second
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Verdict
 from published.convolutional import efficientnet_program
 from published.predictions import Build, Predictions
 from published.rows import Row, VerdictRow, published

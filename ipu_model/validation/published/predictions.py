@@ -18,11 +18,22 @@ from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.memory import categories
 from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import order_of
 from ipu_model.predict.planner import Precision, contraction, matrix_product
-from ipu_model.predict.profile import Memory, PhaseCycles, Profile
+from ipu_model.predict.profile import (
+    CONTROL_CODE,
+    EXCHANGE_CODE,
+    GLOBAL_EXCHANGE_CODE,
+    HOST_EXCHANGE_CODE,
+    OPTIMISER_STATE,
+    VARIABLES,
+    VERTEX_CODE,
+    VERTEX_STATE,
+    Memory,
+    PhaseCycles,
+    Profile,
+)
 from ipu_model.predict.program import Program
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
 from ipu_model.predict.work import StageWork, workload_of
@@ -38,12 +49,12 @@ _PHASES = tuple(phase.name for phase in fields(PhaseCycles))
 
 # The category of memory of each row about code, by the end of its id.
 _CODE = {
-    "control_code": categories.CONTROL_CODE,
-    "exchange_code": categories.EXCHANGE_CODE,
-    "vertex_state": categories.VERTEX_STATE,
-    "vertex_code": categories.VERTEX_CODE,
-    "host_exchange_code": categories.HOST_EXCHANGE_CODE,
-    "global_exchange_code": categories.GLOBAL_EXCHANGE_CODE,
+    "control_code": CONTROL_CODE,
+    "exchange_code": EXCHANGE_CODE,
+    "vertex_state": VERTEX_STATE,
+    "vertex_code": VERTEX_CODE,
+    "host_exchange_code": HOST_EXCHANGE_CODE,
+    "global_exchange_code": GLOBAL_EXCHANGE_CODE,
 }
 
 _resnet50 = convolutional.resnet50_inference_program
@@ -235,7 +246,7 @@ class Predictions:
 
     def _small_data(self) -> float:
         """MiB of data that the report counts as always live: accumulators are zeroed for each update."""
-        data = (categories.VARIABLES, categories.OPTIMISER_STATE)
+        data = (VARIABLES, OPTIMISER_STATE)
         return sum(total_bytes(self._small().memory, category) for category in data) / MEBIBYTE
 
     # --- other programs

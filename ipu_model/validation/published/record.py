@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ipu_model.predict.band import Family, FamilyBand
-from ipu_model.predict.verdict import CloseBand, close_band_of
+from ipu_model.predict.profile import CloseBand
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from published.rows import Kind, VerdictRow, published
 
@@ -117,3 +117,20 @@ def _close_band(rows: Iterable[VerdictRow], shares: Mapping[str, float], errors:
     known = [row for row in rows if not row.doubtful]
     ran, failed = ([shares[row.id] for row in known if row.ran is outcome] for outcome in (True, False))
     return close_band_of(ran, failed, max(errors[row_id] for row_id in _FULLEST_TILES))
+
+
+def close_band_of(ran: Iterable[float], failed: Iterable[float], overestimate: float) -> CloseBand:
+    """Work out from published outcomes and memory reports between which shares of a tile the verdict stays open.
+
+    `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
+    were out of memory; `overestimate` is the largest relative error by which it overfills a published report. Below a
+    full tile the band reaches down to the least of the programs that failed. Above a full tile it is a margin, because
+    refusing a program that would run is the worse mistake: it allows for an error as large as that of the worst report,
+    and in any case includes the largest of the programs that ran. Both ends are rounded outwards to a tenth of a per
+    cent. So no published program gets the wrong verdict, and the band grows where the model gets worse.
+    """
+    least, most = min(failed, default=math.inf), max(ran, default=1.0)
+    low = 1.0 if least > 1.0 else math.floor(least * 1000) / 1000
+    if low >= least:  # the lower end itself still fits, and a program that failed must not
+        low = round(low - 0.001, 3)
+    return CloseBand(low, math.ceil(max(1.0 + overestimate, most, 1.0) * 1000) / 1000)

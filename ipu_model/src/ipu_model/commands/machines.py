@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ipu_model.data_files import Fact
 from ipu_model.report.quantities import aligned, plain
 
 if TYPE_CHECKING:
+    from ipu_model.predict.calibration import Fact
     from ipu_model.predict.hardware import System
 
 _WIDTH = 110

@@ -22,9 +22,8 @@ from ipu_model.explore.what_if import Source, host_work_of, source_of
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
-from ipu_model.predict.profile import Profile
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.verdict import Verdict
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02

@@ -22,10 +22,9 @@ from ipu_model.explore.what_if import host_work_of, source_of
 from ipu_model.predict import profile_program, samples_per_second
 from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
-from ipu_model.predict.profile import Profile
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
 from ipu_model.predict.remote import variables_of
-from ipu_model.predict.verdict import Verdict
 from ipu_model.report.quantities import KIB, MIB, counted
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipu_model.explore.lines import code_block
 from ipu_model.explore.settings import Change, Setting
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.quantities import counted
 
 if TYPE_CHECKING:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ipu_model.errors import Error
-from ipu_model.predict.assembly import Parts, assembled
+from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.predict.band import error_band
 from ipu_model.predict.costs import Costs, costs_of
-from ipu_model.predict.host import HostWork, call_time
+from ipu_model.predict.hardware import System
+from ipu_model.predict.host import CallTime, HostWork, call_time
 from ipu_model.predict.memory import memory_of
+from ipu_model.predict.memory.out_of_memory import note_on_memory
+from ipu_model.predict.op_profiles import ops_of, updates_of
 from ipu_model.predict.order import Order, order_of
-from ipu_model.predict.profile import Memory, Profile
+from ipu_model.predict.profile import Machine, Memory, Profile, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import Recent
-from ipu_model.predict.time import time_of
+from ipu_model.predict.time import DeviceTime, time_of
+from ipu_model.step import Phase, Source
 
 _memories: Recent[Memory] = Recent()
 _profiles: Recent[Profile] = Recent()
@@ -32,7 +37,35 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     memory = _memory(program, costs, order)
     time = time_of(program, costs, order)
     call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
-    return assembled(Parts(program, host, costs, order, memory, time, call))
+    ops = ops_of(program, costs, order)
+    band, reason = error_band(program, ops, time.shares)
+    return Profile(
+        name=program.name,
+        machine=_machine(program.system),
+        training=program.training,
+        samples_per_call=program.samples_per_call,
+        device_seconds_per_call=call.device,
+        call_seconds=call.total,
+        host_seconds_per_call=call.loader + call.host,
+        limited_by=_limited_by(time, call),
+        error_band=band,
+        cycles=time.cycles,
+        memory=memory,
+        timeline=_timeline(time, call),
+        ops=ops,
+        compilation_seconds=compilation_seconds(program, costs),
+        shares=time.shares,
+        options=_options(program, host),
+        flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
+        notes=tuple(note for note in (note_on_memory(memory, program), reason) if note),
+        updates=updates_of(program),
+        layers=program.step.layers,
+        host=host,
+        replicas=program.replicas,
+        device_iterations=program.batching.device_iterations,
+        io_tiles=program.io_tiles,
+        program=program,
+    )
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
@@ -93,3 +126,109 @@ def check_machine(program: Program) -> None:
             f"The program needs {needed} IPUs ({program.ipus_per_replica} for each of {program.replicas} replicas), "
             f"and {program.system.name} has {program.system.ipus}. Use a larger machine or fewer replicas."
         )
+
+
+def _machine(system: System) -> Machine:
+    chip = system.chip
+    return Machine(
+        name=system.name,
+        title=system.title,
+        chip=chip.name,
+        ipus=system.ipus,
+        tiles=chip.tiles,
+        tile_bytes=chip.tile_bytes,
+        clock_hz=chip.clock_hz,
+        exchange_bytes_per_cycle=chip.exchange_bytes_per_cycle,
+        memory_bytes_per_cycle=float(chip.data_path_bytes),
+    )
+
+
+def _limited_by(time: DeviceTime, call: CallTime) -> str:
+    if call.waits_for_loader:
+        return "host loader"
+    if not call.overlaps and call.loader > max(call.device, call.host):
+        return "host loader"
+    if call.waits_for_host:
+        return "host call"
+    return time.limited_by
+
+
+def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:
+    """Return the host's and the device's spans for one call; an overlapping loader prepares the next call meanwhile."""
+    begin = 0.0 if call.overlaps else call.loader
+    spans = [replace(span, start=span.start + begin + call.host) for span in time.timeline]
+    if call.loader:
+        what = "loading the next call" if call.overlaps else "loading"
+        spans.append(Span("loader", "load", 0.0, call.loader, what))
+    return (*spans, Span("host", "call", begin, call.host + call.device, "call"))
+
+
+def _options(program: Program, host: HostWork) -> dict[str, str | int | float | bool]:
+    batching, settings = program.batching, program.settings
+    chosen: dict[str, str | int | float | bool] = {
+        "micro-batch size": program.samples_per_micro_batch,
+        "gradient accumulation": batching.accumulation,
+        "device iterations": batching.device_iterations,
+        "replicas": program.replicas,
+        "processes": program.processes,
+        "IPUs per replica": program.ipus_per_replica,
+        "execution": program.execution.value,
+        "recomputation": program.recomputation.value,
+        "output mode": program.returns.keep.value,
+        "half partials": settings.half_partials,
+        "inputs": ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in program.step.inputs),
+        "weights": _types_of_weights(program),
+        "synthetic data": program.synthetic_data,
+        "loading": host.loading.value,
+        "loader workers": host.workers,
+        "loader seconds per sample": host.seconds_per_sample,
+        "source of loader rate": host.source,
+    }
+    if host.hosts > 1:
+        chosen["hosts"] = host.hosts
+    if host.cores_per_host:
+        chosen["cores of a host"] = host.cores_per_host
+    if program.optimiser is not None:
+        chosen["optimiser"] = program.optimiser.family
+        chosen["optimiser state"] = _types_of_state(program.optimiser)
+        if program.accumulates:
+            chosen["gradient accumulators"] = str(program.optimiser.accum_dtype)
+    for ipu, proportion in sorted(settings.available_memory_proportion.items()):
+        chosen[f"available memory proportion of IPU{ipu}"] = proportion
+    locations = program.locations
+    for name in ("activations", "weights", "optimiser", "accumulators"):
+        where = getattr(locations, name)
+        if not where.on_chip or where.sharded:
+            chosen[f"location of {name}"] = ("on chip" if where.on_chip else "off chip") + (", sharded" * where.sharded)
+    if program.io_tiles:
+        chosen["I/O tiles"] = program.io_tiles
+    return chosen
+
+
+def _types_of_weights(program: Program) -> str:
+    weights = (program.step.tensors[v.tensor] for v in program.step.variables if not v.is_buffer)
+    return ", ".join(dict.fromkeys(str(weight.dtype) for weight in weights)) or "none"
+
+
+def _types_of_state(spec: OptimiserSpec) -> str:
+    """Return the types of the state that an optimiser keeps for each element of a weight, in the optimiser's order."""
+    updates = [weight_update(spec, hyper) for hyper in spec.groups or (spec.default,)]
+    longest = max((update.weight_sized_state for update in updates), key=len)
+    return " and ".join(str(slot.dtype) for slot in longest) or "none"
+
+
+def compilation_seconds(program: Program, costs: Costs) -> float:
+    """Return how long Graphcore's compiler would take: a x IPUs of one replica + b x convolutions and linear layers.
+
+    The line goes through published compilations. Replicas, accumulation and device iterations do not change it
+    (hardware reference, section F). Products with a weight, or a view or cast of one, are layers; those of attention
+    are not.
+    """
+    constants, step = program.calibration.compilation, program.step
+    layers = 0
+    for op in costs.of(phase=Phase.FORWARD):
+        if op.work.flops:
+            operands = step.read_by(step.by_name[op.node])
+            layers += any(t.of_weight or step.source(t.name) is Source.VARIABLE for t in operands)
+    seconds = constants.seconds_per_ipu * len(step.ipus) + constants.seconds_per_layer * layers
+    return seconds if program.training else seconds * constants.inference_share

@@ -76,10 +76,12 @@ def error_band(
     constants, ops = program.calibration.band, tuple(ops)
     known = family_bands() if bands is None else bands
     families = _families(program, ops, constants)
-    uncovered = [*_uncovered(program, shares), *_uncovered_families(ops)]
+    met = {op.family for op in ops}
+    uncovered = _uncovered(program, shares)
+    uncovered += [words for family, words in _UNCOVERED_FAMILIES.items() if family in met]
     uncovered += [str(family) for family in families if family not in known]
-    found = [known[family] for family in families if family in known]
-    low, high = min((each.low for each in found), default=1.0), max((each.high for each in found), default=1.0)
+    own = [known[family] for family in families if family in known]
+    low, high = min((band.low for band in own), default=1.0), max((band.high for band in own), default=1.0)
     if uncovered:
         low, high = min(low, constants.without_rows_low), max(high, constants.without_rows_high)
     reasons = [f"No published row covers {', '.join(uncovered)}: the error band is the wide one."] if uncovered else []
@@ -106,22 +108,20 @@ def _small_work(program: Program, ops: Iterable[OpProfile]) -> str:
 
 
 def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConstants) -> list[Family]:
-    """Return the families that a program belongs to."""
     kinds = {op.kind for op in program.step.ops}
-    found = []
     if not program.training:
-        found.append(Family.INFERENCE)
+        families = [Family.INFERENCE]
     elif kinds.intersection(_BATCHED_PRODUCTS) and kinds.intersection(_SOFTMAXES):
-        found.append(Family.TRANSFORMERS)
+        families = [Family.TRANSFORMERS]
     else:
-        found.append(Family.CONVOLUTIONS if kinds.intersection(_CONVOLUTIONS) else Family.PRODUCTS)
+        families = [Family.CONVOLUTIONS if kinds.intersection(_CONVOLUTIONS) else Family.PRODUCTS]
     if has_grouped_convolutions(program.step):
-        found.append(Family.GROUPED)
+        families.append(Family.GROUPED)
     if program.replicas > _MANY_REPLICAS:
-        found.append(Family.MANY_REPLICAS)
+        families.append(Family.MANY_REPLICAS)
     if _cycles_per_phase(program, ops) < constants.large_work_cycles_per_phase:
-        found.append(Family.SMALL)
-    return found
+        families.append(Family.SMALL)
+    return families
 
 
 def _cycles_per_phase(program: Program, ops: Iterable[OpProfile]) -> float:
@@ -135,30 +135,25 @@ def _cycles_per_phase(program: Program, ops: Iterable[OpProfile]) -> float:
 
 
 def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
-    """Return the features of a program that no published measurement covers."""
-    locations = program.locations
-    found = []
-    if not program.training and has_grouped_convolutions(program.step):
-        found.append("inference with grouped convolutions")
-    if program.execution is not Execution.PIPELINED and len(program.step.ipus) > 1:
-        found.append(f"{program.execution.value} execution over several IPUs")
-    if shares.get("offload", 0.0) > program.calibration.band.small_share:
-        found.append("a large share of the time for tensors in streaming memory")
-    others = (locations.activations, locations.weights, locations.accumulators)
-    if any(each.sharded for each in others) and program.replicas > 1:
-        found.append("sharding of more than the optimiser's state over replicas")
-    if program.overlaps_input or program.overlaps_output:
-        found.append("overlapped host transfers")
-    if ring_of(program).groups > 1:
-        found.append("replicas in several racks")
-    if program.system.chip.name not in ("GC200", "Bow") and (program.training or program.system.chip.name != "C600"):
-        found.append(f"{'training' if program.training else 'inference'} on the chip {program.system.chip.name}")
-    return found
-
-
-def _uncovered_families(ops: Iterable[OpProfile]) -> list[str]:
-    met = {op.family for op in ops}
-    return [words for family, words in _UNCOVERED_FAMILIES.items() if family in met]
+    """Return what a program does that no published measurement covers."""
+    locations, chip = program.locations, program.system.chip.name
+    sharded = any(place.sharded for place in (locations.activations, locations.weights, locations.accumulators))
+    features = {
+        "inference with grouped convolutions": not program.training and has_grouped_convolutions(program.step),
+        f"{program.execution.value} execution over several IPUs": (
+            program.execution is not Execution.PIPELINED and len(program.step.ipus) > 1
+        ),
+        "a large share of the time for tensors in streaming memory": (
+            shares.get("offload", 0.0) > program.calibration.band.small_share
+        ),
+        "sharding of more than the optimiser's state over replicas": sharded and program.replicas > 1,
+        "overlapped host transfers": program.overlaps_input or program.overlaps_output,
+        "replicas in several racks": ring_of(program).groups > 1,
+        f"{'training' if program.training else 'inference'} on the chip {chip}": (
+            chip not in ("GC200", "Bow") and (program.training or chip != "C600")
+        ),
+    }
+    return [feature for feature, is_used in features.items() if is_used]
 
 
 def has_grouped_convolutions(step: Step) -> bool:

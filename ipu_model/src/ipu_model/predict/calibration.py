@@ -10,11 +10,53 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from importlib.resources import files
+from typing import Any, get_type_hints
 
-from ipu_model.data_files import Fact, fact, read_data
+import msgspec
+
 from ipu_model.errors import Error
 
 _FILE = "calibration.toml"
+
+
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One number of a data file: its value and unit, its source, and how sure it is."""
+
+    value: int | float
+    unit: str
+    source: str
+    confidence: str
+
+
+def read_data(name: str) -> dict[str, Any]:
+    """Return the contents of `ipu_model/data/<name>`."""
+    return parse((files("ipu_model") / "data" / name).read_text(encoding="utf-8"), name)
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """Return the contents of TOML `text`; `name` is what an error calls it.
+
+    Raises:
+        Error: the text is not TOML.
+    """
+    try:
+        return msgspec.toml.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
+        raise Error(f"{name} is not valid TOML: {error}.") from error
+
+
+def fact(entry: object, where: str) -> Fact:
+    """Check one entry `{ value, unit, source, confidence }`; `where` is what an error calls it.
+
+    Raises:
+        Error: a part is missing, or the value is not a number.
+    """
+    try:
+        return msgspec.convert(entry, Fact)
+    except msgspec.ValidationError as problem:
+        parts = ", ".join(Fact.__struct_fields__)
+        raise Error(f"{where} must be a table with {parts}: {problem}.") from problem
 
 
 @dataclass(frozen=True)
@@ -154,27 +196,16 @@ class Calibration:
         Raises:
             Error: an unknown constant, or a number that is negative, infinite or undefined.
         """
-        unknown = sorted(set(values) - {f"{section}.{name}" for section, name in _names()})
+        facts = constant_facts()
+        unknown = sorted(set(values) - {f"{section}.{name}" for section in facts for name in facts[section]})
         if unknown:
             raise Error(f"There is no constant {', '.join(unknown)} in {_FILE}.")
-        changed: dict[str, dict[str, float]] = {}
+        changed = self
         for key, value in values.items():
-            section, _, name = key.partition(".")
-            changed.setdefault(section, {})[name] = value
-        return replace(self, **{section: replace(getattr(self, section), **new) for section, new in changed.items()})
-
-
-_SECTIONS: Mapping[str, type[Section]] = {
-    "cost": CostConstants,
-    "host": HostConstants,
-    "compilation": CompilationConstants,
-    "band": BandConstants,
-    "published_host": PublishedHostConstants,
-    "pipeline": PipelineConstants,
-    "stream": StreamConstants,
-    "collective": CollectiveConstants,
-    "memory": MemoryConstants,
-}
+            section, name = key.split(".")
+            constants = replace(getattr(changed, section), **{name: value})
+            changed = replace(changed, **{section: constants})
+        return changed
 
 
 @lru_cache(maxsize=1)
@@ -186,22 +217,23 @@ def constant_facts() -> Mapping[str, Mapping[str, Fact]]:
     }
 
 
-def _names() -> list[tuple[str, str]]:
-    return [(section, name) for section, facts in constant_facts().items() for name in facts]
-
-
 def fitted() -> tuple[str, ...]:
     """Return "section.name" of the constants that were fitted to published rows."""
-    facts = constant_facts()
-    return tuple(f"{s}.{name}" for s, name in _names() if facts[s][name].confidence == "fitted")
+    return tuple(
+        f"{section}.{name}"
+        for section, facts in constant_facts().items()
+        for name, found in facts.items()
+        if found.confidence == "fitted"
+    )
 
 
 @lru_cache(maxsize=1)
 def calibrated() -> Calibration:
     """Return the constants of `data/calibration.toml`."""
-    facts = constant_facts()
-    sections = {
-        section: kind(**{name: found.value for name, found in facts[section].items()})
-        for section, kind in _SECTIONS.items()
-    }
-    return Calibration(**sections)  # type: ignore[arg-type]  # each section has its field's type
+    kinds = get_type_hints(Calibration)
+    return Calibration(
+        **{
+            section: kinds[section](**{name: found.value for name, found in facts.items()})
+            for section, facts in constant_facts().items()
+        }
+    )

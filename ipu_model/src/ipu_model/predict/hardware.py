@@ -1,8 +1,7 @@
 """The machines that programs are modelled on: chips, and the systems they are built into.
 
-Users speak of a machine ("POD16", "Bow"); here it is a `System`.
-
-Numbers come from `data/machines.toml`, where each has its unit and source; `provenance` returns them.
+Users speak of a machine ("POD16", "Bow"); here it is a `System`. Numbers come from
+`data/machines.toml`, where each has its unit and source; `provenance` returns them.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from ipu_model.data_files import Fact, fact, read_data
 from ipu_model.errors import Error
+from ipu_model.predict.calibration import Fact, fact, read_data
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Chip:
     float_channel_group: int
 
     def __post_init__(self) -> None:
-        _require_positive(self, _CHIP_NUMBERS, f"chip {self.name!r}")
+        _check_numbers(self, _CHIP_NUMBERS, f"chip {self.name!r}")
 
     def seconds(self, cycles: float) -> float:
         """Return how long `cycles` tile-clock cycles take."""
@@ -91,19 +90,31 @@ class System:
     streaming_bytes_per_second: float
 
     def __post_init__(self) -> None:
-        _require_positive(self, _SYSTEM_POSITIVE, f"system {self.name!r}")
-        _require_not_negative(self, _SYSTEM_NOT_NEGATIVE, f"system {self.name!r}")
+        _check_numbers(self, _SYSTEM_NUMBERS, f"system {self.name!r}")
 
 
 _CHIP_NUMBERS = tuple(f.name for f in fields(Chip) if f.name not in ("name", "title"))
-_SYSTEM_NOT_NEGATIVE = (
-    "link_hop_seconds", "gateway_link_bytes_per_second", "streaming_bytes", "streaming_bytes_per_second",
-)  # fmt: skip
 _SYSTEM_NUMBERS = tuple(f.name for f in fields(System) if f.name not in ("name", "title", "chip"))
-_SYSTEM_POSITIVE = tuple(name for name in _SYSTEM_NUMBERS if name not in _SYSTEM_NOT_NEGATIVE)
-_WHOLE = frozenset(
-    f.name for cls in (Chip, System) for f in fields(cls) if f.type == "int"
-)  # annotations are strings in this file
+_MAY_BE_ZERO = {
+    "link_hop_seconds",
+    "gateway_link_bytes_per_second",
+    "streaming_bytes",
+    "streaming_bytes_per_second",
+}
+_WHOLE = {f.name for cls in (Chip, System) for f in fields(cls) if f.type == "int"}  # annotations are strings here
+
+
+def _check_numbers(thing: Chip | System, names: Iterable[str], where: str) -> None:
+    for name in names:
+        value = getattr(thing, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
+        if name in _WHOLE and int(value) != value:
+            raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
+        if value < 0 and name in _MAY_BE_ZERO:
+            raise Error(f"{where} cannot have {name} = {value}: it must not be negative.")
+        if value <= 0 and name not in _MAY_BE_ZERO:
+            raise Error(f"{where} cannot have {name} = {value}: it must be above 0.")
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,8 @@ def chip(name: str) -> Chip:
     Raises:
         Error: there is none of that name.
     """
-    by_name = {_plain(known): found for known, found in known_hardware().chips.items()}
-    found = by_name.get(_plain(name))
-    return found if found is not None else system_named(name).chip
+    chips = {_plain(known): described for known, described in known_hardware().chips.items()}
+    return chips[_plain(name)] if _plain(name) in chips else system_named(name).chip
 
 
 def system_with(chip_name: str, ipus: int) -> System:
@@ -213,9 +223,8 @@ def provenance(name: str) -> Mapping[str, Fact]:
         Error: there is none of that name.
     """
     catalogue = known_hardware()
-    by_name = {_plain(known): facts for known, facts in catalogue.facts.items()}
-    found = by_name.get(_plain(name))
-    return found if found is not None else catalogue.facts[system_named(name).name]
+    facts = {_plain(known): numbers for known, numbers in catalogue.facts.items()}
+    return facts[_plain(name)] if _plain(name) in facts else catalogue.facts[system_named(name).name]
 
 
 @lru_cache(maxsize=1)
@@ -226,22 +235,23 @@ def known_hardware() -> Catalogue:
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     """Build chips and systems from the tables of a data file called `where`."""
-    chip_tables = {n: _inherited(data.get("chips", {}), n, where) for n in data.get("chips", {})}
-    system_tables = {n: _inherited(data.get("systems", {}), n, where) for n in data.get("systems", {})}
+    chip_tables, system_tables = data.get("chips", {}), data.get("systems", {})
     facts: dict[str, dict[str, Fact]] = {}
     chips: dict[str, Chip] = {}
-    for name, table in chip_tables.items():
+    for name in chip_tables:
+        table = _inherited(chip_tables, name, where)
         facts[name] = _facts(table, _CHIP_NUMBERS, f"{where}: chip {name}")
         chips[name] = Chip(name=name, title=str(table.get("title", name)), **_numbers(facts[name]))
     systems: dict[str, System] = {}
-    for name, table in system_tables.items():
+    for name in system_tables:
+        table = _inherited(system_tables, name, where)
         if table.get("chip") not in chips:
             raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
         facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
         title = str(table.get("title", name))
         systems[name] = System(name=name, title=title, chip=chips[table["chip"]], **_numbers(facts[name]))
-    versions = {int(t["offline_version"]): n for n, t in data.get("chips", {}).items() if "offline_version" in t}
-    return Catalogue(chips, systems, _aliases(chips, systems, data.get("systems", {})), versions, facts)
+    versions = {int(t["offline_version"]): name for name, t in chip_tables.items() if "offline_version" in t}
+    return Catalogue(chips, systems, _aliases(chips, systems, system_tables), versions, facts)
 
 
 def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -263,45 +273,21 @@ def _facts(table: Mapping[str, Any], names: Iterable[str], where: str) -> dict[s
 
 
 def _numbers(facts: Mapping[str, Fact]) -> dict[str, Any]:
-    return {name: found.value for name, found in facts.items()}
+    return {name: number.value for name, number in facts.items()}
 
 
 def _aliases(chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]) -> dict[str, str]:
-    """Map simplified spellings to system names: first titles and aliases, then system names, then chip names."""
-    found: dict[str, str] = {}
+    """Map simplified spellings to system names: first aliases, then system names, then chip names."""
+    aliases: dict[str, str] = {}
     for name in systems:
-        for alias in tables[name].get("aliases", ()):
-            found[_plain(alias)] = name
-        found[_plain(name)] = name
+        aliases |= {_plain(alias): name for alias in tables[name].get("aliases", ())}
+        aliases[_plain(name)] = name
     for name in chips:
         carriers = [s for s in systems.values() if s.chip.name == name]
         if carriers:
-            found[_plain(name)] = min(carriers, key=lambda s: s.ipus).name
-    return found
+            aliases[_plain(name)] = min(carriers, key=lambda s: s.ipus).name
+    return aliases
 
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
-
-
-def _require_positive(thing: object, names: Iterable[str], where: str) -> None:
-    for name in names:
-        value = _number(thing, name, where)
-        if value <= 0:
-            raise Error(f"{where} cannot have {name} = {value}: it must be above 0.")
-
-
-def _require_not_negative(thing: object, names: Iterable[str], where: str) -> None:
-    for name in names:
-        value = _number(thing, name, where)
-        if value < 0:
-            raise Error(f"{where} cannot have {name} = {value}: it must not be negative.")
-
-
-def _number(thing: object, name: str, where: str) -> float:
-    value = getattr(thing, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
-    if name in _WHOLE and int(value) != value:
-        raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
-    return value

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ipu_model.predict.device import Element
 from ipu_model.predict.program import Execution, Program
-from ipu_model.predict.recomputation import Kept, OpRun, kept_for_backward, sequence_of, values_read_by
+from ipu_model.predict.recomputation import OpRun, Recomputed, kept_for_backward, sequence_of, values_read_by
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Source, Step, Tensor
 
@@ -27,7 +27,7 @@ class Order:
     that one replica runs in a call, in the cycles of `rounds`.
     """
 
-    kept: Kept
+    kept: Recomputed
     sequence: tuple[OpRun, ...]
     held: tuple[Held, ...]
     slots: tuple[int, ...]
@@ -91,13 +91,13 @@ class Held:
     tensor: Tensor
 
 
-def held_tensors(program: Program, kept: Kept) -> tuple[Held, ...]:
+def held_tensors(program: Program, kept: Recomputed) -> tuple[Held, ...]:
     """Return what each stage keeps of a micro-batch: stored results, and inputs from the host or other stages."""
     return _held(program.step, kept) if program.training else ()
 
 
 @remembered
-def _held(step: Step, kept: Kept) -> tuple[Held, ...]:
+def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
     read_late = (
         (op.stage, step.root(tensor.name))
         for op in step.ops
@@ -108,7 +108,7 @@ def _held(step: Step, kept: Kept) -> tuple[Held, ...]:
     return tuple(each for each in held.values() if _is_held(each.tensor, each.stage, step, kept))
 
 
-def _is_held(root: Tensor, stage: int, step: Step, kept: Kept) -> bool:
+def _is_held(root: Tensor, stage: int, step: Step, kept: Recomputed) -> bool:
     maker = step.producer(root.name)
     if maker is None:
         return step.source(root.name) is Source.INPUT

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from enum import Enum
+from html import escape
+from textwrap import shorten
+from typing import Final, NamedTuple
 
-from ipu_model.predict.card import Brief, card_of, line_of
+from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import Verdict, close_band
 
 FORMAT = 4
 """The version of the JSON form; `report.files` reads this one and the one before."""
@@ -39,7 +41,6 @@ class Machine:
         return f"{self.name} ({self.ipus} x {self.chip} at {self.clock_hz / 1e9:g} GHz)"
 
     def seconds(self, cycles: float) -> float:
-        """Return how long `cycles` take."""
         return cycles / self.clock_hz
 
 
@@ -113,10 +114,67 @@ class Span:
         return self.start + self.seconds
 
 
-SPAN_KINDS = (
-    "forward", "recompute", "backward", "update", "stream in", "stream out", "copy", "collective", "offload",
-    "wait", "load", "call",
-)  # fmt: skip
+_WORK_OF_STAGES = ("forward", "recompute", "backward", "update")
+SPAN_KINDS = (*_WORK_OF_STAGES, "stream in", "stream out", "copy", "collective", "offload", "wait", "load", "call")
+
+
+# --- memory
+
+# The categories that memory is divided into.
+VARIABLES: Final = "variables"
+OPTIMISER_STATE: Final = "optimiser state"
+ACCUMULATORS: Final = "gradient accumulators"
+CONSTANTS: Final = "constants"
+CONTROL_CODE: Final = "control code"
+VERTEX_CODE: Final = "vertex code"
+VERTEX_STATE: Final = "vertex state"
+EXCHANGE_CODE: Final = "internal exchange code"
+HOST_EXCHANGE_CODE: Final = "host exchange code"
+GLOBAL_EXCHANGE_CODE: Final = "global exchange code"
+RESERVED: Final = "stacks, gaps and other"
+STREAM_BUFFERS: Final = "I/O tile buffers"
+STASHES: Final = "stashes"
+ACTIVATIONS: Final = "activations"
+GRADIENTS: Final = "gradients"
+TEMPORARIES: Final = "temporaries"
+STREAMS: Final = "I/O buffers"
+
+PARAMETERS: Final = (VARIABLES, OPTIMISER_STATE, ACCUMULATORS)
+CODE: Final = (CONTROL_CODE, VERTEX_CODE, VERTEX_STATE, EXCHANGE_CODE, HOST_EXCHANGE_CODE, GLOBAL_EXCHANGE_CODE)
+ALWAYS_LIVE: Final = (*PARAMETERS, CONSTANTS, *CODE, RESERVED, STREAM_BUFFERS)
+OF_ACTIVATIONS: Final = (STASHES, ACTIVATIONS, GRADIENTS)
+NOT_ALWAYS_LIVE: Final = (*OF_ACTIVATIONS, TEMPORARIES, STREAMS)
+"""Categories that share their memory with other data over time; stashes are free while weights are updated."""
+
+
+class Verdict(str, Enum):
+    """What the model says about fitting; `CLOSE` is all that it cannot be sure of."""
+
+    FITS = "fits"
+    CLOSE = "too close to call"
+    DOES_NOT_FIT = "does not fit"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CloseBand(NamedTuple):
+    """The shares of a tile's memory between which the model cannot tell: (0.95, 1.05) is 5 % around a full tile."""
+
+    low: float
+    high: float
+
+    def verdict(self, share: float) -> Verdict:
+        """Return the verdict on a program whose fullest tile holds `share` of its memory."""
+        if share > self.high:
+            return Verdict.DOES_NOT_FIT
+        return Verdict.FITS if share <= self.low else Verdict.CLOSE
+
+
+def close_band() -> CloseBand:
+    """Return the shares of a tile between which published outcomes do not decide whether a program fits."""
+    constants = calibrated().memory
+    return CloseBand(constants.close_low, constants.close_high)
 
 
 @dataclass(frozen=True)
@@ -255,6 +313,11 @@ class Memory:
         return max(m.max_tile_bytes for m in self.ipus)
 
     @property
+    def share(self) -> float:
+        """What the fullest tile needs, relative to the memory that it has."""
+        return self.max_tile_bytes / self.tile_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether the fullest tile has room for its data."""
         return self.max_tile_bytes <= self.tile_bytes
@@ -262,7 +325,10 @@ class Memory:
     @property
     def verdict(self) -> Verdict:
         """Whether the program fits, does not fit, or is too close to call."""
-        return close_band().verdict(self.max_tile_bytes / self.tile_bytes)
+        return close_band().verdict(self.share)
+
+
+# --- ops, and all together
 
 
 @dataclass(frozen=True)
@@ -370,25 +436,57 @@ class Profile:
     program: Program | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return line_of(self._brief())
+        line = (
+            f"Profile({self.name}: {self._setting}; {self.verdict} ({self._fullest}); "
+            f"{_rate(self.samples_per_second)} samples/s modelled, limited by {self.limited_by})"
+        )
+        return "".join(c if c.isprintable() else "?" for c in line)
 
     def _repr_html_(self) -> str:
-        return card_of(self._brief())
+        """Return a card for notebooks, in the colours of the page around it; every text in it is escaped."""
+        device, band = self.device_samples_per_second, self.error_band
+        rows = {
+            "end to end": f"{_rate(self.samples_per_second)} samples/s",
+            "device alone": f"{_rate(device)} samples/s ({_rate(device / band.high)} to {_rate(device / band.low)})",
+            "limited by": self.limited_by,
+        }
+        lines = "".join(
+            f'<span style="opacity:.75">{escape(name)}</span><span>{escape(value)}</span>'
+            for name, value in rows.items()
+        )
+        notes = "".join(
+            f'<div style="margin-top:.4em;opacity:.85">{escape(_shortened(note))}</div>' for note in self.notes
+        )
+        return (
+            f'<div style="{_CARD}"><div><b>{escape(self.name)}</b> '
+            f'<span style="opacity:.75">{escape(self._setting)}</span></div>{self._memory_bar()}'
+            f'<div style="display:grid;grid-template-columns:max-content auto;column-gap:.9em">{lines}</div>'
+            f'{notes}<div style="margin-top:.4em;opacity:.65;font-size:.85em">'
+            "All numbers are modelled, none is measured.</div></div>"
+        )
 
-    def _brief(self) -> Brief:
+    @property
+    def _setting(self) -> str:
         work, ipus = "training" if self.training else "inference", len(self.cycles)
-        device = self.device_samples_per_second
-        return Brief(
-            name=self.name,
-            setting=f"{work} on {ipus} IPU{'s' * (ipus != 1)} a replica of {self.machine}",
-            verdict=self.verdict,
-            memory_share=self.memory.max_tile_bytes / self.memory.tile_bytes,
-            end_to_end=self.samples_per_second,
-            device=device,
-            low=device / self.error_band.high,
-            high=device / self.error_band.low,
-            limited_by=self.limited_by,
-            notes=self.notes,
+        return f"{work} on {ipus} IPU{'s' * (ipus != 1)} a replica of {self.machine}"
+
+    @property
+    def _fullest(self) -> str:
+        return f"fullest tile at {self.memory.share:.1%}"
+
+    def _memory_bar(self) -> str:
+        """Return the verdict, and a bar of what the fullest tile needs with a mark where the tile is full."""
+        colour, share = _COLOURS[self.verdict], escape(self._fullest)
+        filled, full = (100 * min(part, _MOST_DRAWN) / _MOST_DRAWN for part in (self.memory.share, 1.0))
+        return (
+            '<div style="display:flex;align-items:center;gap:.7em;margin:.5em 0;flex-wrap:wrap">'
+            f'<span style="background:{colour};color:#fff;border-radius:.3em;padding:.1em .6em;font-weight:600">'
+            f"{escape(str(self.verdict))}</span>"
+            f'<span role="img" aria-label="{share}" style="position:relative;flex:1;min-width:10em;height:.8em;'
+            'border-radius:.2em;background:rgba(128,128,128,.25);overflow:hidden">'
+            f'<span style="position:absolute;left:0;top:0;bottom:0;width:{filled:.2f}%;background:{colour}"></span>'
+            f'<span style="position:absolute;left:{full:.2f}%;top:0;bottom:0;border-left:2px solid currentColor">'
+            f"</span></span><span>{share}</span></div>"
         )
 
     @property
@@ -420,3 +518,28 @@ class Profile:
     def fallbacks(self) -> tuple[OpProfile, ...]:
         """Ops that were costed without a formula of their own."""
         return tuple(op for op in self.ops if op.is_fallback)
+
+
+# --- a profile in brief
+
+# Readable with white letters on them, and on light and dark pages.
+_COLOURS = {Verdict.FITS: "#23784a", Verdict.CLOSE: "#9a6200", Verdict.DOES_NOT_FIT: "#b3372a"}
+_CARD = (
+    "display:inline-block;max-width:44em;padding:.7em 1em;border:1px solid rgba(128,128,128,.5);border-radius:.5em;"
+    "font-family:system-ui,sans-serif;font-size:.95em;line-height:1.45;color:inherit;text-align:left"
+)
+_MOST_CHARACTERS = 180
+_MOST_DRAWN = 1.5
+"""The share of a tile at which the bar of memory ends; a full tile is at two thirds of it."""
+
+
+def _shortened(note: str) -> str:
+    """Return the beginning of a note, whole sentences if one is short enough; reports have all of it."""
+    end = note.rfind(". ", 0, _MOST_CHARACTERS)
+    if len(note) > _MOST_CHARACTERS and end > 0:
+        return note[: end + 1]
+    return shorten(note, _MOST_CHARACTERS, placeholder=" ...")
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

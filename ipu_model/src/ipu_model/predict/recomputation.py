@@ -17,9 +17,9 @@ from ipu_model.step import Op, Phase, Step, Tensor, ipus_in_use
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
 # Ops that take only the shape of their operand.
 _SHAPE_ONLY = (
-    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
-    "new_empty", "new_zeros", "new_ones", "new_full",
-)  # fmt: skip
+    *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("new_empty", "new_zeros", "new_ones", "new_full"),
+)
 
 
 def default_recomputation(execution: Execution, ipus: int, *, training: bool) -> Recomputation:
@@ -40,7 +40,7 @@ def recomputation_over(program: Program, execution: Execution, ipus: int) -> Rec
 
 
 @dataclass(frozen=True)
-class Kept:
+class Recomputed:
     """The forward ops whose results are stored for the backward pass, and those that run again, by name.
 
     For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
@@ -53,15 +53,15 @@ class Kept:
     again: frozenset[str]
 
 
-def kept_for_backward(program: Program) -> Kept:
+def kept_for_backward(program: Program) -> Recomputed:
     """Return what is stored and what is recomputed; values that enter a stage from outside are always stored."""
     if not program.training:
-        return Kept(frozenset(), frozenset())
+        return Recomputed(frozenset(), frozenset())
     return _kept(program.step, program.recomputation)
 
 
 @remembered
-def _kept(step: Step, mode: Recomputation) -> Kept:
+def _kept(step: Step, mode: Recomputation) -> Recomputed:
     wanted = _wanted_by_backward(step)
     recomputing = _recomputing_stages(step, mode)
     checkpoints = _checkpoints(step, mode, wanted)
@@ -82,7 +82,9 @@ def _kept(step: Step, mode: Recomputation) -> Kept:
         again.add(name)
         pending += _made_from(op, step)
     # In-place ops and views repeat with the op whose storage they lie in.
-    return Kept(frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again}))
+    return Recomputed(
+        frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again})
+    )
 
 
 def _makers_of_masks(step: Step) -> set[str]:
@@ -160,15 +162,15 @@ def _narrow_places(step: Step) -> list[str]:
         if any(result.name != op.name for result in step.results_of(op)) and (maker := _maker(op, step)) in ops:
             last_use[maker] = position + 0.5  # picking one of several results counts as using them
     alive: set[str] = set()
-    found: dict[str, None] = {}
+    narrow: dict[str, None] = {}
     for position, op in enumerate(forward):
-        alive = {each for each in alive if last_use[each] > position}
+        alive = {name for name in alive if last_use[name] > position}
         maker = _maker(op, step)
         if last_use.get(maker, -1) > position:
             alive.add(maker)
         if len(alive) == 1:
-            found.setdefault(next(iter(alive)))
-    return list(found) or [op.name for op in forward if _is(op, CONTRACTIONS)]
+            narrow.setdefault(next(iter(alive)))
+    return list(narrow) or [op.name for op in forward if _is(op, CONTRACTIONS)]
 
 
 def _follows_norm(op: Op, step: Step) -> bool:
@@ -178,13 +180,13 @@ def _follows_norm(op: Op, step: Step) -> bool:
 
 def _made_from(op: Op, step: Step) -> list[str]:
     """Return the ops of the same stage that made the inputs of `op`."""
-    found = []
+    makers = []
     for tensor in values_read_by(op, step):
-        maker = step.maker(tensor.name)
-        here = (each for each in (maker, step.producer(tensor.name)) if each is not None)
-        if maker is not None and any(not each.is_backward and each.stage == op.stage for each in here):
-            found.append(maker.name)
-    return found
+        maker, producer = step.maker(tensor.name), step.producer(tensor.name)
+        known = (source for source in (maker, producer) if source is not None)
+        if maker is not None and any(not source.is_backward and source.stage == op.stage for source in known):
+            makers.append(maker.name)
+    return makers
 
 
 def values_read_by(op: Op, step: Step) -> tuple[Tensor, ...]:
@@ -197,7 +199,7 @@ def _is(op: Op, kinds: tuple[str, ...]) -> bool:
     return op.kind in kinds and not op.is_in_place
 
 
-# ------------------------------------------------------------------------------- the sequence of ops
+# --- the sequence of ops
 
 
 class Pass(str, Enum):
@@ -227,33 +229,33 @@ def sequence_of(program: Program) -> tuple[OpRun, ...]:
 
 
 @remembered
-def _sequence(step: Step, kept: Kept) -> tuple[OpRun, ...]:
+def _sequence(step: Step, kept: Recomputed) -> tuple[OpRun, ...]:
     members: dict[str, list[Op]] = {}
     for op in _forward(step):
         members.setdefault(_maker(op, step), []).append(op)
     place = {op.name: number for number, op in enumerate(step.ops)}
     ran_again: set[str] = set()
-    found = [OpRun(op.name, op.stage, Pass.FORWARD) for op in _forward(step)]
+    runs = [OpRun(op.name, op.stage, Pass.FORWARD) for op in _forward(step)]
     for op in step.ops:
         if op.is_backward:
             needed = _to_run_again(op, step, kept, members, ran_again)
-            found += [
-                OpRun(each.name, each.stage, Pass.RECOMPUTE)
-                for each in sorted(needed, key=lambda each: place[each.name])
-            ]
-            found.append(OpRun(op.name, op.stage, Pass.BACKWARD))
-    return tuple(found)
+            needed.sort(key=lambda forward: place[forward.name])
+            runs += [OpRun(forward.name, forward.stage, Pass.RECOMPUTE) for forward in needed]
+            runs.append(OpRun(op.name, op.stage, Pass.BACKWARD))
+    return tuple(runs)
 
 
-def _to_run_again(op: Op, step: Step, kept: Kept, members: Mapping[str, list[Op]], ran_again: set[str]) -> list[Op]:
+def _to_run_again(
+    op: Op, step: Step, kept: Recomputed, members: Mapping[str, list[Op]], ran_again: set[str]
+) -> list[Op]:
     """Return the forward ops that a backward op needs and that have not run again, and note that they do."""
-    pending, found = [op], list[Op]()
+    pending, needed = [op], list[Op]()
     while pending:
         for tensor in values_read_by(pending.pop(), step):
             maker = step.maker(tensor.name)
             if maker is None or maker.name not in kept.again or maker.stage != op.stage or maker.name in ran_again:
                 continue
             ran_again.add(maker.name)
-            found += members[maker.name]
+            needed += members[maker.name]
             pending += members[maker.name]
-    return found
+    return needed

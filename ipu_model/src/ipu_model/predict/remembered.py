@@ -27,7 +27,6 @@ class Recent(Generic[Value]):
         self._known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
 
     def forget(self) -> None:
-        """Forget all values."""
         self._known.clear()
 
     def get(self, step: Step, key: object) -> Value | None:
@@ -51,9 +50,9 @@ def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concat
     recent: Recent[Value] = Recent()
 
     @wraps(find)
-    def found_lately(step: Step, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
+    def recall(step: Step, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
         key = (*args, kwargs)
         known = recent.get(step, key)
         return recent.keep(step, key, find(step, *args, **kwargs)) if known is None else known
 
-    return found_lately
+    return recall

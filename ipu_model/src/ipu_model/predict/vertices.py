@@ -284,10 +284,11 @@ def _more_pieces(workers: int) -> Array:
 
     Worker k gets the stretch from k r / workers to (k + 1) r / workers.
     """
-    return np.array([
+    touched = [
         max(math.ceil((k + 1) * left / workers) - k * left // workers for k in range(workers))
         for left in range(workers)
-    ], dtype=np.float64)  # fmt: skip
+    ]
+    return np.array(touched, dtype=np.float64)
 
 
 def _conv_nx1_worker(rows: Array, width: Array, unit: MatrixUnit) -> Array:
@@ -302,9 +303,15 @@ def _conv_nx1_worker(rows: Array, width: Array, unit: MatrixUnit) -> Array:
 
 
 def conv_nx1(
-    rows: Array, width: Array, field: Array, gi: Array, go: Array, groups: Array, kernel: tuple[int, int],
+    rows: Array,
+    width: Array,
+    field: Array,
+    gi: Array,
+    go: Array,
+    groups: Array,
+    kernel: tuple[int, int],
     unit: MatrixUnit,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return tile cycles of the n x 1 vertex for a kernel of `kernel` positions (rows, columns).
 
     Each position works on `rows` rows of `width`; `field` are all results, which are zeroed first.

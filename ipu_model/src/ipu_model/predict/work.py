@@ -14,7 +14,7 @@ from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
-from ipu_model.predict.recomputation import Kept, Pass
+from ipu_model.predict.recomputation import Pass, Recomputed
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import DeviceVariable, Mover, part, updated_elements, variables_of
 from ipu_model.step import Phase, Step, Tensor
@@ -137,7 +137,7 @@ def _stages(
 
 
 @remembered
-def _cycles_of_passes(step: Step, costs: Costs, kept: Kept) -> Mapping[Pass, list[Cycles]]:
+def _cycles_of_passes(step: Step, costs: Costs, kept: Recomputed) -> Mapping[Pass, list[Cycles]]:
     """Return the cycles of every stage's ops in each pass of a micro-batch."""
     passes = {during: [Cycles()] * len(step.stages) for during in Pass}
     for op in costs.ops:

@@ -7,8 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ipu_model.predict.memory.categories import CODE, CONSTANTS, OF_ACTIVATIONS, PARAMETERS, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LiveTensor, PhaseCycles, Profile, Span
+from ipu_model.predict.profile import (
+    CODE,
+    CONSTANTS,
+    OF_ACTIVATIONS,
+    PARAMETERS,
+    TEMPORARIES,
+    IpuMemory,
+    LiveTensor,
+    PhaseCycles,
+    Profile,
+    Span,
+)
 
 PHASE_NAMES = {
     "on_tile_execute": "OnTileExecute",
@@ -153,11 +163,14 @@ def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
         groups.setdefault(key, []).append(tensor)
     found = [
         TensorGroup(
-            name if len(alike) > 1 else alike[0].name, category, kind, sum(tensor.copies for tensor in alike),
+            name if len(alike) > 1 else alike[0].name,
+            category,
+            kind,
+            sum(tensor.copies for tensor in alike),
             sum(tensor.bytes_on_fullest_tile for tensor in alike),
         )
         for (name, category, kind), alike in groups.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(found, key=lambda group: -group.bytes_on_fullest_tile))
 
 

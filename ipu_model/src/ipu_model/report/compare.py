@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ipu_model.predict.profile import IpuMemory, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import IpuMemory, Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
 from ipu_model.report.findings import cycles_spent, setting
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, SPENT_LOOKS, PageLook
@@ -55,7 +54,7 @@ def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> st
     head = ("modelled", *names, "change")
     rows = [head, *(row for part in found for row in part.rows)]
     lines = aligned([[_cut(plain(cell)) for cell in row] for row in rows])
-    titles = [plain(f"{name}: {each.name} on {each.machine}") for name, each in zip(names, (before, after))]
+    titles = [plain(f"{name}: {profile.name} on {profile.machine}") for name, profile in zip(names, (before, after))]
     text = [*titles, "", lines.pop(0)]
     for part in found:
         text += [part.title, *lines[: len(part.rows)]]
@@ -155,7 +154,7 @@ def _differing(before: Profile, after: Profile) -> Part:
         ("machine", str(before.machine), str(after.machine)),
         *((name, str(before.options.get(name, "-")), str(after.options.get(name, "-"))) for name in names),
     ]
-    return Part("options that differ", tuple((*each, "") for each in values if each[1] != each[2]))
+    return Part("options that differ", tuple((*option, "") for option in values if option[1] != option[2]))
 
 
 def _cut(cell: str) -> str:
@@ -208,7 +207,7 @@ def moved_categories(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
 
     def by_category(profile: Profile) -> Numbers:
-        return {(each.name, "", ""): each.bytes_on_fullest_tile for each in _fullest(profile).categories}
+        return {(category.name, "", ""): category.bytes_on_fullest_tile for category in _fullest(profile).categories}
 
     return _largest_first(_moved(by_category(before), by_category(after)))
 
@@ -218,7 +217,9 @@ def moved_tensors(before: Profile, after: Profile) -> list[Moved]:
 
     def by_tensor(profile: Profile) -> Numbers:
         tensors = _fullest(profile).live_at_peak
-        return _summed(((_starred(each.name), "", each.category), each.bytes_on_fullest_tile) for each in tensors)
+        return _summed(
+            ((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile) for tensor in tensors
+        )
 
     return _largest_first(_moved(by_tensor(before), by_tensor(after)))
 
@@ -265,7 +266,7 @@ def _moved(before: Numbers, after: Numbers) -> list[Moved]:
 
 
 def _largest_first(moved: Iterable[Moved]) -> list[Moved]:
-    return sorted(moved, key=lambda each: -abs(each.change))
+    return sorted(moved, key=lambda number: -abs(number.change))
 
 
 # ------------------------------------------------------------------------------- the page
@@ -311,9 +312,13 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
     ]
     memory_bars = [_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)]
     data = MovedData(
-        tuple(names), _largest_first(in_parts), moved_modules(*both), moved_ops(*both), moved_categories(*both),
+        tuple(names),
+        _largest_first(in_parts),
+        moved_modules(*both),
+        moved_ops(*both),
+        moved_categories(*both),
         moved_tensors(*both),
-    )  # fmt: skip
+    )
     return rendered(
         "compare.html",
         title=f"{title}: {names[0]} and {names[1]}",

@@ -28,7 +28,7 @@ TRACE_NAME = "trace.json"
 _FORMAT_WITH_TABLES = 3
 _EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
 _OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
-_KEPT = [each.name for each in fields(Profile) if each.compare]
+_KEPT = [field.name for field in fields(Profile) if field.compare]
 """All fields but the program, which has a file of its own."""
 _Data: Any = msgspec.defstruct(
     "Profile", [(name, get_type_hints(Profile)[name]) for name in _KEPT], forbid_unknown_fields=True
@@ -113,7 +113,7 @@ def file_of(path: str | Path) -> Path:
         return folder / FILE_NAME
     below = sorted(folder.glob(f"*/{FILE_NAME}"))
     if len(below) > 1:
-        raise Error(f"{folder} holds several profiles, choose one: {', '.join(str(each.parent) for each in below)}.")
+        raise Error(f"{folder} holds several profiles, choose one: {', '.join(str(file.parent) for file in below)}.")
     return below[0] if below else folder / FILE_NAME
 
 
@@ -183,11 +183,11 @@ def _without_tables(data: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(part) for part in value]
     if not isinstance(value, dict):
         return value
     if value.keys() != {"columns", "rows"} or not isinstance(value["rows"], list):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(part) for name, part in value.items()}
     names, rows = value["columns"], value["rows"]
     if tuple(names) == LiveTensor._fields:
         return rows

@@ -235,7 +235,8 @@ def describe_memory_per_tile(profile: Profile) -> str:
 def describe_memory_categories(profile: Profile) -> str:
     """Describe what fills the fullest tiles."""
     largest = [
-        f"{each.name} with up to {whole(max(each.bytes_on_fullest_tile))} bytes" for each in categories(profile)[:3]
+        f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
+        for category in categories(profile)[:3]
     ]
     return _sentences(f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}")
 
@@ -259,7 +260,8 @@ def describe_liveness(profile: Profile) -> str:
 
 def describe_cycles(profile: Profile) -> str:
     """Describe where cycles go."""
-    shares = [f"{percent(compute_share(each))} on IPU {ipu}" for ipu, each in enumerate(profile.cycles[:_MOST_NAMED])]
+    shown = enumerate(profile.cycles[:_MOST_NAMED])
+    shares = [f"{percent(compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
     waits = max(phases(profile)[1:], key=lambda phase: sum(phase.cycles))
     return _sentences(
         f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",

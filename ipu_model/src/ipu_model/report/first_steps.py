@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipu_model.predict.profile import LiveTensor, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import LiveTensor, Profile, Verdict
 from ipu_model.report.breakdown import LAYER_STAR, fullest_ipu, layers_starred, memory_group
 from ipu_model.report.looks import LOOKS, PageLook
 from ipu_model.report.quantities import counted, short
@@ -61,21 +60,20 @@ def holders(profile: Profile) -> tuple[Holder, ...]:
     for tensor in memory.live_at_peak:
         groups.setdefault((_module_of(tensor.name), tensor.category), []).append(tensor)
     found = []
-    for (name, category), alike in groups.items():
+    for (name, kind), alike in groups.items():
         count = sum(tensor.bytes_on_fullest_tile for tensor in alike)
         if len(alike) == 1:
-            found.append(holder(alike[0].name, category, category, count))
+            found.append(holder(alike[0].name, kind, kind, count))
         else:
-            found.append(holder(name, f"{category}, {len(alike)} tensors", category, count))
-    with_tensors = {category for _, category in groups}
-    found += [
-        holder(each.name, "always" if each.always_live else "at the peak", each.name, each.bytes_on_fullest_tile)
-        for each in memory.categories
-        if each.name not in with_tensors
-    ]
-    found = sorted((each for each in found if each.bytes_on_tile > 0), key=lambda each: -each.bytes_on_tile)
-    shown = [each for each in found[:_MOST_HOLDERS] if each.share >= _LEAST_SHARE]
-    rest = memory.max_tile_bytes - sum(each.bytes_on_tile for each in shown)
+            found.append(holder(name, f"{kind}, {len(alike)} tensors", kind, count))
+    with_tensors = {kind for _, kind in groups}
+    for category in memory.categories:
+        if category.name not in with_tensors:
+            when = "always" if category.always_live else "at the peak"
+            found.append(holder(category.name, when, category.name, category.bytes_on_fullest_tile))
+    found = sorted((part for part in found if part.bytes_on_tile > 0), key=lambda part: -part.bytes_on_tile)
+    shown = [part for part in found[:_MOST_HOLDERS] if part.share >= _LEAST_SHARE]
+    rest = memory.max_tile_bytes - sum(part.bytes_on_tile for part in shown)
     left = len(found) - len(shown)
     if left and rest > 0:
         shown.append(Holder("all else", counted(left, "smaller part"), rest, rest / limit, LOOKS.other))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from ipu_model.predict.profile import OpProfile, Profile
@@ -18,6 +19,7 @@ from ipu_model.predict.profile import OpProfile, Profile
 Signature: TypeAlias = tuple[object, ...]
 Scoped: TypeAlias = tuple[OpProfile, list[str]]
 """An op, and the names of the modules around it below the one at hand."""
+_WORK = attrgetter("part", "phase", "family", "operands", "results", "executions", "recomputations")
 _HALF = 0.5
 _FEW = 8
 
@@ -198,11 +200,13 @@ def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
     """Return equal modules as one that counts for all."""
     ops = tuple(
         FoldedOp(
-            same[0].op, sum(op.count for op in same), Passes.together(op.passes for op in same),
+            same[0].op,
+            sum(op.count for op in same),
+            Passes.together(op.passes for op in same),
             sum(op.flops for op in same),
         )
         for same in zip(*(module.ops for module in alike))
-    )  # fmt: skip
+    )
     children = tuple(
         _merged(same, same[0].name, f"{path}.{same[0].name}") for same in zip(*(module.children for module in alike))
     )
@@ -213,12 +217,5 @@ def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
 
 def _signature(module: Module) -> Signature:
     """Return what equal modules have in common: the same ops on the same shapes, as often, in the same children."""
-    ops = tuple(
-        (
-            what_of(op), op.part, op.phase, op.family, op.operands, op.results, op.executions, op.recomputations,
-            folded.count,
-        )
-        for folded in module.ops
-        for op in (folded.op,)
-    )  # fmt: skip
+    ops = tuple((what_of(folded.op), *_WORK(folded.op), folded.count) for folded in module.ops)
     return (module.layer, ops, tuple((child.name, child.count, _signature(child)) for child in module.children))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import Profile, close_band
 from ipu_model.report import findings, quantities, tables
 from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
 from ipu_model.report.findings import DESCRIBED, describe_timeline
@@ -31,7 +30,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        found=[_found(title, each) for title, each in fit.programs] if fit else (),
+        found=[_found(title, program) for title, program in fit.programs] if fit else (),
         fit_described=_described(fit) if fit else "",
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
@@ -75,7 +74,7 @@ def _found(title: str, fit: Fit) -> Found:
 def _described(result: FitResult) -> str:
     """Return what the picture of a search shows, in words."""
     low, high = close_band()
-    fitting = sum(each.fits for each in result.modelled)
+    fitting = sum(candidate.fits for candidate in result.modelled)
     return (
         f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
         f"{fitting} {'fits' if fitting == 1 else 'fit'} for certain. Between {percent(low)} and {percent(high)} of a "

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ipu_model.predict.profile import IpuMemory, OpProfile, Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import IpuMemory, OpProfile, Profile, Verdict
 from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_starred, memory_group, type_of
 from ipu_model.report.module_tree import Module, module_tree
 
@@ -115,7 +114,7 @@ def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
         ops=_ops(ops, texts),
         modules=_module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
         rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
-        memory=[_memory(each, places, texts) for each in profile.memory],
+        memory=[_memory(ipu, places, texts) for ipu in profile.memory],
         fit=[] if fit is None else _candidates(fit),
         texts=list(texts),
     )
@@ -199,16 +198,16 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "temporary": [_short(step.temporary_bytes) for step in memory.liveness],
         },
         tensors={
-            "name": [texts[each.name] for each in tensors],
-            "alike": [texts[layers_starred(each.name)] for each in tensors],
-            "category": [texts[each.category] for each in tensors],
-            "type": [texts[type_of(each)] for each in tensors],
-            "bytes": [_short(each.bytes_on_fullest_tile) for each in tensors],
-            "total": [_short(each.total_bytes) for each in tensors],
-            "always": [int(each.always_live) for each in tensors],
-            "first": [each.first for each in tensors],
-            "last": [each.last for each in tensors],
-            "copies": [each.copies for each in tensors],
+            "name": [texts[tensor.name] for tensor in tensors],
+            "alike": [texts[layers_starred(tensor.name)] for tensor in tensors],
+            "category": [texts[tensor.category] for tensor in tensors],
+            "type": [texts[type_of(tensor)] for tensor in tensors],
+            "bytes": [_short(tensor.bytes_on_fullest_tile) for tensor in tensors],
+            "total": [_short(tensor.total_bytes) for tensor in tensors],
+            "always": [int(tensor.always_live) for tensor in tensors],
+            "first": [tensor.first for tensor in tensors],
+            "last": [tensor.last for tensor in tensors],
+            "copies": [tensor.copies for tensor in tensors],
         },
     )
 
@@ -216,12 +215,12 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
 def _groups(memory: IpuMemory) -> dict[str, list[float]]:
     """Return the bytes of each tile by group of categories; nothing where tiles are not known by category."""
     tiles = len(memory.tiles)
-    if any(sum(run.tiles for run in each.runs) != tiles for each in memory.categories):
+    if any(sum(run.tiles for run in category.runs) != tiles for category in memory.categories):
         return {}
     held: dict[str, list[float]] = {}
-    for each in memory.categories:
-        group = held.setdefault(memory_group(each.name), [0.0] * tiles)
-        for tile, count in enumerate(each.tiles):
+    for category in memory.categories:
+        group = held.setdefault(memory_group(category.name), [0.0] * tiles)
+        for tile, count in enumerate(category.tiles):
             group[tile] += count
     return {name: _runs(held[name]) for name in MEMORY_GROUPS if name in held}
 
@@ -244,8 +243,8 @@ def _time(seconds: float) -> float:
 def _candidates(result: FitResult) -> list[PageCandidate]:
     """Return everything that was modelled, the leanest first."""
     front = set(result.frontier)
-    found = sorted(result.modelled, key=lambda each: (each.share, -each.samples_per_second))
-    return [_candidate(each, ", ".join(_marks(result, each)), each in front) for each in found]
+    found = sorted(result.modelled, key=lambda candidate: (candidate.share, -candidate.samples_per_second))
+    return [_candidate(candidate, ", ".join(_marks(result, candidate)), candidate in front) for candidate in found]
 
 
 def _marks(result: FitResult, candidate: Candidate) -> Iterator[str]:
@@ -257,17 +256,17 @@ def _marks(result: FitResult, candidate: Candidate) -> Iterator[str]:
         yield "as it is"
 
 
-def _candidate(each: Candidate, marks: str, is_on_frontier: bool) -> PageCandidate:
-    setting = each.setting
+def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> PageCandidate:
+    setting = candidate.setting
     balance, share = setting["split"].balance, setting["available_memory_proportion"]
     return PageCandidate(
         marks=marks,
-        verdict=str(each.verdict),
-        tone=VERDICT_CLASSES[each.verdict],
-        share=each.share,
-        speed=each.samples_per_second,
+        verdict=str(candidate.verdict),
+        tone=VERDICT_CLASSES[candidate.verdict],
+        share=candidate.share,
+        speed=candidate.samples_per_second,
         frontier=is_on_frontier,
-        ipus=each.ipus,
+        ipus=candidate.ipus,
         replicas=setting["replicas"],
         micro_batch=setting["micro_batch"],
         split="as it is" if balance is None else f"equal {balance.value}",

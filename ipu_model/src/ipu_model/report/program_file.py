@@ -175,9 +175,11 @@ def _own_types() -> Mapping[str, Any]:
 
 def _layout() -> dict[str, list[str]]:
     """Return the fields of every class of records, and the values of every enumeration."""
-    return {name: [each.value for each in kind] if issubclass(kind, Enum) else list(_fields(kind))
-            for name, kind in _own_types().items()}  # fmt: skip
+    return {
+        name: [member.value for member in kind] if issubclass(kind, Enum) else list(_fields(kind))
+        for name, kind in _own_types().items()
+    }
 
 
 def _fields(record: Any) -> tuple[str, ...]:
-    return tuple(getattr(record, "_fields", None) or (each.name for each in fields(record) if each.init))
+    return tuple(getattr(record, "_fields", None) or (field.name for field in fields(record) if field.init))

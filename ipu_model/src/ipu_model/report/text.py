@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 
-from ipu_model.predict.profile import Profile
-from ipu_model.predict.verdict import Verdict
+from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import (
     busiest_ipus,
     categories,
@@ -91,14 +90,14 @@ def _memory(profile: Profile) -> list[str]:
     places = fullest_ipus(profile, _MOST_IPUS)
     memory = profile.memory
     every = categories(profile)
-    starred = " (*: shared over time)" if any(not each.always_live for each in every[:_MOST_CATEGORIES]) else ""
+    starred = " (*: shared over time)" if any(not category.always_live for category in every[:_MOST_CATEGORIES]) else ""
     rows = [(f"modelled bytes of the fullest tile{starred}", *(f"IPU {memory[place].ipu}" for place in places))]
-    for each in every[:_MOST_CATEGORIES]:
-        name = _cut(plain(each.name), _LONGEST_NAME) + ("" if each.always_live else " *")
-        rows.append((name, *(whole(each.bytes_on_fullest_tile[place]) for place in places)))
+    for category in every[:_MOST_CATEGORIES]:
+        name = _cut(plain(category.name), _LONGEST_NAME) + ("" if category.always_live else " *")
+        rows.append((name, *(whole(category.bytes_on_fullest_tile[place]) for place in places)))
     rest = every[_MOST_CATEGORIES:]
     if rest:
-        sums = (whole(sum(each.bytes_on_fullest_tile[place] for each in rest)) for place in places)
+        sums = (whole(sum(category.bytes_on_fullest_tile[place] for category in rest)) for place in places)
         rows.append((f"{len(rest)} more", *sums))
     rows.append(("fullest tile", *(whole(memory[place].max_tile_bytes) for place in places)))
     return [*_headed(rows), *_left_out(len(memory), len(places), "are fullest")]
@@ -124,12 +123,12 @@ def _peak(profile: Profile) -> list[str]:
     during = f", during {memory.liveness[memory.peak].name}" if memory.peak < len(memory.liveness) else ""
     rows = [
         (
-            _cut(plain(each.title.removeprefix("temporary data of ")), _LONGEST_TENSOR),
-            _cut(plain(each.type), _LONGEST_TYPE),
-            plain(each.category),
-            whole(each.bytes_on_fullest_tile),
+            _cut(plain(group.title.removeprefix("temporary data of ")), _LONGEST_TENSOR),
+            _cut(plain(group.type), _LONGEST_TYPE),
+            plain(group.category),
+            whole(group.bytes_on_fullest_tile),
         )
-        for each in tensors
+        for group in tensors
     ]
     return [plain(f"largest tensors there at its peak (IPU {memory.ipu}{during})"), *aligned(rows, left=3)]
 

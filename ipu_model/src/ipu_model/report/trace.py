@@ -246,10 +246,16 @@ def _micro_batch(span: Span) -> dict[str, int]:
 def _facts(op: OpProfile, step: LivenessStep, span: Span) -> dict[str, str | int | float | None]:
     """Return what a viewer shows of an op: once for each, as its repetitions are the same."""
     found: dict[str, str | int | float | None] = {
-        "op": op.node, "kind": op.family, "pass": step.phase, "stage": op.stage, **_micro_batch(span),
-        "operands": ", ".join(op.operands), "results": ", ".join(op.results), "cycles": round(op.cycles),
+        "op": op.node,
+        "kind": op.family,
+        "pass": step.phase,
+        "stage": op.stage,
+        **_micro_batch(span),
+        "operands": ", ".join(op.operands),
+        "results": ", ".join(op.results),
+        "cycles": round(op.cycles),
         "temporary bytes of a tile": round(op.temporary_bytes),
-    }  # fmt: skip
+    }
     if op.flops:
         found |= {"FLOPs": op.flops, "share of the matrix units' peak": round(op.utilisation, 3)}
     return found | {name: text for name, text in (("plan", op.plan), ("line", op.line)) if text}

@@ -11,7 +11,7 @@ from ipu_course import engine
 from ipu_course.lessons.half_precision.exercises import WINDOW
 from ipu_course.programs.train.model import captured
 from ipu_course.programs.train.settings import TrainSettings
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import close_band
 
 TEXT, NOTES = text("01"), notes("half_precision")
 

@@ -49,7 +49,7 @@ from ipu_course.lessons.out_of_memory.exercises import WALK
 from ipu_course.lessons.out_of_memory.remedies import HALF, HALF_BATCH, SETTINGS, with_setting
 from ipu_course.models import WithLoss
 from ipu_course.not_modelled import NOT_MODELLED
-from ipu_model.predict.verdict import close_band
+from ipu_model.predict.profile import close_band
 
 FOUND = {"A": ACTIVATIONS, "B": TILE, "C": CODE, "D": STATE, "E": ONE_OP}
 FULL = Facts(fullest=700.0, average=690.0, over=9, limit=624, other_ipu=None, always_live=100.0, one_op=100.0,

@@ -10,12 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ipu_model.predict.calibration import MemoryConstants
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Work
-from ipu_model.predict.memory import categories
 from ipu_model.predict.ops.updates import VariableCost
+from ipu_model.predict.profile import (
+    CONTROL_CODE,
+    EXCHANGE_CODE,
+    GLOBAL_EXCHANGE_CODE,
+    HOST_EXCHANGE_CODE,
+    RESERVED,
+    VERTEX_CODE,
+    VERTEX_STATE,
+)
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Argument, Op, Ref, Step
 
@@ -48,13 +57,19 @@ class Crossings:
     ring: int = 0
 
 
-def steps_of(
-    step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[tuple[str, tuple[int, ...], VariableCost]] = ()
-) -> Steps:
+class VariableStep(NamedTuple):
+    """A step that works on a variable of that shape: what it does, and its cost."""
+
+    kind: str
+    shape: tuple[int, ...]
+    cost: VariableCost
+
+
+def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableStep] = ()) -> Steps:
     """Return the steps of an IPU that makes so many calls.
 
     PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
-    them to where the code expects them. `updates` are the kind, the shape and the cost of each step for a variable.
+    them to where the code expects them. `updates` are the steps that work on variables.
     """
     alike = _alike(step)
     phases: dict[object, int] = {}
@@ -84,7 +99,7 @@ def _alike(step: Step) -> Mapping[str, int]:
 
 def _signature(op: Op, step: Step) -> tuple[object, ...]:
     arguments = _without_names((*op.arguments, *(value for _, value in op.keywords)), step)
-    results = tuple(None if each is None else (each.shape, each.dtype) for each in op.results)
+    results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
     return op.target, arguments, results, op.hints
 
 
@@ -94,7 +109,7 @@ def _without_names(value: Argument, step: Step) -> object:
         tensor = step.tensors.get(value)
         return None if tensor is None else (tensor.shape, tensor.dtype)
     if isinstance(value, tuple):
-        return tuple(_without_names(each, step) for each in value)
+        return tuple(_without_names(item, step) for item in value)
     return value
 
 
@@ -109,18 +124,18 @@ def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -
     """
     collective = crossings.ring > 1
     return {
-        categories.EXCHANGE_CODE: (
+        EXCHANGE_CODE: (
             constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
         ),
-        categories.CONTROL_CODE: (
+        CONTROL_CODE: (
             constants.control_code_bytes_per_call * steps.calls + constants.collective_control_bytes * collective
         ),
-        categories.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
-        categories.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
-        categories.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
-        categories.GLOBAL_EXCHANGE_CODE: (
+        VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
+        VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
+        HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
+        GLOBAL_EXCHANGE_CODE: (
             constants.global_exchange_bytes_per_transfer * crossings.transfers
             + constants.global_exchange_bytes_per_replica * crossings.ring * collective
         ),
-        categories.RESERVED: constants.reserved_bytes,
+        RESERVED: constants.reserved_bytes,
     }

@@ -1,12 +1,25 @@
-"""What the compiler says of a program that does not fit into memory, or that is too close to call."""
+"""What the compiler says of a program that does not fit into memory, or that is too close to call, and what helps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from ipu_model.errors import Error
-from ipu_model.predict.memory.remedies import remedies
-from ipu_model.predict.profile import IpuMemory, Memory
-from ipu_model.predict.program import Program
-from ipu_model.predict.verdict import Verdict, close_band
+from ipu_model.predict.profile import (
+    CODE,
+    OF_ACTIVATIONS,
+    OPTIMISER_STATE,
+    PARAMETERS,
+    STASHES,
+    STREAMS,
+    TEMPORARIES,
+    IpuMemory,
+    Memory,
+    Verdict,
+    close_band,
+)
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.step import FLOAT16, FLOAT32, DType
 
 ERROR_TYPE = "poplar_graph_memory_allocation_error"
 """The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
@@ -22,12 +35,12 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
     if memory.verdict is not Verdict.DOES_NOT_FIT:
         return None
     worst = _worst(memory)
-    over = sum(tile > memory.tile_bytes for each in memory for tile in each.tiles)
+    over = sum(tile > memory.tile_bytes for ipu in memory for tile in ipu.tiles)
+    tiles = "1 tile is" if over == 1 else f"{over:,} tiles are"
     text = (
         f"Memory allocation error: the program does not fit, out of memory on tile {worst.fullest_tile} of IPU "
         f"{worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of "
-        f"memory (modelled; {_tiles(over)} over). {_largest(worst)} {_advice(memory, program)} "
-        f"{_explained('Does not fit')}"
+        f"memory (modelled; {tiles} over). {_what_helps(memory, program, 'Does not fit')}"
     )
     return Error(text, type=ERROR_TYPE)
 
@@ -36,41 +49,116 @@ def note_on_memory(memory: Memory, program: Program) -> str | None:
     """Return a warning if the model cannot tell whether a program fits; `None` if it can."""
     if memory.verdict is not Verdict.CLOSE:
         return None
-    worst = _worst(memory)
+    worst, (low, high) = _worst(memory), close_band()
     return (
         f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
-        f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {_share(memory)} (modelled; {_band()}), so a "
-        f"device may run out of memory. {_largest(worst)} {_advice(memory, program)} "
-        f"{_explained('Too close to call')}"
+        f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {memory.share:.1%} (modelled; the model cannot "
+        f"tell between {low:.1%} and {high:.1%} of a tile), so a device may run out of memory. "
+        f"{_what_helps(memory, program, 'Too close to call')}"
     )
 
 
 def _worst(memory: Memory) -> IpuMemory:
-    return max(memory, key=lambda each: each.max_tile_bytes)
+    return max(memory, key=lambda ipu: ipu.max_tile_bytes)
 
 
-def _share(memory: Memory) -> str:
-    return f"{memory.max_tile_bytes / memory.tile_bytes:.1%}"
+def _what_helps(memory: Memory, program: Program, section: str) -> str:
+    categories = sorted(_worst(memory).categories, key=lambda category: -category.bytes_on_fullest_tile)
+    largest = (f"{each.name} {each.bytes_on_fullest_tile:,.0f}" for each in categories[:_CATEGORIES_NAMED])
+    return (
+        f"Most of that tile's bytes: {', '.join(largest)}. What usually helps: {'; '.join(remedies(memory, program))}. "
+        f"The section '{section}' of the course's docs/errors.md explains this message."
+    )
 
 
-def _band() -> str:
-    low, high = close_band()
-    return f"the model cannot tell between {low:.1%} and {high:.1%} of a tile"
+# --- remedies, chosen by what fills the fullest tile
+
+# Moving blocks to another IPU pays if its fullest tile is emptier by this share of a tile, and not full itself.
+_EMPTIER = 0.15
 
 
-def _tiles(count: int) -> str:
-    return "1 tile is" if count == 1 else f"{count:,} tiles are"
+def remedies(memory: Memory, program: Program) -> list[str]:
+    """Return the remedies, most promising first, without those that the program already uses.
+
+    The order depends on what takes most of the fullest tile. For activations, recomputation and smaller micro-batches
+    come first; for the temporary data of one op, its memory proportion and partials type; for parameters, their types
+    and locations.
+    """
+    worst = _worst(memory)
+    bytes_of = worst.bytes_by_category
+    groups = sorted(_REMEDIES, key=lambda names: -sum(bytes_of.get(name, 0.0) for name in names))
+    found = _better_split(memory, worst)
+    for names in groups[:2]:
+        found += _REMEDIES[names](program, worst)
+    return list(dict.fromkeys(found))
 
 
-def _largest(memory: IpuMemory) -> str:
-    largest = sorted(memory.categories, key=lambda each: -each.bytes_on_fullest_tile)[:_CATEGORIES_NAMED]
-    named = ", ".join(f"{each.name} {each.bytes_on_fullest_tile:,.0f}" for each in largest)
-    return f"Most of that tile's bytes: {named}."
+def _better_split(memory: Memory, worst: IpuMemory) -> list[str]:
+    emptiest = min(memory, key=lambda ipu: ipu.max_tile_bytes)
+    emptier = emptiest.max_tile_bytes <= worst.max_tile_bytes - _EMPTIER * memory.tile_bytes
+    if not emptier or emptiest.max_tile_bytes >= memory.tile_bytes:
+        return []
+    return [f"move blocks from IPU {worst.ipu} to IPU {emptiest.ipu}, which has room (poptorch.BeginBlock)"]
 
 
-def _advice(memory: Memory, program: Program) -> str:
-    return f"What usually helps: {'; '.join(remedies(memory, program))}."
+def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
+    found = []
+    if program.training and program.recomputation is Recomputation.NONE:
+        found.append("compute activations again in the backward pass (recomputation)")
+    elif program.training:
+        found.append("put poptorch.recomputationCheckpoint where tensors are small")
+    if program.samples_per_micro_batch > 1:
+        more = " with more gradient accumulation" if program.training else ""
+        found.append(f"use a smaller micro-batch{more}")
+    found += _half(program)
+    if worst.bytes_by_category.get(STASHES, 0.0) and program.execution is Execution.PIPELINED:
+        found.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
+    return found
 
 
-def _explained(section: str) -> str:
-    return f"The section '{section}' of the course's docs/errors.md explains this message."
+def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
+    peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
+    op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
+    found = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
+    if not program.settings.half_partials and _has(program, FLOAT16):
+        found.append("use half partials (Options.Precision.setPartialsType)")
+    return [*found, "serialise large matrix products (poptorch.serializedMatMul)"]
+
+
+def _for_parameters(program: Program, worst: IpuMemory) -> list[str]:
+    found = _half(program)
+    spec, locations = program.optimiser, program.locations
+    if program.training and spec is not None:
+        if FLOAT32 in (spec.accum_dtype, spec.first_dtype):
+            found.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
+        if worst.bytes_by_category.get(OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
+            found.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
+        if program.replicas > 1 and not locations.optimiser.sharded:
+            found.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
+    return [*found, "use more IPUs, or share large layers out better"]
+
+
+def _for_code(program: Program, worst: IpuMemory) -> list[str]:
+    found = [
+        "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
+    ]
+    if min(program.settings.available_memory_proportion.values(), default=1.0) < 0.05:
+        found.append("raise the available memory proportion: many small slices each need their own code")
+    return found
+
+
+def _half(program: Program) -> list[str]:
+    return ["use half precision (model.half())"] if not _has(program, FLOAT16) else []
+
+
+def _has(program: Program, dtype: DType) -> bool:
+    return any(program.step.tensors[variable.tensor].dtype == dtype for variable in program.step.variables)
+
+
+# Remedies by the main contents of a full tile: activations, the temporary data of one op, parameters, or code.
+_REMEDIES: Mapping[tuple[str, ...], Callable[[Program, IpuMemory], list[str]]] = {
+    (*OF_ACTIVATIONS, STREAMS): _for_activations,
+    (TEMPORARIES,): _for_temporaries,
+    PARAMETERS: _for_parameters,
+    CODE: _for_code,
+}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
-from ipu_model.predict.memory import categories
-from ipu_model.predict.memory.tiles import Contents, Room, Spread
+from ipu_model.predict.memory.tiles import Contents, Spread, TileSpace
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.pointwise import dropout_masks
+from ipu_model.predict.profile import ACCUMULATORS, CONSTANTS, OPTIMISER_STATE, VARIABLES
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
@@ -36,8 +36,8 @@ class Storages:
     `root` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
     """
 
-    def __init__(self, step: Step, costs: Costs, room: Room) -> None:
-        self.step, self.room = step, room
+    def __init__(self, step: Step, costs: Costs, space: TileSpace) -> None:
+        self.step, self.space = step, space
         self._layouts = costs.layouts
         self.parts: dict[str, list[OpCost]] = {}
         for op in costs.ops:
@@ -47,7 +47,6 @@ class Storages:
         self._roots = self._device_roots()
 
     def root(self, name: str) -> str:
-        """Return the tensor that the device keeps the tensor `name` in."""
         return self._roots[name]
 
     def maker(self, root: str) -> Op | None:
@@ -60,7 +59,6 @@ class Storages:
         return None if maker is None else maker.ipu
 
     def is_backward(self, name: str) -> bool:
-        """Whether a tensor is made in the backward pass."""
         maker = self.maker(name)
         return maker is not None and maker.is_backward
 
@@ -71,13 +69,13 @@ class Storages:
                 stand_in[tensor.name] = self._stand_in(tensor, stand_in)
         return {tensor.name: stand_in[tensor.storage] for tensor in self.step.tensors.values()}
 
-    def _stand_in(self, tensor: Tensor, known: dict[str, str]) -> str:
+    def _stand_in(self, tensor: Tensor, known: Mapping[str, str]) -> str:
         """Return the tensor that the device keeps in place of this one: usually the tensor itself."""
         op = self.maker(tensor.name)
         if op is None:
             return tensor.name
         if op.kind in _POOLS and tensor.index == 1 and self._is_only_for_backward(tensor.name):
-            return next((each.name for each in self.step.results_of(op) if each.index == 0), tensor.name)
+            return next((result.name for result in self.step.results_of(op) if result.index == 0), tensor.name)
         operands = self.step.read_by(op)
         if op.name not in self.parts and operands and not op.makes_constant:
             return known[operands[0].storage]  # no code runs: the same tensor under another name or type
@@ -90,21 +88,17 @@ class Storages:
     @cached_property
     def constants(self) -> list[str]:
         """The tensors that are known when compiling."""
-        made = [name for name in self.step.tensors if self._is_constant(name)]
-        if not made:
-            return []
-        written = {self.root(name) for op in self.step.ops for name in op.writes}
-        return [
-            name
-            for name in made
-            if name not in written and self.root(name) == name and self.step.tensors[name].producer not in self.parts
-        ]
+        step = self.step
+        made = [name for name in step.tensors if self._is_constant(name)]
+        written = {self.root(name) for op in step.ops for name in op.writes} if made else set()
+        own = (name for name in made if name not in written and self.root(name) == name)
+        return [name for name in own if step.tensors[name].producer not in self.parts]
 
     @cached_property
     def residents(self) -> frozenset[str]:
         """The tensors that stay: variables, the seed, and what is known when compiling."""
-        stays = (Source.VARIABLE, Source.SEED)
-        return frozenset((*self.constants, *(e.name for e in self.step.storages.values() if e.source in stays)))
+        lasting = [s.name for s in self.step.storages.values() if s.source in (Source.VARIABLE, Source.SEED)]
+        return frozenset((*self.constants, *lasting))
 
     def _is_constant(self, name: str) -> bool:
         maker = self.maker(name)
@@ -122,16 +116,15 @@ class Storages:
         return self._spreads[root]
 
     def contents(self, root: str) -> Contents:
-        """Return what users know a tensor by."""
         return self._contents[root]
 
     def _placed(self, tensor: Tensor) -> Spread:
         layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)
-        on_tile = layout.on_tile if layout is not None else self.room.device.spread(tensor.elements, element)
+        on_tile = layout.on_tile if layout is not None else self.space.device.spread(tensor.elements, element)
         if tensor.name in self._multiplied:
-            least = self.room.device.calibration.memory.least_weight_bytes_per_tile
+            least = self.space.device.calibration.memory.least_weight_bytes_per_tile
             on_tile = max(on_tile, least / element.bytes)
-        return self.room.place(tensor.elements, on_tile, element.bytes)
+        return self.space.place(tensor.elements, on_tile, element.bytes)
 
     @cached_property
     def _multiplied(self) -> frozenset[str]:
@@ -143,7 +136,7 @@ class Storages:
 
     def made_by(self, op: Op) -> list[str]:
         """Return the new tensors that an op makes and that something reads."""
-        return [each.name for each in self.step.results_of(op) if self.root(each.name) == each.name]
+        return [result.name for result in self.step.results_of(op) if self.root(result.name) == result.name]
 
     def read_by(self, op: Op) -> list[str]:
         """Return the tensors that an op reads or changes, each once."""
@@ -154,7 +147,7 @@ class Storages:
         return max((self.spread(root).tiles for root in roots), default=1)
 
 
-# ------------------------------------------------------------------------------- for the whole run
+# --- for the whole run
 
 
 @dataclass(frozen=True)
@@ -177,55 +170,54 @@ class Resident:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Tensors that are brought to the tiles for a step and removed after it."""
+    """Tensors that are brought to the tiles for an op and removed after it.
 
-    _weights: Mapping[str, Spread] = field(default_factory=dict)
-    _states: Mapping[str, list[Spread]] = field(default_factory=dict)
-    _accumulators: Mapping[str, list[Spread]] = field(default_factory=dict)
-    _weight_of: Mapping[str, Spread] = field(default_factory=dict)
+    `reading` has weights by their tensor; `accumulation` and `update` what it takes to add the gradient of a variable
+    to its accumulator, and to update the variable.
+    """
 
-    def by_reading(self, roots: Iterable[str]) -> list[Spread]:
-        """Return the weights among `roots` that are fetched."""
-        return [self._weights[root] for root in roots if root in self._weights] if self._weights else []
-
-    def by_accumulation(self, variable: str) -> list[Spread]:
-        """Return what is fetched to add a gradient to the accumulator of a variable."""
-        return self._accumulators.get(variable, [])
-
-    def by_update(self, variable: str) -> list[Spread]:
-        """Return what is fetched to update a variable."""
-        weight = [self._weight_of[variable]] if variable in self._weight_of else []
-        return [*weight, *self._states.get(variable, []), *self._accumulators.get(variable, [])]
+    reading: Mapping[str, Spread]
+    accumulation: Mapping[str, list[Spread]]
+    update: Mapping[str, list[Spread]]
 
 
 def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> list[Resident]:
     """Return all tensors that are always live; `ipus` says where each variable is."""
-    step = program.step
-    found = [_constant(storages, name) for name in storages.constants]
+    step, locations = program.step, program.locations
+    residents = []
+    for name in storages.constants:
+        ipu = next((reader.ipu for reader in step.readers.get(name, ())), 0)
+        residents.append(Resident(CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents(name)))
     for variable in step.variables:
-        keeper = _Keeper(program, storages, variable, ipus[variable.name])
-        found.append(keeper.keep(categories.VARIABLES, keeper.tensor.dtype, program.locations.weights))
+        weight = _OfVariable(program, storages, variable, ipus[variable.name])
+        residents.append(weight.resident(VARIABLES, weight.tensor.dtype, locations.weights))
         if program.training and variable.name in step.gradients:
-            found += _of_trainable(program, variable, keeper)
-    return found
+            state, accumulator = optimiser_tensors(
+                program.optimiser,
+                weight.tensor.dtype,
+                accumulates=program.accumulates,
+                group=program.groups.get(variable.name),
+            )
+            residents += [weight.resident(OPTIMISER_STATE, dtype, locations.optimiser) for dtype in state.values()]
+            if accumulator is not None:
+                residents.append(weight.resident(ACCUMULATORS, accumulator, locations.accumulators))
+    return residents
 
 
-def fetched(found: Iterable[Resident], program: Program) -> Fetched:
+def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
     """Return the tensors that are not always on the tiles of their IPU in full."""
     tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
-    weights: dict[str, Spread] = {}
-    weight_of: dict[str, Spread] = {}
-    states: dict[str, list[Spread]] = {}
-    accumulators: dict[str, list[Spread]] = {}
-    for each in found:
-        if each.fetched is None:
-            continue
-        if each.category == categories.VARIABLES:
-            weights[tensor_of[each.variable]] = weight_of[each.variable] = each.fetched
-        else:
-            into = states if each.category == categories.OPTIMISER_STATE else accumulators
-            into.setdefault(each.variable, []).append(each.fetched)
-    return Fetched(weights, states, accumulators, weight_of)
+    reading: dict[str, Spread] = {}
+    accumulation: dict[str, list[Spread]] = {}
+    update: dict[str, list[Spread]] = {}
+    for resident in residents:
+        if resident.fetched is not None:
+            update.setdefault(resident.variable, []).append(resident.fetched)
+            if resident.category == VARIABLES:
+                reading[tensor_of[resident.variable]] = resident.fetched
+            elif resident.category == ACCUMULATORS:
+                accumulation.setdefault(resident.variable, []).append(resident.fetched)
+    return Fetched(reading, accumulation, update)
 
 
 def optimiser_tensors(
@@ -243,25 +235,8 @@ def optimiser_tensors(
     return state, spec.accum_dtype if apart else None
 
 
-def _of_trainable(program: Program, variable: Variable, keeper: _Keeper) -> list[Resident]:
-    state, accumulator = optimiser_tensors(
-        program.optimiser, keeper.tensor.dtype, accumulates=program.accumulates,
-        group=program.groups.get(variable.name),
-    )  # fmt: skip
-    locations = program.locations
-    found = [keeper.keep(categories.OPTIMISER_STATE, dtype, locations.optimiser) for dtype in state.values()]
-    if accumulator is not None:
-        found.append(keeper.keep(categories.ACCUMULATORS, accumulator, locations.accumulators))
-    return found
-
-
-def _constant(storages: Storages, name: str) -> Resident:
-    ipu = next((reader.ipu for reader in storages.step.readers.get(name, ())), 0)
-    return Resident(categories.CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents(name))
-
-
 @dataclass(frozen=True)
-class _Keeper:
+class _OfVariable:
     """Places the tensors of the size of one variable, which all lie as the variable does."""
 
     program: Program
@@ -271,28 +246,27 @@ class _Keeper:
 
     @property
     def tensor(self) -> Tensor:
-        """The variable as a tensor."""
         return self.storages.step.tensors[self.variable.tensor]
 
-    def keep(self, category: str, dtype: DType, location: Location) -> Resident:
+    def resident(self, category: str, dtype: DType, location: Location) -> Resident:
         """Return one tensor of this type in its place."""
         elements = self.tensor.elements
         whole = self._place(elements, dtype)
         sharded = self.program.replicas > 1 and location.is_sharded(elements)
-        held = self._place(math.ceil(elements / self.program.replicas), dtype) if sharded else whole
+        part = self._place(math.ceil(elements / self.program.replicas), dtype) if sharded else whole
         if location.is_off_chip(elements):
             # With sharding, each replica fetches its part, and weights are put together from all parts.
-            brought = whole if category == categories.VARIABLES else held
-            return Resident(category, self.ipu, self.variable.name, None, brought, off_chip=held.total)
-        brought_too = whole if sharded and category == categories.VARIABLES else None
+            brought = whole if category == VARIABLES else part
+            return Resident(category, self.ipu, self.variable.name, None, brought, off_chip=part.total)
+        brought_too = whole if sharded and category == VARIABLES else None
         contents = Contents(self.variable.name, self.tensor.shape, dtype.name)
-        return Resident(category, self.ipu, self.variable.name, held, brought_too, contents=contents)
+        return Resident(category, self.ipu, self.variable.name, part, brought_too, contents=contents)
 
     def _place(self, elements: int, dtype: DType) -> Spread:
         """Return the place of `elements` of this type, which lie where those of the weight do."""
-        tensor, room = self.tensor, self.storages.room
+        tensor, space = self.tensor, self.storages.space
         if elements == tensor.elements:
             weight = self.storages.spread(tensor.name)
             return weight.times(Element.of(dtype).bytes / Element.of(tensor.dtype).bytes)
-        on_tile = room.device.spread(elements, Element.of(tensor.dtype))
-        return room.place(elements, on_tile, Element.of(dtype).bytes)
+        on_tile = space.device.spread(elements, Element.of(tensor.dtype))
+        return space.place(elements, on_tile, Element.of(dtype).bytes)

@@ -11,15 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipu_model.predict.device import Device
-from ipu_model.predict.memory.categories import ALWAYS_LIVE, NOT_ALWAYS_LIVE, TEMPORARIES
-from ipu_model.predict.profile import IpuMemory, LivenessStep, LiveTensor, MemoryCategory, TileRun
+from ipu_model.predict.profile import (
+    ALWAYS_LIVE,
+    NOT_ALWAYS_LIVE,
+    TEMPORARIES,
+    IpuMemory,
+    LivenessStep,
+    LiveTensor,
+    MemoryCategory,
+    TileRun,
+)
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
-# Moments that are looked at together: bounds the arrays for very long programs.
-_MOMENTS_AT_ONCE = 2048
+# Scheduled ops that are looked at together: bounds the arrays for very long programs.
+_OPS_AT_ONCE = 2048
 _SAME_BYTES = 1e-6
 
 
@@ -53,7 +61,7 @@ NOTHING = Spread(0.0, 1, 0.0)
 
 
 @dataclass(frozen=True)
-class Room:
+class TileSpace:
     """The tiles of an IPU: those that compute come first, those reserved for I/O last."""
 
     device: Device
@@ -61,7 +69,6 @@ class Room:
 
     @property
     def tiles(self) -> int:
-        """All tiles."""
         return self.device.chip.tiles
 
     @property
@@ -108,7 +115,7 @@ class Pieces:
     values: Floats
 
 
-def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
+def pieces_of(spreads: Sequence[Spread], space: TileSpace) -> Pieces:
     """Return the stretches of tiles of all `spreads`; balanced ones go round the computing tiles."""
     tiles = np.array([s.tiles for s in spreads], dtype=np.int64)
     balanced = np.array([s.balanced for s in spreads], dtype=bool)
@@ -118,23 +125,24 @@ def pieces_of(spreads: Sequence[Spread], room: Room) -> Pieces:
     starts, lengths = np.concatenate([first, first + tiles - 1]), np.concatenate([tiles - 1, np.ones_like(tiles)])
     values = np.array([s.on_tile for s in spreads] + [s.last for s in spreads], dtype=np.float64)
     around = np.tile(balanced, 2)
-    starts = np.where(around, starts % room.compute_tiles, starts)
+    starts = np.where(around, starts % space.compute_tiles, starts)
     ends = starts + lengths
-    over = (around & (ends > room.compute_tiles)).nonzero()[0]
+    over = (around & (ends > space.compute_tiles)).nonzero()[0]
+    cut = np.where(around, np.minimum(ends, space.compute_tiles), ends)
     return Pieces(
         np.concatenate([owner, owner[over]]),
         np.concatenate([starts, np.zeros_like(over)]),
-        np.concatenate([np.where(around, np.minimum(ends, room.compute_tiles), ends), ends[over] - room.compute_tiles]),
+        np.concatenate([cut, ends[over] - space.compute_tiles]),
         np.concatenate([values, values[over]]),
     )
 
 
-# ------------------------------------------------------------------------------- over time
+# --- over time
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a moment is called: the op and its part, the pass, the stage, and the name that users know it by."""
+    """What a scheduled op is called: op and part, the pass, the stage, and the name that users know it by."""
 
     node: str
     phase: str
@@ -154,9 +162,9 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class Live:
-    """Something of a category in memory from moment `first` to moment `last` of an IPU, both included.
+    """Something of a category in memory from place `first` to place `last` in an IPU's schedule, both included.
 
-    `contents` says which tensor it is; `None` for code, and for the temporary data of a moment.
+    `contents` says which tensor it is; `None` for code, and for the temporary data of an op.
     """
 
     place: Spread
@@ -166,71 +174,70 @@ class Live:
     contents: Contents | None = None
 
 
-@dataclass(frozen=True)
-class _Times:
-    """First and last moment of each piece of memory; there are `count` in all."""
-
-    first: Ints
-    last: Ints
-    count: int
-
-
-def ipu_memory(ipu: int, moments: Sequence[Label], lives: Sequence[Live], room: Room) -> IpuMemory:
-    """Return the memory of one IPU with everything in `lives` over time; `moments` are the labels of its moments."""
-    pieces = pieces_of([live.place for live in lives], room)
+def ipu_memory(ipu: int, schedule: Sequence[Label], lives: Sequence[Live], space: TileSpace) -> IpuMemory:
+    """Return the memory of one IPU that runs `schedule` and holds everything in `lives`."""
+    pieces = pieces_of([live.place for live in lives], space)
     first = np.array([live.first for live in lives], dtype=np.int64)
     last = np.array([live.last for live in lives], dtype=np.int64)
-    times = _Times(first[pieces.owner], last[pieces.owner], max(1, len(moments)))
-    tiles = _most_on_each_tile(pieces, times, room.tiles)
+    count = max(1, len(schedule))
+    tiles = _most_on_each_tile(pieces, first[pieces.owner], last[pieces.owner], count, space.tiles)
     fullest = int(np.argmax(tiles))
     on_fullest = _bytes_on(pieces, fullest, len(lives))
     always = np.array([live.category in ALWAYS_LIVE for live in lives], dtype=bool)
-    changing = _over_time(np.where(always, 0.0, on_fullest), first, last, times.count)
+    changing = _over_time(np.where(always, 0.0, on_fullest), first, last, count)
     peak = int(np.argmax(changing))
     temporary = np.array([live.category == TEMPORARIES for live in lives], dtype=bool)
-    needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, times.count)
+    needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, count)
     is_live = (first <= peak) & (peak <= last)
     return IpuMemory(
         ipu=ipu,
-        categories=tuple(_categories(lives, on_fullest, is_live, pieces, room.tiles)),
+        categories=tuple(_categories(lives, on_fullest, is_live, pieces, space.tiles)),
         tiles=tuple(tiles.tolist()),
         liveness=tuple(
-            LivenessStep(label.node, label.phase, total, own, label.part, label.name, label.stage)
-            for label, total, own in zip(moments, changing.tolist(), needed.tolist())
+            LivenessStep(op.node, op.phase, total, own, op.part, op.name, op.stage)
+            for op, total, own in zip(schedule, changing.tolist(), needed.tolist())
         ),
-        live_at_peak=_tensors(lives, on_fullest, is_live, moments),
+        live_at_peak=_tensors(lives, on_fullest, is_live, schedule),
         peak=peak,
     )
 
 
 def _tensors(
-    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, moments: Sequence[Label]
+    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, schedule: Sequence[Label]
 ) -> tuple[LiveTensor, ...]:
     """Return the tensors that are there, those that take most of the fullest tile first."""
-    found = []
-    for place in is_live.nonzero()[0].tolist():
-        each, contents = lives[place], lives[place].contents
-        if contents is None and each.category == TEMPORARIES:
-            contents = Contents(f"temporary data of {moments[each.first].name}")
+    tensors = []
+    for number in is_live.nonzero()[0].tolist():
+        live, contents = lives[number], lives[number].contents
+        if contents is None and live.category == TEMPORARIES:
+            contents = Contents(f"temporary data of {schedule[live.first].name}")
         if contents is not None:
-            name, shape, dtype, copies = contents
-            always = each.category in ALWAYS_LIVE
-            here, every = float(on_fullest[place]), each.place.total
-            found.append(
-                LiveTensor(name, each.category, shape, dtype, here, every, always, each.first, each.last, copies)
+            tensors.append(
+                LiveTensor(
+                    contents.name,
+                    live.category,
+                    contents.shape,
+                    contents.dtype,
+                    float(on_fullest[number]),
+                    live.place.total,
+                    live.category in ALWAYS_LIVE,
+                    live.first,
+                    live.last,
+                    contents.copies,
+                )
             )
-    return tuple(sorted(found, key=lambda each: (-each.bytes_on_fullest_tile, -each.total_bytes)))
+    return tuple(sorted(tensors, key=lambda tensor: (-tensor.bytes_on_fullest_tile, -tensor.total_bytes)))
 
 
-def _most_on_each_tile(pieces: Pieces, times: _Times, tiles: int) -> Floats:
-    """Return the most bytes that each tile holds at once."""
+def _most_on_each_tile(pieces: Pieces, first: Ints, last: Ints, count: int, tiles: int) -> Floats:
+    """Return the most bytes that each tile holds at once; `first` and `last` are the places of the pieces."""
     most = np.zeros(tiles)
     carried = np.zeros(tiles + 1)
-    for start in range(0, times.count, _MOMENTS_AT_ONCE):
-        stop = min(times.count, start + _MOMENTS_AT_ONCE)
+    for start in range(0, count, _OPS_AT_ONCE):
+        stop = min(count, start + _OPS_AT_ONCE)
         # Differences along both axes: every piece is four numbers, two running sums make the table of them.
-        table = _events(pieces, times.first, 1.0, start, stop, tiles)
-        table += _events(pieces, times.last + 1, -1.0, start, stop, tiles)
+        table = _events(pieces, first, 1.0, start, stop, tiles)
+        table += _events(pieces, last + 1, -1.0, start, stop, tiles)
         table[0] += carried
         np.cumsum(table, axis=0, out=table)
         carried = table[-1].copy()
@@ -240,7 +247,7 @@ def _most_on_each_tile(pieces: Pieces, times: _Times, tiles: int) -> Floats:
 
 
 def _events(pieces: Pieces, when: Ints, sign: float, start: int, stop: int, tiles: int) -> Floats:
-    """Return the differences over tiles of the pieces that come or go at each moment from `start` to `stop` - 1."""
+    """Return the differences over tiles of the pieces that come or go at each place from `start` to `stop` - 1."""
     now = (when >= start) & (when < stop)
     rows, values = (when[now] - start) * (tiles + 1), sign * pieces.values[now]
     size = (stop - start) * (tiles + 1)
@@ -254,11 +261,11 @@ def _bytes_on(pieces: Pieces, tile: int, count: int) -> Floats:
     return _counted(pieces.owner[here], pieces.values[here], count)
 
 
-def _over_time(values: Floats, first: Ints, last: Ints, moments: int) -> Floats:
-    """Return the sum of `values` that are there at each moment."""
-    edges = _counted(first, values, moments + 1) - _counted(last + 1, values, moments + 1)
-    found: Floats = np.cumsum(edges)[:moments]
-    return found
+def _over_time(values: Floats, first: Ints, last: Ints, count: int) -> Floats:
+    """Return the sum of the values that are there at each of `count` places."""
+    edges = _counted(first, values, count + 1) - _counted(last + 1, values, count + 1)
+    sums: Floats = np.cumsum(edges)[:count]
+    return sums
 
 
 def _counted(places: Ints, values: Floats, size: int) -> Floats:
@@ -278,13 +285,11 @@ def _categories(
             total[live.category] += live.place.total
     names = np.array([live.category for live in lives])
     return [
-        MemoryCategory(
-            name, fullest[name], total[name], name in ALWAYS_LIVE,
-            _runs(pieces, (is_live & (names == name))[pieces.owner], tiles),
-        )
+        MemoryCategory(name, fullest[name], total[name], name in ALWAYS_LIVE, _runs(pieces, chosen, tiles))
         for name in fullest
         if total[name]
-    ]  # fmt: skip
+        for chosen in [(is_live & (names == name))[pieces.owner]]
+    ]
 
 
 def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
@@ -292,8 +297,8 @@ def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
     values = pieces.values[chosen]
     size = tiles + 1
     edges = _counted(pieces.starts[chosen], values, size) - _counted(pieces.ends[chosen], values, size)
-    held = np.maximum(np.cumsum(edges)[:tiles], 0.0)
+    on_tiles = np.maximum(np.cumsum(edges)[:tiles], 0.0)
     # Sums in a different order differ in their last digits, so values this close count as equal.
-    begins = np.flatnonzero(np.r_[True, np.abs(np.diff(held)) > _SAME_BYTES])
+    begins = np.flatnonzero(np.r_[True, np.abs(np.diff(on_tiles)) > _SAME_BYTES])
     counts = np.diff(np.r_[begins, tiles])
-    return tuple(TileRun(count, each) for count, each in zip(counts.tolist(), held[begins].tolist()))
+    return tuple(map(TileRun, counts.tolist(), on_tiles[begins].tolist()))

@@ -71,6 +71,11 @@ def plate(look: Look) -> dict[str, Any] | None:
     return {"facecolor": max(look.face, look.edge, key=_lightness), "edgecolor": "none", "pad": 1.2}
 
 
+def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
+    """Write `text` into the middle of an area that looks like this."""
+    axes.text(*at, text, ha="center", va="center", color=look.text, bbox=plate(look), **more)
+
+
 def _lightness(colour: str) -> float:
     """Return how light a colour is on grey paper, from 0 to 1 (weights of Rec. 709)."""
     red, green, blue = to_rgb(colour)
@@ -116,9 +121,14 @@ def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -
     at = line if point[1] <= line < point[1] + _NOTE_SHARE * (high - low) else point[1]
     goes_right = point[0] < left + 0.62 * (right - left)
     axes.annotate(
-        text, (point[0], at), (8 if goes_right else -8, 3), textcoords="offset points",
-        ha="left" if goes_right else "right", va="bottom", fontsize=9,
-    )  # fmt: skip
+        text,
+        (point[0], at),
+        (8 if goes_right else -8, 3),
+        textcoords="offset points",
+        ha="left" if goes_right else "right",
+        va="bottom",
+        fontsize=9,
+    )
 
 
 def nothing_here(axes: Axes, text: str) -> None:

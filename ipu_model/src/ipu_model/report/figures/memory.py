@@ -264,14 +264,24 @@ def _draw_settings(axes: Axes, points: Sequence[FrontierPoint]) -> None:
         chosen = [point for point in points if point.fits is fits]
         if chosen:
             axes.scatter(
-                [point.at for point in chosen], [point.samples_per_second for point in chosen],
-                color=colour, marker=marker, s=36, label=label, zorder=3,
-            )  # fmt: skip
+                [point.at for point in chosen],
+                [point.samples_per_second for point in chosen],
+                color=colour,
+                marker=marker,
+                s=36,
+                label=label,
+                zorder=3,
+            )
     front = sorted((point.at, point.samples_per_second) for point in points if point.is_on_frontier)
     axes.plot(
-        [share for share, _ in front], [speed for _, speed in front],
-        color=BLUE, linewidth=1.5, drawstyle="steps-post", label="no setting beats these in both", zorder=2,
-    )  # fmt: skip
+        [share for share, _ in front],
+        [speed for _, speed in front],
+        color=BLUE,
+        linewidth=1.5,
+        drawstyle="steps-post",
+        label="no setting beats these in both",
+        zorder=2,
+    )
     axes.axvline(1.0, color=INK, linestyle=":", linewidth=1.2)
     axes.set_xlabel("memory that the fullest tile needs, of what it has")
     axes.set_ylabel("samples per second")

@@ -25,9 +25,9 @@ from ipu_model.report.figures.canvas import (
     legend_below,
     new_figure,
     nothing_here,
-    plate,
     without_frame,
     words,
+    write_inside,
 )
 from ipu_model.report.looks import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
 from ipu_model.report.quantities import duration, percent, time_unit
@@ -90,8 +90,7 @@ def cycles_figure(profile: Profile) -> Figure:
                 look = PHASE_LOOKS[phase.name]
                 axes.barh(ipu, share, 0.8, left=left, **area(look))
                 if share >= _LEAST_LABELLED:
-                    axes.text(left + share / 2, ipu, percent(share), ha="center", va="center", fontsize=8.5,
-                              color=look.text, bbox=plate(look))  # fmt: skip
+                    write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
                 left += share
         axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
         axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
@@ -157,17 +156,18 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as
             for cut in (2, 4):
                 at, slant = span.end * factor - cut * _BREAK_POINTS * point, 1.2 * point
                 axes.plot(
-                    [at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW],
-                    color="white", linewidth=1.4, solid_capstyle="butt", zorder=4,
-                )  # fmt: skip
+                    [at - slant, at + slant],
+                    [place + _HALF_ROW, place - _HALF_ROW],
+                    color="white",
+                    linewidth=1.4,
+                    solid_capstyle="butt",
+                    zorder=4,
+                )
             middle -= 2 * _BREAK_POINTS * factor / points
             width -= 4 * _BREAK_POINTS
         text, look = _words_on(span), SPAN_LOOKS.get(span.kind, OTHER_LOOK)
         if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
-            axes.text(
-                middle, place, text, ha="center", va="center", fontsize=SMALL, color=look.text, bbox=plate(look),
-                clip_on=True, zorder=5,
-            )  # fmt: skip
+            write_inside(axes, (middle, place), text, look, fontsize=SMALL, clip_on=True, zorder=5)
     for (kind, narrow), bars in by_kind.items():
         look = SPAN_LOOKS.get(kind, OTHER_LOOK)
         bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))

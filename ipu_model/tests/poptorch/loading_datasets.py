@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,103 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from poptorch._utils import ICustomArgParser
 
 
-class Numbers(Dataset[Tensor]):
-    """Sample `i` is a tensor of shape [2] filled with `i`."""
+def row(index: int) -> Tensor:
+    return torch.full((2,), float(index))
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+
+class Numbers(Dataset[Any]):
+    """Sample `i` is `sample(i)`: unless told otherwise, a tensor of shape [2] filled with `i`.
+
+    Like many, it raises no `IndexError`: only its length says where it ends.
+    """
+
+    def __init__(self, length: int, sample: Callable[[int], Any] = row) -> None:
+        self.length, self.sample = length, sample
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.full((2,), float(index))
-
-
-class Pairs(Numbers):
-    """Sample `i` is a tuple: image-like [3, 4, 4] and an int64 label, both holding `i`."""
-
     def __getitem__(self, index: int) -> Any:
-        return torch.full((3, 4, 4), float(index)), torch.tensor(index)
+        return self.sample(index)
 
 
-class Dicts(Numbers):
-    """Sample `i` is a dict whose keys are not in alphabetical order."""
+def pair(index: int) -> Any:
+    """Return something like an image, [3, 4, 4], and an int64 label."""
+    return torch.full((3, 4, 4), float(index)), torch.tensor(index)
 
-    def __getitem__(self, index: int) -> Any:
-        return {"y": torch.tensor(index), "x": torch.full((2,), float(index))}
+
+def keyed(index: int) -> Any:
+    """Return a dict whose keys are not in alphabetical order."""
+    return {"y": torch.tensor(index), "x": row(index)}
+
+
+def with_string(index: int) -> Any:
+    return row(index), str(index)
+
+
+def nested(index: int) -> Any:
+    return row(index), [row(index)]
+
+
+def dying(index: int) -> Tensor:
+    """End the process, without a word, for one index."""
+    if index == 2:
+        os._exit(7)
+    return row(index)
+
+
+def where_read(index: int) -> Any:
+    """Tell which process reads, and with how many torch threads."""
+    return torch.tensor(os.getpid()), torch.tensor(torch.get_num_threads())
+
+
+def dice(index: int) -> Tensor:
+    """Draw from the three common random generators, in the default dtype."""
+    return torch.stack([
+        torch.rand(()),
+        torch.tensor(np.random.rand(), dtype=torch.get_default_dtype()),
+        torch.tensor(random.random(), dtype=torch.get_default_dtype()),
+    ])  # fmt: skip
+
+
+def failing(bad: int, index: int) -> Tensor:
+    if index == bad:
+        raise ValueError(f"sample {index} is bad")
+    return row(index)
+
+
+def slow(seconds: float, index: int) -> Tensor:
+    time.sleep(seconds)
+    return row(index)
+
+
+def changing(change: str, index: int) -> Any:
+    """Item 1 differs from item 0 in the way asked for."""
+    if index != 1:
+        return {"x": torch.zeros(2, dtype=torch.float16)}
+    return {
+        "shape": {"x": torch.ones(3)},
+        "broadcast": {"x": torch.ones(1)},
+        "keys": {"z": torch.ones(2)},
+        "structure": [torch.ones(2)],
+        "dtype": {"x": torch.ones(2, dtype=torch.float64) / 3},
+    }[change]
+
+
+Pairs, Dicts, Nested, WithStrings = (partial(Numbers, sample=f) for f in (pair, keyed, nested, with_string))
+Dies, Threads, Dice = (partial(Numbers, sample=f) for f in (dying, where_read, dice))
+
+
+def Fails(length: int, bad: int) -> Numbers:
+    return Numbers(length, partial(failing, bad))
+
+
+def Slow(length: int, seconds: float) -> Numbers:
+    return Numbers(length, partial(slow, seconds))
+
+
+def Changing(change: str) -> Numbers:
+    return Numbers(3, partial(changing, change))
 
 
 class Stream(IterableDataset[Tensor]):
@@ -64,73 +137,6 @@ class MeasuredStream(Stream):
 
     def __len__(self) -> int:
         return self.length
-
-
-class Fails(Numbers):
-    """Raises for one index."""
-
-    def __init__(self, length: int, bad: int) -> None:
-        super().__init__(length)
-        self.bad = bad
-
-    def __getitem__(self, index: int) -> Tensor:
-        if index == self.bad:
-            raise ValueError(f"sample {index} is bad")
-        return super().__getitem__(index)
-
-
-class Dies(Numbers):
-    """Ends its process, without a word, for one index."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        if index == 2:
-            os._exit(7)
-        return super().__getitem__(index)
-
-
-class WithStrings(Numbers):
-    """Has an element that is no tensor."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), str(index)
-
-
-class Nested(Numbers):
-    """Has a container within a container."""
-
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index), [super().__getitem__(index)]
-
-
-class Changing(Numbers):
-    """Item 1 differs from item 0 in the way asked for."""
-
-    def __init__(self, change: str) -> None:
-        super().__init__(3)
-        self.change = change
-
-    def __getitem__(self, index: int) -> Any:
-        if index != 1:
-            return {"x": torch.zeros(2, dtype=torch.float16)}
-        return {
-            "shape": {"x": torch.ones(3)},
-            "broadcast": {"x": torch.ones(1)},
-            "keys": {"z": torch.ones(2)},
-            "structure": [torch.ones(2)],
-            "dtype": {"x": torch.ones(2, dtype=torch.float64) / 3},
-        }[self.change]
-
-
-class Slow(Numbers):
-    """Takes its time for every sample."""
-
-    def __init__(self, length: int, seconds: float) -> None:
-        super().__init__(length)
-        self.seconds = seconds
-
-    def __getitem__(self, index: int) -> Tensor:
-        time.sleep(self.seconds)
-        return super().__getitem__(index)
 
 
 class Sleeps:
@@ -161,24 +167,6 @@ class Counted(Numbers):
         return super().__getitem__(index)
 
 
-class Threads(Numbers):
-    """Tells which process reads it, and with how many torch threads."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor(os.getpid()), torch.tensor(torch.get_num_threads())
-
-
-class Dice(Numbers):
-    """Draws from the three common random generators, in the default dtype."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.stack([
-            torch.rand(()),
-            torch.tensor(np.random.rand(), dtype=torch.get_default_dtype()),
-            torch.tensor(random.random(), dtype=torch.get_default_dtype()),
-        ])  # fmt: skip
-
-
 class Passes:
     """An iterable of `length` items that counts in shared memory how often it was started."""
 
@@ -190,13 +178,6 @@ class Passes:
         with self.counter.get_lock():
             self.counter.value += 1
         return (torch.tensor(i) for i in range(self.length))
-
-
-class Endless(Numbers):
-    """A data set that, like many, raises no `IndexError`: only its length says where it ends."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(index)
 
 
 class Lengths:

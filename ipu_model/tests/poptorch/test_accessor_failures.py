@@ -81,7 +81,7 @@ def test_the_error_says_first_what_happened_and_in_which_line_of_the_program(acc
     with pytest.raises(Error) as caught:
         access(Fails(3, bad=0))
     assert re.fullmatch(
-        r"ValueError: sample 0 is bad \(line \d+ of __getitem__ in loading_datasets\.py: raise ValueError\(.*\)\)\n"
+        r"ValueError: sample 0 is bad \(line \d+ of failing in loading_datasets\.py: raise ValueError\(.*\)\)\n"
         r"AsynchronousDataAccessor: the worker thread failed to start\.",
         caught.value.message,
     )

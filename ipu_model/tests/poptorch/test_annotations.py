@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from function_models import FunctionModel, compiled_ops, hinted, on_device, quiet_options
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import poptorch
@@ -29,26 +27,21 @@ class Pair(NamedTuple):
 
 
 class TestRecomputationCheckpoint:
-    def test_one_tensor_comes_back_as_that_tensor(self) -> None:
+    def test_on_the_cpu_everything_comes_back_as_it_came(self) -> None:
         assert poptorch.recomputationCheckpoint(X) is X
-
-    def test_several_tensors_come_back_as_a_tuple_in_order(self) -> None:
-        first, second = poptorch.recomputationCheckpoint(X, X + 1)
-        assert first is X
-        assert torch.equal(second, X + 1)
-
-    @pytest.mark.parametrize("container", [[X, X], (X, X), [X], (X,)])
-    def test_a_container_keeps_its_type_also_with_one_element(self, container: Any) -> None:
-        result = poptorch.recomputationCheckpoint(container)
-        assert type(result) is type(container)
-        assert [a is b for a, b in zip(result, container, strict=True)] == [True] * len(container)
-
-    def test_no_argument_gives_an_empty_tuple(self) -> None:
         assert poptorch.recomputationCheckpoint() == ()
+        first, second = poptorch.recomputationCheckpoint(X, other := X + 1)
+        assert (id(first), id(second)) == (id(X), id(other))
+        for container in ([X, X], (X, X), [X], (X,)):
+            result = poptorch.recomputationCheckpoint(container)
+            assert type(result) is type(container)
+            assert [id(tensor) for tensor in result] == [id(tensor) for tensor in container]
 
-    def test_a_checkpoint_inside_a_model_is_noted_on_the_op_that_computes_it(self) -> None:
-        ops = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
-        assert hinted(ops, "recomputation_checkpoint") == {"aten.tanh.default": True}
+    def test_in_a_model_it_is_noted_on_the_op_that_computes_it_and_leaves_no_op(self) -> None:
+        plain = compiled_ops(lambda m, x: m.linear(torch.tanh(x)), X)
+        marked = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
+        assert hinted(marked, "recomputation_checkpoint") == {"aten.tanh.default": True}
+        assert [node.target for node in marked] == [node.target for node in plain]
 
     def test_a_mark_counts_only_if_the_model_goes_on_with_what_it_returns(self) -> None:
         def unused(model: Any, x: Tensor) -> Tensor:
@@ -63,11 +56,6 @@ class TestRecomputationCheckpoint:
 
         for forward in (unused, used_for_nothing):
             assert hinted(compiled_ops(forward, X), "recomputation_checkpoint") == {}
-
-    def test_a_mark_leaves_no_op_in_the_program(self) -> None:
-        plain = compiled_ops(lambda m, x: m.linear(torch.tanh(x)), X)
-        marked = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
-        assert [node.target for node in marked] == [node.target for node in plain]
 
     def test_containers_keep_their_type_inside_a_model_too(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
@@ -99,13 +87,10 @@ class TestRecomputationCheckpoint:
         assert torch.equal(with_hook(X), plain(X))
 
 
-class TestNop:
-    def test_on_the_cpu_it_returns_its_argument(self) -> None:
-        assert poptorch.nop(X) is X
-
-    def test_in_a_model_it_is_an_op_of_its_own_that_survives(self) -> None:
-        ops = compiled_ops(lambda m, x: poptorch.nop(x) + 1, X)
-        assert [str(node.target) for node in ops] == ["aten.clone.default", "aten.add.Tensor"]
+def test_nop_is_an_op_of_its_own_that_survives() -> None:
+    assert poptorch.nop(X) is X
+    ops = compiled_ops(lambda m, x: poptorch.nop(x) + 1, X)
+    assert [str(node.target) for node in ops] == ["aten.clone.default", "aten.add.Tensor"]
 
 
 class TestAvailableMemory:
@@ -136,19 +121,10 @@ class TestAvailableMemory:
 
 
 MODES = {
-    MatMulSerializationMode.InputChannels: "input_channels",
-    MatMulSerializationMode.ReducingDim: "reducing_dim",
-    MatMulSerializationMode.OutputChannels: "output_channels",
+    MatMulSerializationMode.InputChannels: ("input_channels", 6),
+    MatMulSerializationMode.ReducingDim: ("reducing_dim", 4),
+    MatMulSerializationMode.OutputChannels: ("output_channels", 10),
 }
-LENGTHS = {
-    MatMulSerializationMode.InputChannels: 6,
-    MatMulSerializationMode.ReducingDim: 4,
-    MatMulSerializationMode.OutputChannels: 10,
-}
-
-
-def serialized(mode: MatMulSerializationMode, factor: int, keep: bool = False) -> Any:
-    return lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], mode, factor, keep)
 
 
 class TestSerializedMatMul:
@@ -157,25 +133,19 @@ class TestSerializedMatMul:
     LEFT = torch.linspace(-1, 1, 24).reshape(1, 6, 4)
     RIGHT = torch.linspace(0, 2, 40).reshape(1, 4, 10)
 
-    @given(mode=st.sampled_from(list(MODES)), data=st.data(), keep=st.booleans())
-    def test_it_is_the_plain_product_for_every_divisor(
-        self, mode: MatMulSerializationMode, data: st.DataObject, keep: bool
-    ) -> None:
-        factor = data.draw(st.sampled_from([f for f in range(1, 11) if LENGTHS[mode] % f == 0]))
-        product = on_device(serialized(mode, factor, keep))(self.LEFT, self.RIGHT)
-        assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
-
     @pytest.mark.parametrize("mode", MODES)
-    def test_the_request_is_noted_on_the_product(self, mode: MatMulSerializationMode) -> None:
-        ops = compiled_ops(serialized(mode, 2, True), self.LEFT, self.RIGHT)
-        assert hinted(ops, "serialisation") == {MM: Serialisation(MODES[mode], 2, keep_precision=True)}
+    def test_it_is_the_plain_product_for_every_divisor(self, mode: MatMulSerializationMode) -> None:
+        name, length = MODES[mode]
+        for factor in (f for f in range(1, 11) if length % f == 0):
+            forward = lambda m, a, b, f=factor: poptorch.serializedMatMul(a[0], b[0], mode, f, f > 2)  # noqa: E731
+            assert torch.equal(on_device(forward)(self.LEFT, self.RIGHT), self.LEFT[0] @ self.RIGHT[0])
+            expected = {MM: Serialisation(name, factor, keep_precision=factor > 2)}
+            assert hinted(compiled_ops(forward, self.LEFT, self.RIGHT), "serialisation") == expected
 
-    def test_disabled_needs_no_factor(self) -> None:
+    def test_disabled_and_on_the_cpu_no_factor_matters(self) -> None:
         disabled = MatMulSerializationMode.Disabled
         product = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], disabled))(self.LEFT, self.RIGHT)
         assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
-
-    def test_on_the_cpu_it_is_matmul_whatever_the_factor(self) -> None:
         product = poptorch.serializedMatMul(self.LEFT, self.RIGHT, MatMulSerializationMode.ReducingDim, factor=3)
         assert torch.equal(product, self.LEFT @ self.RIGHT)
 
@@ -233,48 +203,41 @@ class TestMultiConv:
         groups = [hint.group for hint in hinted_in_order(ops)]
         assert len(set(groups)) == 2
 
-    def test_without_settings_the_group_and_its_size_are_noted(self) -> None:
-        assert multi_conv_plans(MultiConv()) == [{"size": 2}, {"size": 2}]
+    SETTINGS = (
+        lambda c: c.availableMemoryProportions(0.2).partialsTypes([torch.half]).planType(MultiConvPlanType.Serial)
+        .perConvReservedTiles(100).cycleBackOff(0.3).enableConvDithering(True),
+        lambda c: c.availableMemoryProportions((0.1, 0.2)).partialsTypes([torch.float, torch.half])
+        .enableConvDithering([False, True]),
+        lambda c: c.availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
+        .availableMemoryProportions(None).planType(None).enableConvDithering(None),
+    )  # fmt: skip
 
-    def test_single_values_go_for_all_convolutions(self) -> None:
-        context = (
-            MultiConv()
-            .availableMemoryProportions(0.2)
-            .partialsTypes([torch.half])
-            .planType(MultiConvPlanType.Serial)
-            .perConvReservedTiles(100)
-            .cycleBackOff(0.3)
-            .enableConvDithering(True)
-        )
-        plan = {
-            "size": 2,
-            "available_memory_proportion": 0.2,
-            "partials_type": "half",
-            "plan_type": "serial",
-            "per_conv_reserved_tiles": 100,
-            "cycle_back_off": 0.3,
-            "conv_dithering": True,
-        }
-        assert multi_conv_plans(context) == [plan, plan]
-
-    def test_lists_give_one_value_to_each_convolution(self) -> None:
-        context = (
-            MultiConv()
-            .availableMemoryProportions((0.1, 0.2))
-            .partialsTypes([torch.float, torch.half])
-            .enableConvDithering([False, True])
-        )
-        assert multi_conv_plans(context) == [
-            {"size": 2, "available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False},
-            {"size": 2, "available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True},
-        ]
-
-    def test_none_takes_a_setting_back(self) -> None:
-        context = (
-            MultiConv().availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
-        )
-        context.availableMemoryProportions(None).planType(None).enableConvDithering(None)
-        assert multi_conv_plans(context) == [{"size": 2}, {"size": 2}]
+    @pytest.mark.parametrize(
+        ("settings", "plans"),
+        [
+            (lambda c: c, [{}, {}]),
+            # Single values go for all convolutions, lists give one to each, and None takes a setting back.
+            (
+                SETTINGS[0],
+                [
+                    {
+                        "available_memory_proportion": 0.2, "partials_type": "half", "plan_type": "serial",
+                        "per_conv_reserved_tiles": 100, "cycle_back_off": 0.3, "conv_dithering": True,
+                    }
+                ] * 2,
+            ),
+            (
+                SETTINGS[1],
+                [
+                    {"available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False},
+                    {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True},
+                ],
+            ),
+            (SETTINGS[2], [{}, {}]),
+        ],
+    )  # fmt: skip
+    def test_settings_are_noted_on_the_convolutions(self, settings: Any, plans: list[dict[str, Any]]) -> None:
+        assert multi_conv_plans(settings(MultiConv())) == [{"size": 2, **plan} for plan in plans]
 
 
 def noted(forward: Any, key: str) -> dict[str, Any]:

@@ -60,6 +60,10 @@ def steps(state_dict: dict[str, Any]) -> float:
     return float(state_dict["ipu_state"]["Step___w"])
 
 
+def rate(state_dict: dict[str, Any]) -> float:
+    return float(state_dict["ipu_param"]["learningRate___specific___w"])
+
+
 def checkpoint(step: float = 10.0, **missing: None) -> dict[str, Any]:
     """Return a checkpoint in the structure of section 8.1."""
     ipu_state = {"Step___w": torch.tensor(step), "Accl1___w": torch.full((2,), step)}
@@ -69,199 +73,135 @@ def checkpoint(step: float = 10.0, **missing: None) -> dict[str, Any]:
             "ipu_param": {"learningRate___specific___w": torch.tensor(0.25)}}  # fmt: skip
 
 
-# Structure and timing
-
-
 @pytest.mark.parametrize("name", MAKERS)
 def test_before_compiling_there_is_no_device_state(name: str) -> None:
-    state_dict = MAKERS[name]([parameter()], lr=0.5).state_dict()
+    optimizer: Any = MAKERS[name]([parameter()], lr=0.5)
+    optimizer._unbind()
+    optimizer._invalidate()
+    assert optimizer._take_pending() is None
+    assert not optimizer.has_state()
+    state_dict = optimizer.state_dict()
     assert set(state_dict) == {"ipu_state", "ipu_param", "state", "param_groups"}
-    assert state_dict["ipu_state"] is None
-    assert state_dict["ipu_param"] is None
-    assert state_dict["state"] == {}
+    assert (state_dict["ipu_state"], state_dict["ipu_param"], state_dict["state"]) == (None, None, {})
     assert state_dict["param_groups"][0]["lr"] == 0.5
 
 
-def test_after_compiling_the_initial_state_is_read() -> None:
-    optimizer = new_optimizer()
-    Device(optimizer)
-    state_dict = optimizer.state_dict()
-    assert steps(state_dict) == 0.0
-    assert state_dict["ipu_param"]["learningRate___specific___w"].item() == 0.5
+class TestReading:
+    def test_the_initial_state_is_read_and_then_once_between_two_runs(self) -> None:
+        optimizer = new_optimizer()
+        device = Device(optimizer)
+        assert optimizer.has_state()
+        assert (steps(optimizer.state_dict()), rate(optimizer.state_dict())) == (0.0, 0.5)
+        for number in (1, 2):
+            device.run()
+            assert device.reads == number, "a run by itself reads nothing"
+            assert steps(optimizer.state_dict()) == steps(optimizer.state_dict()) == number
+            assert device.reads == number + 1
+        del optimizer.state_dict()["ipu_state"]["Step___w"]
+        assert steps(optimizer.state_dict()) == 2.0, "editing what was returned changes nothing"
+
+    def test_the_devices_part_can_be_taken_and_given_alone(self) -> None:
+        optimizer = new_optimizer()
+        device = Device(optimizer)
+        device.run()
+        part = optimizer.get_state_dict()
+        assert part.keys() == {"ipu_state", "ipu_param"}
+        assert steps(part) == 1.0
+        device.run()
+        optimizer.set_state_dict(part)
+        device.run()
+        assert steps(optimizer.get_state_dict()) == 2.0
+
+    def test_the_last_state_is_kept_and_uploaded_at_the_next_attach(self) -> None:
+        optimizer = new_optimizer()
+        device = Device(optimizer)
+        device.run()
+        optimizer._unbind()
+        device.state["Step___w"].fill_(-1.0)  # what another program leaves on the device
+        assert steps(optimizer.state_dict()) == 1.0
+        device.attach()
+        assert steps({"ipu_state": device.state}) == steps(optimizer.state_dict()) == 1.0
+        device.run()
+        assert steps(optimizer.state_dict()) == 2.0
+        # In another executor it continues with its state, but with newer numbers.
+        optimizer._unbind()
+        second = Device(optimizer)
+        second.parameters["learningRate___specific___w"].fill_(0.75)  # read from Python at wrapping
+        second.run()
+        assert (steps(optimizer.state_dict()), rate(optimizer.state_dict())) == (3.0, 0.75)
 
 
-def test_the_device_is_read_once_between_two_runs() -> None:
-    optimizer = new_optimizer()
-    device = Device(optimizer)
-    device.run()
-    assert steps(optimizer.state_dict()) == steps(optimizer.state_dict()) == 1.0
-    assert device.reads == 1
-    device.run()
-    assert device.reads == 1, "a run by itself reads nothing"
-    assert steps(optimizer.state_dict()) == 2.0
-    assert device.reads == 2
+class TestLoading:
+    def test_loaded_entries_are_shown_at_once_uploaded_at_the_next_run_and_merged_then(self) -> None:
+        optimizer = new_optimizer()
+        device = Device(optimizer)
+        device.run()
+        loaded = checkpoint(Accl1___w=None)
+        optimizer.load_state_dict(loaded)
+        loaded["ipu_state"]["Step___w"].fill_(0.0)  # loaded tensors are copies
+        shown = optimizer.state_dict()
+        assert shown["ipu_state"].keys() == {"Step___w"}
+        assert steps(shown) == 10.0
+        assert shown["ipu_param"].keys() == loaded["ipu_param"].keys()
+        assert steps({"ipu_state": device.state}) == 1.0, "nothing is uploaded before the next run"
+        device.run()
+        merged = optimizer.state_dict()
+        assert (steps(merged), rate(merged)) == (11.0, 0.25)
+        assert merged["ipu_state"]["Accl1___w"].tolist() == [2.0, 2.0], "what was missing comes from the device"
 
+    def test_before_compiling_it_uploads_at_the_first_attach(self) -> None:
+        optimizer = new_optimizer()
+        optimizer.load_state_dict(checkpoint())
+        assert optimizer._has_pending
+        device = Device(optimizer)
+        assert not optimizer._has_pending
+        assert steps(optimizer.state_dict()) == 10.0
+        assert rate({"ipu_param": device.parameters}) == 0.25
+        assert device.reads == 0, "what was loaded is current until a run"
 
-def test_right_after_loading_exactly_the_loaded_entries_are_shown() -> None:
-    optimizer = new_optimizer()
-    device = Device(optimizer)
-    device.run()
-    loaded = checkpoint(Accl1___w=None)
-    optimizer.load_state_dict(loaded)
-    shown = optimizer.state_dict()
-    assert shown["ipu_state"].keys() == {"Step___w"}
-    assert steps(shown) == 10.0
-    assert shown["ipu_param"].keys() == loaded["ipu_param"].keys()
-    assert steps({"ipu_state": device.state}) == 1.0, "nothing is uploaded before the next run"
+    def test_it_restores_the_groups(self) -> None:
+        optimizer = new_optimizer()
+        source = optim.SGD([parameter()], lr=0.7, momentum=0.3)
+        torch.optim.lr_scheduler.LambdaLR(source, lambda step: 0.5)
+        optimizer.load_state_dict(source.state_dict())
+        group = optimizer.param_groups[0]
+        assert (group["lr"], group["momentum"], group["initial_lr"]) == (0.35, 0.3, 0.7)
+        assert not optimizer._has_pending, "a state dict from before compiling has nothing for the device"
 
+    def test_set_optimizer_gives_pythons_numbers_precedence_over_the_checkpoints(self) -> None:
+        optimizer = new_optimizer()
+        device = Device(optimizer)
+        optimizer.load_state_dict(checkpoint())
+        optimizer._drop_pending_parameters()
+        device.run()
+        assert (steps(optimizer.state_dict()), rate(optimizer.state_dict())) == (11.0, 0.5)
+        optimizer.load_state_dict({**checkpoint(), "ipu_state": None})
+        assert optimizer._has_pending
+        optimizer._drop_pending_parameters()
+        assert optimizer._take_pending() is None
 
-def test_after_the_next_run_loaded_entries_have_evolved_and_missing_ones_come_from_the_device() -> None:
-    optimizer = new_optimizer()
-    device = Device(optimizer)
-    device.run()
-    optimizer.load_state_dict(checkpoint(Accl1___w=None))
-    device.run()
-    merged = optimizer.state_dict()
-    assert steps(merged) == 11.0
-    assert merged["ipu_state"]["Accl1___w"].tolist() == [2.0, 2.0]
-    assert merged["ipu_param"]["learningRate___specific___w"].item() == 0.25
+    def test_other_dictionaries_are_refused_and_change_nothing(self) -> None:
+        optimizer = new_optimizer()
+        two = optim.SGD([{"params": [parameter()]}, {"params": [parameter()]}], lr=0.1)
+        native = torch.optim.SGD([parameter()], lr=0.1)
+        for wrong, error, words in (
+            ({}, RuntimeError, "because it is empty"),
+            (native.state_dict(), RuntimeError, "Only IPU optimizer states can be loaded onto the IPU"),
+            ({**two.state_dict(), "ipu_state": {}, "ipu_param": {}}, ValueError, "different number of parameter group"),
+        ):
+            with pytest.raises(error, match=words):
+                optimizer.load_state_dict(wrong)
+        assert optimizer.state_dict()["ipu_state"] is None
 
-
-def test_the_devices_part_can_be_taken_and_given_alone() -> None:
-    optimizer = new_optimizer()
-    assert not optimizer.has_state()
-    device = Device(optimizer)
-    assert optimizer.has_state()
-    device.run()
-    part = optimizer.get_state_dict()
-    assert part.keys() == {"ipu_state", "ipu_param"}
-    assert steps(part) == 1.0
-    device.run()
-    optimizer.set_state_dict(part)
-    device.run()
-    assert steps(optimizer.get_state_dict()) == 2.0
-
-
-def test_after_detaching_the_last_state_is_kept_and_uploaded_at_the_next_attach() -> None:
-    optimizer = new_optimizer()
-    device = Device(optimizer)
-    device.run()
-    optimizer._unbind()
-    device.state["Step___w"].fill_(-1.0)  # what another program leaves on the device
-    assert steps(optimizer.state_dict()) == 1.0
-    device.attach()
-    assert steps({"ipu_state": device.state}) == 1.0
-    assert steps(optimizer.state_dict()) == 1.0
-    device.run()
-    assert steps(optimizer.state_dict()) == 2.0
-
-
-def test_an_optimizer_continues_with_its_state_in_another_executor_but_with_newer_numbers() -> None:
-    optimizer = new_optimizer()
-    first = Device(optimizer)
-    first.run()
-    optimizer._unbind()
-    second = Device(optimizer)
-    second.parameters["learningRate___specific___w"].fill_(0.75)  # read from Python at wrapping
-    second.run()
-    shown = optimizer.state_dict()
-    assert steps(shown) == 2.0
-    assert shown["ipu_param"]["learningRate___specific___w"].item() == 0.75
-
-
-def test_unbinding_twice_or_without_device_does_nothing() -> None:
-    optimizer = new_optimizer()
-    optimizer._unbind()
-    optimizer._invalidate()
-    assert optimizer.state_dict()["ipu_state"] is None
-    assert optimizer._take_pending() is None
-
-
-def test_editing_what_was_returned_does_not_change_what_is_held() -> None:
-    optimizer = new_optimizer()
-    Device(optimizer)
-    del optimizer.state_dict()["ipu_state"]["Step___w"]
-    assert steps(optimizer.state_dict()) == 0.0
-
-
-# Loading
-
-
-def test_loading_before_compiling_uploads_at_the_first_attach() -> None:
-    optimizer = new_optimizer()
-    optimizer.load_state_dict(checkpoint())
-    assert optimizer._has_pending
-    device = Device(optimizer)
-    assert not optimizer._has_pending
-    assert steps(optimizer.state_dict()) == 10.0
-    assert device.parameters["learningRate___specific___w"].item() == 0.25
-    assert device.reads == 0, "what was loaded is current until a run"
-
-
-def test_loading_restores_the_groups() -> None:
-    optimizer = new_optimizer()
-    source = optim.SGD([parameter()], lr=0.7, momentum=0.3)
-    torch.optim.lr_scheduler.LambdaLR(source, lambda step: 0.5)
-    optimizer.load_state_dict(source.state_dict())
-    group = optimizer.param_groups[0]
-    assert (group["lr"], group["momentum"], group["initial_lr"]) == (0.35, 0.3, 0.7)
-    assert not optimizer._has_pending, "a state dict from before compiling has nothing for the device"
-
-
-def test_set_optimizer_gives_pythons_numbers_precedence_over_the_checkpoints() -> None:
-    optimizer = new_optimizer()
-    device = Device(optimizer)
-    optimizer.load_state_dict(checkpoint())
-    optimizer._drop_pending_parameters()
-    device.run()
-    shown = optimizer.state_dict()
-    assert steps(shown) == 11.0
-    assert shown["ipu_param"]["learningRate___specific___w"].item() == 0.5
-
-
-def test_a_checkpoint_of_scalars_only_has_nothing_left_after_set_optimizer() -> None:
-    optimizer = new_optimizer()
-    optimizer.load_state_dict({**checkpoint(), "ipu_state": None})
-    assert optimizer._has_pending
-    optimizer._drop_pending_parameters()
-    assert optimizer._take_pending() is None
-
-
-def test_loaded_tensors_are_copies() -> None:
-    optimizer, loaded = new_optimizer(), checkpoint()
-    optimizer.load_state_dict(loaded)
-    loaded["ipu_state"]["Step___w"].fill_(0.0)
-    assert steps(optimizer.state_dict()) == 10.0
-
-
-def test_an_empty_state_dict_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="because it is empty"):
-        new_optimizer().load_state_dict({})
-
-
-def test_a_state_dict_of_a_native_optimizer_is_refused() -> None:
-    native = torch.optim.SGD([parameter()], lr=0.1)
-    with pytest.raises(RuntimeError, match="Only IPU optimizer states can be loaded onto the IPU"):
-        new_optimizer().load_state_dict(native.state_dict())
-
-
-def test_a_state_dict_with_other_groups_is_refused_by_pytorch_and_changes_nothing() -> None:
-    optimizer = new_optimizer()
-    two = optim.SGD([{"params": [parameter()]}, {"params": [parameter()]}], lr=0.1)
-    with pytest.raises(ValueError, match="different number of parameter groups"):
-        optimizer.load_state_dict({**two.state_dict(), "ipu_state": {}, "ipu_param": {}})
-    assert optimizer.state_dict()["ipu_state"] is None
-
-
-def test_a_state_dict_survives_torch_save_and_its_safe_load() -> None:
-    optimizer = new_optimizer()
-    Device(optimizer).run()
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    other = new_optimizer()
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert steps(other.state_dict()) == 1.0
+    def test_a_state_dict_survives_torch_save_and_its_safe_load(self) -> None:
+        optimizer = new_optimizer()
+        Device(optimizer).run()
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        other = new_optimizer()
+        other.load_state_dict(torch.load(file, weights_only=True))
+        assert steps(other.state_dict()) == 1.0
 
 
 # Copying and pickling (section 8.4)
@@ -311,30 +251,18 @@ def test_copies_keep_groups_defaults_variables_and_options(name: str, way: str) 
 
 
 @every_way
-def test_copies_carry_the_devices_state_and_upload_it_when_attached(way: str) -> None:
+def test_copies_carry_the_devices_state_and_are_not_bound_to_the_device(way: str) -> None:
     original = new_optimizer()
-    Device(original).run()
-    copied = COPIERS[way](original)
-    assert steps(copied.state_dict()) == 1.0
-    device = Device(copied)
+    device = Device(original)
     device.run()
+    copied = COPIERS[way](original)
+    device.run()
+    assert steps(copied.state_dict()) == 1.0
+    Device(copied).run()
     assert steps(copied.state_dict()) == 2.0
-    assert steps(original.state_dict()) == 1.0
-
-
-@every_way
-def test_copies_of_a_loaded_optimizer_still_have_everything_to_upload(way: str) -> None:
+    # One that was loaded still has everything to upload.
     original = new_optimizer()
     original.load_state_dict(checkpoint())
     device = Device(COPIERS[way](original))
     assert steps({"ipu_state": device.state}) == 10.0
-    assert device.parameters["learningRate___specific___w"].item() == 0.25
-
-
-@every_way
-def test_a_copy_is_not_bound_to_the_originals_device(way: str) -> None:
-    original = new_optimizer()
-    device = Device(original)
-    copied = COPIERS[way](original)
-    device.run()
-    assert steps(copied.state_dict()) == 0.0
+    assert rate({"ipu_param": device.parameters}) == 0.25

@@ -35,6 +35,7 @@ from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.host import HostWork
+from ipu_model.predict.order import traffic_of
 from ipu_model.predict.profile import Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remote import variables_of
@@ -192,6 +193,9 @@ def test_only_the_inputs_that_the_host_sends_become_bytes() -> None:
     sent = with_byte_inputs(step)
     assert (sent.inputs[0].dtype, sent.inputs[1]) == (UINT8, step.inputs[1])
     assert (sent.ops, sent.tensors) == (step.ops, step.tensors)
+    # Of 64 images of 3 x 64 x 64 pixels, and of 64 labels that travel in 32 bits.
+    assert (traffic_of(step).inputs[0], traffic_of(sent).inputs[0]) == (64 * 3 * 64 * 64 * 2, 64 * 3 * 64 * 64)
+    assert traffic_of(sent).inputs[1] == 64 * 4
 
 
 # --- stages

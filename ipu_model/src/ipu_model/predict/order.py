@@ -138,8 +138,9 @@ def traffic_of(step: Step) -> Traffic:
     inputs, outputs, on, back = ([0.0] * len(step.stages) for _ in range(4))
     # Each input enters at the stage that first reads it. Inputs that nothing reads are not sent.
     entering = _first_stages((tensor.name for tensor in step.inputs), step)
-    for name, stage in entering.items():
-        inputs[stage] += device_bytes(step.tensors[name])
+    for tensor in step.inputs:  # as the host sends it, which may be in bytes
+        if tensor.name in entering:
+            inputs[entering[tensor.name]] += device_bytes(tensor)
     for name in step.outputs:
         maker = step.producer(name)
         outputs[0 if maker is None else maker.stage] += device_bytes(step.tensors[name])

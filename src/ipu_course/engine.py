@@ -442,7 +442,7 @@ def phases(of: Profile) -> Mapping[str, tuple[float, ...]]:
     """Return the cycles of one call by PopVision's names, such as "DoExchange": one number for each IPU."""
     from ipu_model.report.breakdown import phases as engine_phases
 
-    return {phase.name: phase.cycles for phase in engine_phases(of)}
+    return engine_phases(of)
 
 
 @needs_the_model

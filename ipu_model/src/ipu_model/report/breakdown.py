@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ipu_model.predict.profile import (
     CODE,
@@ -45,14 +46,6 @@ LAYER_STAR = ".*"
 
 
 @dataclass(frozen=True)
-class Phase:
-    """One phase of the execution trace: its cycles on every IPU."""
-
-    name: str
-    cycles: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Category:
     """One category of memory: bytes on the fullest tile of every IPU, and of all tiles of all IPUs."""
 
@@ -86,9 +79,9 @@ def memory_group(category: str) -> str:
     return "code" if category in CODE else "other"
 
 
-def phases(profile: Profile) -> tuple[Phase, ...]:
-    """Return all phases in PopVision's order."""
-    return tuple(Phase(name, tuple(getattr(c, field) for c in profile.cycles)) for field, name in PHASE_NAMES.items())
+def phases(profile: Profile) -> Mapping[str, tuple[float, ...]]:
+    """Return the cycles of every IPU by phase of the execution trace, in PopVision's order."""
+    return {name: tuple(getattr(ipu, field) for ipu in profile.cycles) for field, name in PHASE_NAMES.items()}
 
 
 def compute_share(cycles: PhaseCycles) -> float:
@@ -129,20 +122,16 @@ def fallback_share(profile: Profile) -> float:
     return sum(op.cycles_per_call for op in profile.fallbacks) / every if every else 0.0
 
 
-@dataclass(frozen=True)
-class TensorGroup:
-    """Tensors in memory that differ only in the number of their layer; `name` has a star where the numbers differ."""
+class TensorGroup(NamedTuple):
+    """Tensors in memory that differ only in the number of their layer.
 
-    name: str
+    `title` has a star where the numbers differ, and says how many there are.
+    """
+
+    title: str
     category: str
     type: str
-    count: int
     bytes_on_fullest_tile: float
-
-    @property
-    def title(self) -> str:
-        """The name, and how many there are."""
-        return f"{self.name} x {self.count}" if self.count > 1 else self.name
 
 
 def layers_starred(name: str) -> str:
@@ -161,16 +150,11 @@ def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
     for tensor in memory.live_at_peak:
         key = layers_starred(tensor.name), tensor.category, type_of(tensor)
         groups.setdefault(key, []).append(tensor)
-    found = [
-        TensorGroup(
-            name if len(alike) > 1 else alike[0].name,
-            category,
-            kind,
-            sum(tensor.copies for tensor in alike),
-            sum(tensor.bytes_on_fullest_tile for tensor in alike),
-        )
-        for (name, category, kind), alike in groups.items()
-    ]
+    found = []
+    for (name, category, kind), alike in groups.items():
+        count = sum(tensor.copies for tensor in alike)
+        title = (name if len(alike) > 1 else alike[0].name) + (f" x {count}" if count > 1 else "")
+        found.append(TensorGroup(title, category, kind, sum(tensor.bytes_on_fullest_tile for tensor in alike)))
     return tuple(sorted(found, key=lambda group: -group.bytes_on_fullest_tile))
 
 

@@ -262,10 +262,11 @@ def describe_cycles(profile: Profile) -> str:
     """Describe where cycles go."""
     shown = enumerate(profile.cycles[:_MOST_NAMED])
     shares = [f"{percent(compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
-    waits = max(phases(profile)[1:], key=lambda phase: sum(phase.cycles))
+    (_, *others) = phases(profile).items()
+    most, _ = max(others, key=lambda phase: sum(phase[1]))
     return _sentences(
         f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",
-        f"Of all else, {waits.name} takes most",
+        f"Of all else, {most} takes most",
     )
 
 

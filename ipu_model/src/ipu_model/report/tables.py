@@ -75,7 +75,7 @@ def kinds(profile: Profile) -> Table:
 def cycles(profile: Profile) -> Table:
     """Return the phases of the execution trace for every IPU."""
     rows = [
-        *(_row(phase.name, numbers=map(whole, phase.cycles)) for phase in phases(profile)),
+        *(_row(phase, numbers=map(whole, cycles)) for phase, cycles in phases(profile).items()),
         _row("total", numbers=(whole(ipu.total) for ipu in profile.cycles)),
         _row("share of OnTileExecute", numbers=(percent(compute_share(ipu)) for ipu in profile.cycles)),
     ]

@@ -80,7 +80,7 @@ def _rates(rates: Range) -> str:
 def _cycles(profile: Profile) -> list[str]:
     ipus = busiest_ipus(profile, _MOST_IPUS)
     rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
-    rows += [(phase.name, *(whole(phase.cycles[ipu]) for ipu in ipus)) for phase in phases(profile)]
+    rows += [(phase, *(whole(cycles[ipu]) for ipu in ipus)) for phase, cycles in phases(profile).items()]
     rows.append(("total", *(whole(profile.cycles[ipu].total) for ipu in ipus)))
     rows.append(("share of OnTileExecute", *(percent(compute_share(profile.cycles[ipu])) for ipu in ipus)))
     return [*_headed(rows), *_left_out(len(profile.cycles), len(ipus), "compute most")]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile, Span
 from ipu_model.report.breakdown import Row, all_rows
+from ipu_model.report.quantities import KIB
 
 Event: TypeAlias = dict[str, Any]
 
@@ -28,7 +29,6 @@ _PASS_OF = {FORWARD: FORWARD, "recompute": BACKWARD, BACKWARD: BACKWARD, UPDATE:
 _CLOSE_SECONDS = 1e-9
 _PROCESS = 1
 _NANOSECONDS = 1_000_000_000
-_KIB = 1024
 _MOST_OPS = 50_000
 """Executions of ops in one trace; with their counters they take about 14 MB."""
 
@@ -230,7 +230,7 @@ def _ops(
             described.add(timed.place)
             about = _facts(op, step, span) if op is not None and is_new else _micro_batch(span)
             events.append({"ph": "X", "name": step.name or step.node, "cat": step.phase, **when, "args": about})
-            held = round((memory.always_live_bytes + step.bytes_on_tile) / _KIB)
+            held = round((memory.always_live_bytes + step.bytes_on_tile) / KIB)
             if held != before:
                 before = held
                 name = f"{row.name}: memory of the fullest tile"

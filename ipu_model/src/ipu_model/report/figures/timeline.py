@@ -85,9 +85,9 @@ def cycles_figure(profile: Profile) -> Figure:
         axes = figure.add_subplot()
         for ipu, cycles in enumerate(profile.cycles):
             left = 0.0
-            for phase in phases(profile):
-                share = phase.cycles[ipu] / cycles.total if cycles.total else 0.0
-                look = PHASE_LOOKS[phase.name]
+            for phase, spent in phases(profile).items():
+                share = spent[ipu] / cycles.total if cycles.total else 0.0
+                look = PHASE_LOOKS[phase]
                 axes.barh(ipu, share, 0.8, left=left, **area(look))
                 if share >= _LEAST_LABELLED:
                     write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
@@ -98,7 +98,7 @@ def cycles_figure(profile: Profile) -> Figure:
         axes.set_xlabel("share of the cycles of one call")
         axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
         without_frame(axes)
-        used = [phase.name for phase in phases(profile) if any(phase.cycles)]
+        used = [phase for phase, spent in phases(profile).items() if any(spent)]
         legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)
     return figure
 

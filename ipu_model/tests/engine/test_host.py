@@ -24,10 +24,6 @@ SAMPLES = 8 * 2 * 5 * 3
 CALL, DEVICE = calibrated().host.call_seconds, 0.5
 
 
-def test_samples_of_a_call() -> None:
-    assert PROGRAM.samples_per_call == SAMPLES
-
-
 @pytest.mark.parametrize(
     ("host", "changes", "loader", "total"),
     [

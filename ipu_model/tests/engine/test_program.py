@@ -6,17 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from cost_support import Trained
-from torch import nn
-from tracing_support import traced
+from hand_written import op, tensor
 
 from ipu_model.batching import Batching
-from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.predict.program import Program
+from ipu_model.step import Source, step_of_ops
 
-PROGRAM = Program(step_of(traced(Trained(nn.Linear(4, 4)), torch.zeros(8, 4))), True, Batching(2, 3, 4), processes=5)
+STEP = step_of_ops([op("relu", (8, 4), "x")], [(tensor("x", 8, 4), Source.INPUT)])
+PROGRAM = Program(STEP, True, Batching(2, 3, 4), processes=5)
 
 
 def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:

@@ -260,7 +260,6 @@ class TestTransfers:
     @pytest.mark.parametrize(
         ("step", "changes", "message"),
         [
-            (ALONE, {"io_tiles": 1472}, "1472 I/O tiles leave none of the 1472 tiles"),
             (ALONE, {"overlaps_input": True}, "I/O tiles, 32 to 192"),
             (STEP, OVERLAPPING, "sharded execution"),
             (

@@ -74,12 +74,14 @@ class TestRates:
 
 
 class TestWhen:
-    @given(times=stages(on_ipus=True), g=COUNT, updates=COUNT, training=st.booleans())
-    def test_every_byte_is_moved_once(self, times: list[Times], g: int, updates: int, training: bool) -> None:
-        """In unit rates, an IPU's cycles of transfer are its stages' bytes, for every micro-batch."""
-        for ipu, cycles in enumerate(scheduled(times, g, updates=updates, training=training).cycles):
-            own = sum(t.inputs + t.outputs for t in times if t.ipu == ipu)
+    @given(times=stages(on_ipus=True), g=COUNT, updates=COUNT, training=st.booleans(), sends=st.booleans())
+    def test_every_byte_is_moved_once(self, times, g: int, updates: int, training: bool, sends: bool) -> None:
+        """In unit rates, an IPU's cycles of transfer are its stages' bytes, for every micro-batch; none if synthetic."""
+        changes = {"sends_inputs": sends, "sends_outputs": sends}
+        for ipu, cycles in enumerate(scheduled(times, g, updates=updates, training=training, **changes).cycles):
+            own = sum(t.inputs + t.outputs for t in times if t.ipu == ipu) * sends
             assert cycles.stream_copy_mid == pytest.approx(updates * g * own)
+            assert sends or cycles.stream_copy_begin == cycles.stream_copy_end == 0
 
     @given(size=CYCLES, g=COUNT, updates=COUNT, results=st.integers(1, 5))
     def test_results_that_come_back_now_and_then(self, size: float, g: int, updates: int, results: int) -> None:
@@ -88,11 +90,6 @@ class TestWhen:
         assert schedule.cycles[1].stream_copy_mid == pytest.approx(results * size)
         nothing = scheduled(times, g, updates=updates, sends_outputs=False).device_cycles
         assert schedule.device_cycles == pytest.approx(nothing + 3 * results * size)
-
-    @given(times=stages(), g=COUNT)
-    def test_synthetic_data_moves_nothing(self, times: list[Times], g: int) -> None:
-        for cycles in scheduled(times, g, sends_inputs=False, sends_outputs=False).cycles:
-            assert (cycles.stream_copy_begin, cycles.stream_copy_mid, cycles.stream_copy_end) == (0, 0, 0)
 
     def test_the_device_waits_once_for_the_start_of_a_run(self) -> None:
         """day03-resnet101: 643,335 cycles of stream copies that do not grow with accumulation."""
@@ -115,37 +112,31 @@ class TestWhen:
 class TestAhead:
     """Prefetch depth, and several replicas of one process."""
 
+    @pytest.mark.parametrize(
+        ("depth", "shown"),
+        [
+            # Refills of 100 cycles for each replica. Without a buffer ahead the host starts when it is asked, and serves
+            # one replica after another.
+            (0, {1: 100, 3: 3 * 100}),
+            # With one, the refills for the other replicas hide behind 202 cycles of transfer and work.
+            (1, {1: 100, 2: 100, 3: 100, 4: 100 + 300 - 202, 8: 100 + 700 - 202}),
+            # With more, all of them do; but no depth helps a host that is too slow.
+            (2, {1: 0, 3: 300 - 202}),
+            (4, {8: 800 - 202}),
+        ],
+    )
+    def test_what_shows_of_the_refills(self, depth: int, shown: dict[int, float]) -> None:
+        """By the replicas of the process."""
+        for replicas, cycles in shown.items():
+            host = replace(conditions().host, replicas_per_process=replicas)
+            schedule = scheduled([Times(inputs=100.0)], 5, host=host, prefetch_depth=depth)
+            assert schedule.cycles[0].stream_copy_begin == pytest.approx(5 * cycles)
+
     @given(times=stages(), g=COUNT, depth=st.integers(1, 5), replicas=st.integers(1, 8))
     def test_buffers_ahead_never_make_it_slower(self, times: list[Times], g: int, depth: int, replicas: int) -> None:
         host = replace(conditions().host, replicas_per_process=replicas)
         fewer, more = (scheduled(times, g, prefetch_depth=d, host=host).device_cycles for d in (depth - 1, depth))
         assert more <= fewer * (1 + 1e-9)
-
-    def test_without_a_buffer_ahead_the_host_starts_when_it_is_asked(self) -> None:
-        """Refills of 100 cycles for three replicas, one after another: nothing hides them."""
-        host = replace(conditions().host, replicas_per_process=3)
-        cycles = scheduled([Times(inputs=100.0)], 5, host=host, prefetch_depth=0).cycles[0]
-        assert cycles.stream_copy_begin == pytest.approx(5 * 3 * 100)
-
-    def test_a_buffer_ahead_is_filled_while_the_device_works(self) -> None:
-        """A refill of 100 cycles beside 200 of transfer and 2 of work: nothing of it is left to wait for."""
-        times = [Times(inputs=100.0)]
-        assert scheduled(times, 5).cycles[0].stream_copy_begin == pytest.approx(5 * 100)
-        assert scheduled(times, 5, prefetch_depth=2).cycles[0].stream_copy_begin == 0
-
-    @pytest.mark.parametrize(
-        ("replicas", "shown"), [(1, 100), (2, 100), (3, 100), (4, 100 + 300 - 202), (8, 100 + 700 - 202)]
-    )
-    def test_the_host_refills_for_one_replica_after_another(self, replicas: int, shown: float) -> None:
-        """Refills of 100 cycles for the other replicas hide behind 202 cycles of transfer and work."""
-        host = replace(conditions().host, replicas_per_process=replicas)
-        cycles = scheduled([Times(inputs=100.0)], 5, host=host).cycles[0]
-        assert cycles.stream_copy_begin == pytest.approx(5 * shown)
-
-    def test_no_depth_helps_a_host_that_is_too_slow(self) -> None:
-        host = replace(conditions().host, replicas_per_process=8)
-        cycles = scheduled([Times(inputs=100.0)], 5, host=host, prefetch_depth=4).cycles[0]
-        assert cycles.stream_copy_begin == pytest.approx(5 * (800 - 202))
 
     @given(times=stages(), g=COUNT, replicas=st.integers(1, 16))
     def test_more_replicas_never_raise_the_throughput_of_one(self, times: list[Times], g: int, replicas: int) -> None:
@@ -192,23 +183,23 @@ class TestOverlap:
         )  # fmt: skip
         assert less <= more * (1 + 1e-9)
 
-    def test_one_direction_only(self) -> None:
-        times = [Times(500, 500, inputs=100, outputs=10)]
-        schedule = scheduled(times, 10, execution=Execution.SHARDED, overlaps=True, overlaps_input=True)
-        assert schedule.device_cycles == pytest.approx(10 * (1000 + 30) + 2 * 300)
-
-    def test_transfers_of_the_other_direction_hide_them_too(self) -> None:
-        """Inputs of 300 cycles beside 20 of work and 150 of results: 130 are left to wait for."""
-        times = [Times(10, 10, inputs=100, outputs=50)]
-        schedule = scheduled(times, 10, execution=Execution.SHARDED, overlaps=True, overlaps_input=True)
-        assert schedule.device_cycles == pytest.approx(10 * (20 + 150) + 2 * 300 + 8 * 130)
+    @pytest.mark.parametrize(
+        ("times", "cycles"),
+        [
+            # Inputs of 300 hide behind the work; results do not overlap.
+            (Times(500, 500, inputs=100, outputs=10), 10 * (1000 + 30) + 2 * 300),
+            # Transfers of the other direction hide them too: beside 20 of work and 150 of results, 130 are left.
+            (Times(10, 10, inputs=100, outputs=50), 10 * (20 + 150) + 2 * 300 + 8 * 130),
+        ],
+    )
+    def test_one_direction_only(self, times: Times, cycles: float) -> None:
+        schedule = scheduled([times], 10, execution=Execution.SHARDED, overlaps=True, overlaps_input=True)
+        assert schedule.device_cycles == pytest.approx(cycles)
 
     @pytest.mark.parametrize(("updates", "hidden"), [(1, 0), (2, 0), (3, 1), (100, 98)])
     def test_without_accumulation_device_iterations_overlap(self, updates: int, hidden: int) -> None:
-        schedule = scheduled(
-            [Times(500, 500, inputs=100)], 1, updates=updates, execution=Execution.SHARDED, overlaps=True,
-            overlaps_input=True, update=[50],
-        )  # fmt: skip
+        changes = {"updates": updates, "update": [50], "overlaps": True, "overlaps_input": True}
+        schedule = scheduled([Times(500, 500, inputs=100)], 1, execution=Execution.SHARDED, **changes)
         assert schedule.device_cycles == pytest.approx(updates * 1350 - hidden * 300)
 
     def test_the_other_cycles_of_a_row_are_all_there(self) -> None:

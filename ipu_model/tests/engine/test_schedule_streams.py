@@ -76,7 +76,7 @@ class TestRates:
 class TestWhen:
     @given(times=stages(on_ipus=True), g=COUNT, updates=COUNT, training=st.booleans(), sends=st.booleans())
     def test_every_byte_is_moved_once(self, times, g: int, updates: int, training: bool, sends: bool) -> None:
-        """In unit rates, an IPU's cycles of transfer are its stages' bytes, for every micro-batch; none if synthetic."""
+        """In unit rates, an IPU's cycles of transfer are its stages' bytes of every micro-batch; none if synthetic."""
         changes = {"sends_inputs": sends, "sends_outputs": sends}
         for ipu, cycles in enumerate(scheduled(times, g, updates=updates, training=training, **changes).cycles):
             own = sum(t.inputs + t.outputs for t in times if t.ipu == ipu) * sends
@@ -115,8 +115,8 @@ class TestAhead:
     @pytest.mark.parametrize(
         ("depth", "shown"),
         [
-            # Refills of 100 cycles for each replica. Without a buffer ahead the host starts when it is asked, and serves
-            # one replica after another.
+            # Refills of 100 cycles for each replica. Without a buffer ahead the host starts when it is asked, and
+            # serves one replica after another.
             (0, {1: 100, 3: 3 * 100}),
             # With one, the refills for the other replicas hide behind 202 cycles of transfer and work.
             (1, {1: 100, 2: 100, 3: 100, 4: 100 + 300 - 202, 8: 100 + 700 - 202}),

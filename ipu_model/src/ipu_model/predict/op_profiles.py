@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import partial
 
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Element
@@ -26,19 +26,6 @@ from ipu_model.step import Op, Step, Tensor
 _READ_FOR_GRADIENT = {DATA_GRADIENT: (0, 2), WEIGHT_GRADIENT: (0, 1), BIAS_GRADIENT: (0,)}
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What a profile says of one part of an op besides its cost."""
-
-    name: str
-    scope: str
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    line: str
-    accessed_bytes: float
-    element_bytes: int
-
-
 def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...]:
     """Return the ops of the passes, in the order in which the program computes them."""
     settings, sync = program.settings, program.settings.device.sync_cycles
@@ -46,13 +33,12 @@ def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...
     # The FLOPs that all tiles can do in a cycle, by the bytes of an element.
     peaks = {size: chip.peak_flops(size, half_partials=half) / chip.clock_hz for size in (2, 4)}
     peaks[1] = peaks[4]
-    facts = _facts(program.step, tuple((op.node, op.part) for op in costs.ops))
+    described = _described(program.step, tuple((op.node, op.part) for op in costs.ops))
     return tuple(
-        OpProfile(
+        profile(
             node=op.node,
             target=op.target,
             part=op.part,
-            scope=known.scope,
             phase=op.phase.value,
             stage=op.stage,
             ipu=op.ipu,
@@ -65,39 +51,33 @@ def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...
             executions=order.executions(op.node),
             plan=op.work.plan,
             is_fallback=op.is_fallback,
-            name=known.name,
-            operands=known.operands,
-            results=known.results,
-            line=known.line,
-            accessed_bytes=known.accessed_bytes,
-            peak_flops_per_cycle=peaks[known.element_bytes] if op.work.flops else 0.0,
+            peak_flops_per_cycle=peaks[element_bytes] if op.work.flops else 0.0,
             recomputations=order.micro_batches if op.node in order.kept.again else 0,
         )
-        for op, known in zip(costs.ops, facts)
+        for op, (profile, element_bytes) in zip(costs.ops, described)
     )
 
 
 @remembered
-def _facts(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[_Facts, ...]:
+def _described(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[tuple[partial[OpProfile], int], ...]:
+    """Return profiles of parts of ops, but for what they cost, and the bytes of an element of their operands."""
     naming = naming_of(step)
-    facts = []
+    profiles = []
     for node, part in parts:
         op = step.by_name[node]
         operands, results = _worked_on(op, part, step)
         element = Element.of(operands[0].dtype) if operands else Element.FLOAT
-        accessed = sum(map(_bytes, (*operands, *results)))
-        facts.append(
-            _Facts(
-                name=naming.part(node, part),
-                scope=path_of(op),
-                operands=_types(operands),
-                results=_types(results),
-                line=op.line,
-                accessed_bytes=float(accessed),
-                element_bytes=element.bytes,
-            )
+        profile = partial(
+            OpProfile,
+            name=naming.part(node, part),
+            scope=path_of(op),
+            operands=_types(operands),
+            results=_types(results),
+            line=op.line,
+            accessed_bytes=float(sum(map(_bytes, (*operands, *results)))),
         )
-    return tuple(facts)
+        profiles.append((profile, element.bytes))
+    return tuple(profiles)
 
 
 def _worked_on(op: Op, part: str, step: Step) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -137,53 +117,39 @@ def updates_of(program: Program) -> tuple[OpProfile, ...]:
 
 
 def _update(cost: VariableCost, program: Program, part: str, executions: int) -> OpProfile:
-    facts, cycles = _facts_of_variables(program.step)[cost.variable], cost.work.cycles
-    return OpProfile(
-        node=facts.gradient,
+    cycles = cost.work.cycles
+    return _described_variables(program.step)[cost.variable](
         target=part,
         part=part,
-        scope=cost.variable.rpartition(".")[0],
         phase="update" if part == UPDATE_PART else "backward",
-        stage=facts.stage,
         ipu=cost.ipu,
         family=cost.work.family,
         on_tile_execute=cycles.compute,
         do_exchange=cycles.exchange,
         internal_sync=cycles.phases * program.settings.device.sync_cycles,
         temporary_bytes=cost.work.temporary_bytes,
-        flops=0,
         executions=executions,
         plan=cost.work.plan,
         name=f"{cost.variable}: {part}",
-        operands=facts.operands,
-        results=facts.results,
-        accessed_bytes=facts.accessed_bytes,
     )
 
 
-@dataclass(frozen=True)
-class _VariableFacts:
-    """What a profile says of a variable: its gradient, and the stage that makes it."""
-
-    gradient: str
-    stage: int
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    accessed_bytes: float
-
-
 @remembered
-def _facts_of_variables(step: Step) -> dict[str, _VariableFacts]:
-    facts = {}
+def _described_variables(step: Step) -> dict[str, partial[OpProfile]]:
+    """Return profiles of updates by the variable's name, but for what they cost: the gradient, and where it is made."""
+    profiles = {}
     for variable in step.variables:
         name = step.gradients.get(variable.name)
         if name is not None:
             maker, gradient, weight = step.producer(name), step.tensors[name], step.tensors[variable.tensor]
-            facts[variable.name] = _VariableFacts(
-                gradient=name,
+            profiles[variable.name] = partial(
+                OpProfile,
+                node=name,
+                scope=variable.name.rpartition(".")[0],
                 stage=0 if maker is None else maker.stage,
+                flops=0,
                 operands=_types([gradient]),
                 results=_types([weight]),
                 accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),
             )
-    return facts
+    return profiles

@@ -10,9 +10,8 @@ from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipu_model.errors import Error
 from ipu_model.predict import vertices
-from ipu_model.predict.calibration import calibrated, constant_facts, fitted
+from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops import indexing, moves, normalisation, pointwise, reductions, updates
 from ipu_model.predict.ops.normalisation import Normalised
@@ -25,26 +24,6 @@ HALF, FLOAT = Element.HALF, Element.FLOAT
 FIXED = GC200.constants.exchange_fixed_cycles
 # 600 elements on each tile: 100 for each of six workers, 25 vectors of fp16.
 SPREAD = (1472, 600)
-
-
-class TestConstants:
-    def test_every_constant_is_explained(self) -> None:
-        for name, fact in constant_facts()["cost"].items():
-            assert fact.unit, name
-            assert len(fact.source) > 30, name
-
-    def test_fitted_constants_name_the_published_row(self) -> None:
-        facts = {f"cost.{name}": fact for name, fact in constant_facts()["cost"].items()}
-        expected = {
-            "cost.exchange_fixed_cycles", "cost.layout_copy_cycles_per_byte", "cost.norm_channel_ops",
-            "cost.optimiser_fixed_cycles",
-        }  # fmt: skip
-        assert {name for name in fitted() if name in facts} == expected
-        assert all("day03-resnet101" in facts[name].source for name in fitted() if name in facts)
-
-    def test_impossible_constants_are_refused(self) -> None:
-        with pytest.raises(Error, match="sync_cycles cannot be -1"):
-            replace(calibrated().cost, sync_cycles=-1)
 
 
 class TestExchange:

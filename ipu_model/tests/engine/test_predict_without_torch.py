@@ -10,33 +10,35 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import hand_written
 import pytest
+
+from ipu_model.batching import Batching
+from ipu_model.predict import profile_program
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.device import CostSettings, Device
+from ipu_model.predict.order import order_of
+from ipu_model.predict.program import Program
+from ipu_model.step import FLOAT32, Op, Phase, Placement, Source, Variable, step_of_ops
 
 SIZE = 96 * 1_472 * 4
 MICRO_BATCHES, STAGES = 4, 2
 # K stages need 2 (K - 1) cycles more than there are micro-batches, to fill the pipeline and to empty it.
 CYCLES = MICRO_BATCHES + 2 * (STAGES - 1)
-ROWS = 96
+SHAPE = (96, 1_472)
 CLOCK = 1.33e9
 
 
-def program() -> Any:
-    """Return the pipeline; nothing of the engine is imported before this is called."""
-    from ipu_model.batching import Batching
-    from ipu_model.predict.calibration import calibrated
-    from ipu_model.predict.device import CostSettings, Device
-    from ipu_model.predict.program import Program
-    from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Tensor, Variable, step_of_ops
+def op(name: str, kind: str, ipu: int, phase: Phase, *reads: str) -> Op:
+    placement = Placement("", stage=ipu, ipu=ipu)
+    return hand_written.op(kind, SHAPE, *reads, name=name, dtype=FLOAT32, phase=phase, placement=placement)
 
-    def tensor(name: str, producer: str | None = None) -> Tensor:
-        return Tensor(name, (ROWS, 1_472), FLOAT32, (1_472, 1), name, producer)
 
-    def op(name: str, kind: str, ipu: int, phase: Phase, *reads: str) -> Op:
-        placement = Placement("", stage=ipu, ipu=ipu)
-        return Op(name, kind, (tensor(name, name),), tuple(map(Ref, reads)), phase=phase, placement=placement)
-
+def profiled() -> dict[str, Any]:
+    """Return what the tests look at of the pipeline's profile."""
     step = step_of_ops(
         [
             op("product", "mul", 0, Phase.FORWARD, "input", "weight"),
@@ -45,7 +47,10 @@ def program() -> Any:
             op("back", "mul", 1, Phase.BACKWARD, "rectified", "rectified"),
             op("gradient", "mul", 0, Phase.BACKWARD, "back", "input"),
         ],
-        [(tensor("weight"), Source.VARIABLE), (tensor("input"), Source.INPUT)],
+        [
+            (hand_written.tensor("weight", *SHAPE, dtype=FLOAT32), Source.VARIABLE),
+            (hand_written.tensor("input", *SHAPE, dtype=FLOAT32), Source.INPUT),
+        ],
         variables=(Variable("weight", ("weight",), "weight", trainable=True),),
         outputs=("loss",),
         gradients={"weight": "gradient"},
@@ -53,15 +58,7 @@ def program() -> Any:
     )
     plain = calibrated().with_values({"pipeline.copy_link_share": 0.5, "stream.refill_bytes_per_second": 1e9})
     settings = CostSettings(device=Device(calibration=plain))
-    return Program(step, True, batching=Batching(accumulation=MICRO_BATCHES), settings=settings, name="by hand")
-
-
-def profiled() -> dict[str, Any]:
-    """Return what the tests look at."""
-    from ipu_model.predict import profile_program
-    from ipu_model.predict.order import order_of
-
-    chosen = program()
+    chosen = Program(step, True, batching=Batching(accumulation=MICRO_BATCHES), settings=settings)
     profile, order = profile_program(chosen), order_of(chosen)
     return {
         "samples": profile.samples_per_call,
@@ -83,18 +80,15 @@ def found() -> dict[str, Any]:
         "import sys, json; sys.modules['torch'] = None\n"  # from now on, importing it raises
         "import test_predict_without_torch as by_hand; print(json.dumps(by_hand.profiled()))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=_folder())
+    folder = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     profile: dict[str, Any] = json.loads(done.stdout)
     return profile
 
 
-def _folder() -> str:
-    return __file__.rpartition("/")[0] or "."
-
-
 def test_a_call_runs_every_op_for_each_micro_batch(found: dict[str, Any]) -> None:
-    assert found["samples"] == ROWS * MICRO_BATCHES
+    assert found["samples"] == SHAPE[0] * MICRO_BATCHES
     assert set(found["executions"].values()) == {MICRO_BATCHES}
 
 

@@ -26,11 +26,6 @@ from poptorch._utils import (
     with_fields,
 )
 
-_HINT = (
-    "Call destroy() on the model first to compile it again for the new inputs, or give it the inputs it was "
-    "compiled for."
-)
-
 
 @dataclass(frozen=True)
 class BoundArguments:
@@ -87,9 +82,7 @@ class ArgsParser:
         kinds = {parameter.kind for parameter in self._parameters}
         self._open_args = inspect.Parameter.VAR_POSITIONAL in kinds
         self._open_kwargs = inspect.Parameter.VAR_KEYWORD in kinds
-        self._positional = [
-            p for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]  # fmt: skip
+        self._positional = [p for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._keyword_only = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], fast_path: bool = False) -> BoundArguments:
@@ -137,24 +130,22 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
             f"Number of positional arguments mismatch: expected {len(compiled.positional)} arguments but got "
             f"{len(given.positional)}."
         )
-    positional = tuple(
-        _same(name, a, b) for name, a, b in zip(compiled.names, compiled.positional, given.positional)
-    )  # fmt: skip
+    positional = tuple(map(_same, compiled.names, compiled.positional, given.positional))
     expected, got = dict(compiled.keywords), dict(given.keywords)
     _check_keys("keyword arguments", expected, got)
-    keywords = {name: _same(name, expected[name], got[name]) for name in expected}
-    return BoundArguments(positional, compiled.names, keywords)
+    return BoundArguments(
+        positional, compiled.names, {name: _same(name, expected[name], got[name]) for name in expected}
+    )
 
 
 def _same(name: str, expected: Any, got: Any) -> Any:
     if type(expected) is not type(got) and not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
-    if isinstance(expected, Tensor):
-        return _same_tensor(name, expected, got)
-    if getCustomParser(expected) is not None:
+    if isinstance(expected, Tensor) or getCustomParser(expected) is not None:
         return _same_leaves(name, expected, got)
     if isinstance(expected, dict):
-        return _same_dict(name, expected, got)
+        _check_keys(name, expected, got)
+        return refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
     if isinstance(expected, list):
         return _same_leaves(name, expected, in_order_of(expected, got))
     if isinstance(expected, tuple):
@@ -163,29 +154,10 @@ def _same(name: str, expected: Any, got: Any) -> Any:
         return same_sequence(got, [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))])
     fields = data_fields(expected)
     if fields and flattenTensorStructure(expected):
-        return _same_data_object(name, fields, got)
+        given = data_fields(got)
+        _check_keys(name, fields, given)
+        return with_fields(got, {key: _same(f"{name}.{key}", fields[key], given[key]) for key in fields})
     return _same_leaves(name, expected, got)
-
-
-def _equal(expected: Any, got: Any) -> bool:
-    """Compare two values of any type; what cannot be compared as a whole is not equal."""
-    try:
-        return expected is got or bool(expected == got)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-
-
-def _same_tensor(name: str, expected: Tensor, got: Tensor) -> Tensor:
-    if expected.dtype != got.dtype:
-        raise _mismatch(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}.")
-    if expected.shape != got.shape:
-        raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {got.shape}.")
-    return got
-
-
-def _same_dict(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> dict[Any, Any]:
-    _check_keys(name, expected, got)
-    return refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
 
 
 def _check_keys(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> None:
@@ -197,18 +169,11 @@ def _check_keys(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> Non
         raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
 
 
-def _same_data_object(name: str, expected: dict[str, Any], got: Any) -> Any:
-    given = data_fields(got)
-    _check_keys(name, expected, given)
-    return with_fields(got, {key: _same(f"{name}.{key}", expected[key], given[key]) for key in expected})
-
-
 def _same_leaves(name: str, expected: Any, got: Any) -> Any:
     """Compare two values by the leaves inside them in flattened order; without tensors, as a whole."""
-    wanted, given = (flatten(value)[0] for value in (expected, got))
-    if not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
-        if not _equal(expected, got):
-            raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
+    wanted, given = flatten(expected)[0], flatten(got)[0]
+    if isinstance(expected, Tensor) or not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
+        _same_leaf(name, expected, got)
         return got
     if len(wanted) != len(given):
         raise _mismatch(f"Length mismatch for {name}: expected {len(wanted)} but got {len(given)}.")
@@ -218,23 +183,36 @@ def _same_leaves(name: str, expected: Any, got: Any) -> Any:
 
 
 def _same_leaf(name: str, expected: Any, got: Any) -> None:
-    if isinstance(expected, Tensor) and isinstance(got, Tensor):
-        _same_tensor(name, expected, got)
-    elif isinstance(expected, Tensor) or isinstance(got, Tensor):
+    if isinstance(expected, Tensor) != isinstance(got, Tensor):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
-    elif not _equal(expected, got):
+    if not isinstance(expected, Tensor):
         # PopTorch would carry on with the value of the compilation without a word.
-        raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
+        if not _equal(expected, got):
+            raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
+        return
+    if expected.dtype != got.dtype:
+        raise _mismatch(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}.")
+    if expected.shape != got.shape:
+        raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {got.shape}.")
+
+
+def _equal(expected: Any, got: Any) -> bool:
+    """Compare two values of any type; what cannot be compared as a whole is not equal."""
+    try:
+        return expected is got or bool(expected == got)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _mismatch(what: str) -> Error:
-    return Error(f"{what} The arguments don't match the inputs used to compile the model. {_HINT}")
+    return Error(
+        f"{what} The arguments don't match the inputs used to compile the model. Call destroy() on the model first to "
+        "compile it again for the new inputs, or give it the inputs it was compiled for."
+    )
 
 
-SUPPORTED_INPUT_TYPES = frozenset({
-    torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-    torch.int8, torch.uint8, torch.bool,
-})  # fmt: skip
+_FLOATING = (torch.float32, torch.float16, torch.float64, torch.bfloat16)
+SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 def check_layouts(tensors: list[Tensor]) -> None:

@@ -5,7 +5,6 @@ Public programs import these names from here.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import hashlib
@@ -18,6 +17,7 @@ from typing import Any, TypeVar, cast
 import torch
 from filelock import FileLock
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from ipu_model import source_lines
 from ipu_model.capture import tracing
@@ -145,64 +145,25 @@ def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
         yield True
 
 
-class WeakPtr(weakref.ref[Any]):
+class WeakPtr(WeakIdRef, weakref.ref[Any]):
     """A weak reference that is equal only to other references to the same object; it never compares objects."""
 
-    _address: int
 
-    def __new__(cls, obj: Any, callback: Callable[[Any], Any] | None = None) -> WeakPtr:
-        """Refer to `obj`; `callback(reference)` is called when it is gone."""
-        made = super().__new__(cls, obj, callback)
-        made._address = id(obj)
-        return made
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WeakPtr) and self._address == other._address
-
-    def __hash__(self) -> int:
-        return hash(self._address)
-
-
-class WeakKeyPtrDict(MutableMapping[Any, Any]):
+class WeakKeyPtrDict(WeakIdKeyDictionary):
     """A mapping by identity, so that tensors can be keys; it keeps no key alive."""
 
     def __init__(self, dict: Any = None) -> None:
-        self._values: builtins.dict[WeakPtr, Any] = {}
+        super().__init__(ref_type=WeakPtr)
         self.update(dict)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._values[WeakPtr(key)]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._values[WeakPtr(key, self._forget)] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._values[WeakPtr(key)]
-
-    def __contains__(self, key: object) -> bool:
-        return WeakPtr(key) in self._values
-
-    def __iter__(self) -> Iterator[Any]:
-        alive = ((reference, reference()) for reference in list(self._values))
-        return (key for _, key in alive if key is not None)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def _forget(self, reference: WeakPtr) -> None:
-        self._values.pop(reference, None)
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of an object, else `default`."""
-        return self._values.get(WeakPtr(key), default)
 
     def update(self, dict: Any = None) -> None:  # type: ignore[override]  # objects are no keyword arguments
         """Take over the values of another mapping, or of pairs of object and value."""
-        super().update(() if dict is None else dict)
+        for key, value in dict.items() if hasattr(dict, "items") else dict or ():
+            self[key] = value
 
 
 # The classes that wrapped objects have lost for a while, and the classes whose objects are wrapped.
-_wrapper_registry = WeakKeyPtrDict()
+_wrapper_registry: MutableMapping[Any, Any] = WeakKeyPtrDict()
 _wrapper_types: list[type] = []
 
 

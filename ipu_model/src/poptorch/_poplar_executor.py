@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import astuple
 from datetime import timedelta
 from functools import partial, wraps
@@ -286,11 +286,18 @@ class PoplarExecutor:
             check_options(self._options)
             self._sources.refresh()
             arguments.warn_about_dicts()
-            with compilation_progress(self._options), _OverwriteContextManager():
+            # What is traced is not compiled yet, so its weights are on the host.
+            directly = nullcontext() if self._wrapping is None else self._wrapping.lifted()
+            with compilation_progress(self._options), _OverwriteContextManager(), directly:
                 now = compiled(
-                    self._traced_model, self._options, arguments, self._host, self._optimisation,
-                    seed=self._rng_state[0] if self._rng_state else None, saved=saved,
-                )  # fmt: skip
+                    self._traced_model,
+                    self._options,
+                    arguments,
+                    self._host,
+                    self._optimisation,
+                    seed=self._rng_state[0] if self._rng_state else None,
+                    saved=saved,
+                )
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
             self._compiled, self._too_large = now, None

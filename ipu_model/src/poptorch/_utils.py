@@ -32,8 +32,11 @@ def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Functi
         def warning(*args: Any, **kwargs: Any) -> Any:
             logger.warning(
                 "%s.%s is deprecated since version %s and will be removed in future releases. Reason: %s.",
-                domain, function.__name__, since_version, reason,
-            )  # fmt: skip
+                domain,
+                function.__name__,
+                since_version,
+                reason,
+            )
             return function(*args, **kwargs)
 
         return cast(Function, warning)

@@ -15,6 +15,21 @@ import poptorch
 from ipu_model.compute.session import Session
 
 
+class Module(nn.Module):
+    """`forward(*args)` returns `function(self, *args)`; members and buffers are given by name."""
+
+    def __init__(self, function: Callable[..., Any], buffers: dict[str, Tensor] | None = None, **members: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in members.items():
+            setattr(self, name, value)
+        for name, tensor in (buffers or {}).items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
 class Scale(nn.Module):
     """`forward(x)` returns `weight * x` and its mean as the loss: the gradient of `weight` is mean(x)."""
 
@@ -49,9 +64,13 @@ ONES = torch.ones(2)
 RATE = 0.125
 
 
-def quiet() -> poptorch.Options:
-    """Return options without a progress bar."""
-    return poptorch.Options().showCompilationProgressBar(False)
+def quiet(**settings: Any) -> poptorch.Options:
+    """Return options without a progress bar; `settings` are setters with their value, `accumulation` among them."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(settings.pop("accumulation", 1))
+    for name, value in settings.items():
+        getattr(options, name)(value)
+    return options
 
 
 def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:

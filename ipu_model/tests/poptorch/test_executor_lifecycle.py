@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, Scale, X, Y, inference, quiet, raw, sgd, training
+from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, sgd, training
 from torch import Tensor, nn
 
 import ipu_model
@@ -210,12 +210,8 @@ class TestTracedOnce:
     def test_forward_runs_once_for_each_compilation(self) -> None:
         calls: list[bool] = []
 
-        class Counting(Net):
-            def forward(self, x: Tensor) -> Tensor:
-                calls.append(poptorch.isRunningOnIpu())
-                return super().forward(x)
-
-        executor = inference(Counting(), quiet().deviceIterations(2))
+        forward = Module(lambda model, x: (calls.append(poptorch.isRunningOnIpu()), x + 1)[1])
+        executor = inference(forward, quiet(deviceIterations=2))
         for _ in range(3):
             executor(X)
         assert calls == [True]
@@ -272,15 +268,13 @@ class TestThreads:
             torch.distributions.Normal(X, -1 - X)
 
     def test_executors_that_draw_random_numbers_in_two_threads_keep_their_own_sequences(self) -> None:
-        class Noise(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                return x + torch.rand(x.shape)
+        noise = Module(lambda model, x: x + torch.rand(x.shape))
 
         def draws(executor: poptorch.PoplarExecutor) -> list[Tensor]:
             return [executor(X) for _ in range(30)]
 
         def executors() -> list[poptorch.PoplarExecutor]:
-            return [inference(Noise(), quiet().randomSeed(seed)) for seed in (1, 2)]
+            return [inference(noise, quiet().randomSeed(seed)) for seed in (1, 2)]
 
         alone = [draws(executor) for executor in executors()]
         # Made before the threads start: randomSeed seeds the host's generator, too.
@@ -301,24 +295,22 @@ class TestThreads:
     def test_modules_running_in_another_thread_do_not_disturb_a_trace(self) -> None:
         inside, traced = threading.Event(), threading.Event()
 
-        class Slow(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                inside.set()
-                assert traced.wait(timeout=30)
-                return x
+        def slow(model: Any, x: Tensor) -> Tensor:
+            inside.set()
+            assert traced.wait(timeout=30)
+            return x
 
-        thread = threading.Thread(target=nn.Sequential(Slow()), args=(X,))
+        thread = threading.Thread(target=nn.Sequential(Module(slow)), args=(X,))
         thread.start()
 
-        class Waiting(Net):
-            def forward(self, x: Tensor) -> Tensor:
-                assert inside.wait(timeout=30)
-                h = self.first(x)
-                traced.set()
-                thread.join()
-                return self.second(h)
+        def waiting(model: Any, x: Tensor) -> Tensor:
+            assert inside.wait(timeout=30)
+            h = model.net.first(x)
+            traced.set()
+            thread.join()
+            return model.net.second(h)
 
-        executor = inference(Waiting())
+        executor = inference(Module(waiting, net=Net()))
         assert executor(X).shape == (4, 2)
 
 
@@ -388,26 +380,19 @@ def test_logging_at_info_level_does_not_disturb_a_compilation(caplog: pytest.Log
 def test_compiling_and_profiling_leave_pythons_garbage_collector_as_they_found_it(enabled: bool) -> None:
     while_running: list[bool] = []
 
-    class Watches(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            while_running.append(gc.isenabled())
-            return x + 1
-
-    class Fails(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise ValueError("no")
-
+    watches = Module(lambda model, x: (while_running.append(gc.isenabled()), x + 1)[1])
+    fails = Module(lambda model, x: torch.ones(1 // 0))
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        inference(Watches())(X)
+        inference(watches)(X)
         assert gc.isenabled() is enabled
-        ipu_model.profile_module(Watches(), X, quiet())
+        ipu_model.profile_module(watches, X, quiet())
         assert gc.isenabled() is enabled
-        with pytest.raises(ValueError, match="no"):
-            inference(Fails())(X)
-        with pytest.raises(ValueError, match="no"):
-            ipu_model.profile_module(Fails(), X, quiet())
+        with pytest.raises(ZeroDivisionError):
+            inference(fails)(X)
+        with pytest.raises(ZeroDivisionError):
+            ipu_model.profile_module(fails, X, quiet())
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, X, Y, inference, quiet, training
+from executor_support import Module, Net, X, Y, inference, quiet, training
 from torch import Tensor, nn
 
 import poptorch
@@ -42,16 +42,8 @@ class TestMeta:
         wrap(model)(X, Y)
 
     def test_so_is_a_constant_without_data(self) -> None:
-        class Adds(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.shift = torch.ones(3, device="meta")
-
-            def forward(self, x: Tensor) -> Tensor:
-                return x + self.shift
-
         with pytest.raises(poptorch.Error, match=r"shape \[3\].*on the device 'meta'"):
-            inference(Adds())(X)
+            inference(Module(lambda model, x: x + model.shift, shift=torch.ones(3, device="meta")))(X)
 
     def test_offline_compilation_needs_no_data(self) -> None:
         options = quiet().connectionType(poptorch.ConnectionType.Never)
@@ -79,15 +71,8 @@ class TestDeepNesting:
         before = sys.getrecursionlimit()
         assert inference(Nested(300))(torch.zeros(2)).tolist() == [300, 300]
 
-        class Trains(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.body = Nested(300)
-
-            def forward(self, x: Tensor) -> Tensor:
-                return poptorch.identity_loss(self.body(x), "sum")
-
-        assert training(Trains())(torch.zeros(2)).item() == 600
+        trains = Module(lambda model, x: poptorch.identity_loss(model.body(x), "sum"), body=Nested(300))
+        assert training(trains)(torch.zeros(2)).item() == 600
         assert sys.getrecursionlimit() == before
 
     def test_printing(self) -> None:

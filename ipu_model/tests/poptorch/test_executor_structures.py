@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from executor_support import inference, quiet, training
+from executor_support import Module, inference, quiet, training
 from torch import Tensor, nn
 
 import poptorch
@@ -72,18 +72,9 @@ class Logits(ModelOutput):
     hidden: Any = None
 
 
-class Runs(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
 def returned(make: Callable[[Tensor], Any]) -> Any:
     """Return what a model gives back, from its second call."""
-    executor = inference(Runs(make))
+    executor = inference(Module(lambda model, x: make(x)))
     executor(X)
     return executor(X)
 
@@ -128,22 +119,17 @@ class TestOutputs:
         assert torch.equal(out["a"]["c"], X + 1)
 
     def test_the_batch_is_joined_in_each_of_them(self) -> None:
-        executor = inference(Runs(lambda x: Sample(x, more=[x.sum(1)])), quiet().deviceIterations(2))
+        executor = inference(Module(lambda model, x: Sample(x, more=[x.sum(1)])), quiet(deviceIterations=2))
         out = executor(X)
         assert torch.equal(out.x, X)
         assert out.more[0].tolist() == [3, 7]
 
     def test_the_loss_may_be_inside(self) -> None:
-        class Trains(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = nn.Linear(2, 1, bias=False)
+        def forward(model: Any, x: Tensor) -> Logits:
+            out = model.layer(x)
+            return Logits(logits=out, hidden=poptorch.identity_loss(out, "sum"))
 
-            def forward(self, x: Tensor) -> Any:
-                out = self.layer(x)
-                return Logits(logits=out, hidden=poptorch.identity_loss(out, "sum"))
-
-        model = Trains()
+        model: Any = Module(forward, layer=nn.Linear(2, 1, bias=False))
         before = model.layer.weight.detach().clone()
         executor = training(model, lr=1.0)
         executor(X)
@@ -167,11 +153,7 @@ class TestArguments:
     def test_they_keep_their_types_and_each_call_has_its_own_tensors(self, make: Callable[[Tensor], Any]) -> None:
         seen = []
 
-        def forward(value: Any) -> Any:
-            seen.append(type(value))
-            return value
-
-        executor = inference(Runs(forward))
+        executor = inference(Module(lambda model, value: (seen.append(type(value)), value)[1]))
         argument = make(X)
         executor(argument)
         out = executor(make(5 * X))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import inference, quiet, training
+from executor_support import Module, inference, quiet, training
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,29 +21,21 @@ X = torch.tensor([1.0, 2.0])
 GLOBAL = torch.tensor([3.0, 4.0])
 
 
-class Runs(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
+def runs(function: Callable[..., Any]) -> nn.Module:
+    return Module(lambda model, x: function(x))
 
 
 def run(function: Callable[..., Any], x: Tensor = X) -> Any:
-    return inference(Runs(function))(x)
+    return inference(runs(function))(x)
 
 
 class TestPythonRunsOnce:
     def test_python_values_are_frozen(self) -> None:
-        class Counts(nn.Module):
-            n = 0
+        def forward(model: Any, x: Tensor) -> Tensor:
+            model.n += 1
+            return x * model.n
 
-            def forward(self, x: Tensor) -> Tensor:
-                self.n += 1
-                return x * self.n
-
-        executor = inference(Counts())
+        executor = inference(Module(forward, n=0))
         assert [executor(X).tolist() for _ in range(3)] == [[1, 2]] * 3
 
     @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ class TestPythonRunsOnce:
         def both(x: Tensor) -> Tensor:
             return x * 2 if poptorch.isRunningOnIpu() else x * 3
 
-        model = Runs(both)
+        model = runs(both)
         assert inference(model)(X).tolist() == [2, 4]
         assert model(X).tolist() == [3, 6]
 
@@ -101,7 +94,7 @@ class TestFactories:
         assert run(forward).tolist() == list(range(50))
 
     def test_a_warning_says_so_once_for_each_function_and_compilation(self, caplog: pytest.LogCaptureFixture) -> None:
-        executor = inference(Runs(lambda x: x + torch.zeros(2) + torch.zeros(2)))
+        executor = inference(runs(lambda x: x + torch.zeros(2) + torch.zeros(2)))
         for _ in range(2):
             executor(X)
         assert caplog.text.count("No device set in torch.zeros(): forcing to IPU") == 1
@@ -129,32 +122,17 @@ class TestHostTensors:
         assert "torch.nn.ModuleList" in refusal.value.message
 
     def test_layers_in_a_plain_list_are_refused_as_nothing_would_train_them(self) -> None:
-        class Hidden(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layers = [nn.Linear(2, 2)]
-                self.head = nn.Linear(2, 2)
-
-            def forward(self, x: Tensor) -> Tensor:
-                return poptorch.identity_loss(self.head(self.layers[0](x)), "sum")
+        def forward(model: Any, x: Tensor) -> Tensor:
+            return poptorch.identity_loss(model.head(model.layers[0](x)), "sum")
 
         with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor.*ModuleList"):
-            training(Hidden())(X[None])
+            training(Module(forward, layers=[nn.Linear(2, 2)], head=nn.Linear(2, 2)))(X[None])
 
     def test_a_weight_reached_behind_the_modules_back_is_refused_by_name(self) -> None:
-        model = nn.Sequential(nn.Linear(2, 2))
-        weight = model[0].weight
-
-        class Closes(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.body = model
-
-            def forward(self, x: Tensor) -> Tensor:
-                return x @ weight
-
+        body = nn.Sequential(nn.Linear(2, 2))
+        weight = body[0].weight
         with pytest.raises(poptorch.Error, match=r"'body.0.weight' is used through a reference kept outside"):
-            inference(Closes())(X[None])
+            inference(Module(lambda model, x: x @ weight, body=body))(X[None])
 
     @pytest.mark.parametrize(
         "move",
@@ -171,17 +149,13 @@ class TestHostTensors:
         assert run(lambda x: x + move(torch.FloatTensor([3, 4]), x)).tolist() == [4, 6]
 
     def test_constants_that_the_model_holds_are_fine_also_in_containers(self) -> None:
-        class Holds(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.one = torch.tensor([1.0, 1.0])
-                self.more = {"two": [torch.tensor([2.0, 2.0])]}
-                self.index = torch.LongTensor([1, 0])
-
-            def forward(self, x: Tensor) -> Tensor:
-                return (x + self.one + self.more["two"][0])[self.index]
-
-        assert inference(Holds())(X).tolist() == [5, 4]
+        model = Module(
+            lambda m, x: (x + m.one + m.more["two"][0])[m.index],
+            one=torch.tensor([1.0, 1.0]),
+            more={"two": [torch.tensor([2.0, 2.0])]},
+            index=torch.LongTensor([1, 0]),
+        )
+        assert inference(model)(X).tolist() == [5, 4]
 
     def test_work_on_host_tensors_alone_happens_once_on_the_host(self) -> None:
         calls = []
@@ -191,7 +165,7 @@ class TestHostTensors:
             calls.append(scale)
             return x * scale
 
-        executor = inference(Runs(forward))
+        executor = inference(runs(forward))
         assert [executor(X).tolist() for _ in range(2)] == [[9, 18]] * 2
         assert calls == [9]
 
@@ -229,16 +203,11 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_dropout_inside_has_the_same_mask_in_both_passes(self, reentrant: bool) -> None:
-        class Drops(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.weight = nn.Parameter(torch.ones(64))
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            dropped = checkpoint(lambda x: F.dropout(x * model.weight), x, use_reentrant=reentrant)
+            return dropped, poptorch.identity_loss(dropped.sum(), "none")
 
-            def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-                dropped = checkpoint(lambda x: F.dropout(x * self.weight), x, use_reentrant=reentrant)
-                return dropped, poptorch.identity_loss(dropped.sum(), "none")
-
-        model = Drops()
+        model: Any = Module(forward, weight=nn.Parameter(torch.ones(64)))
         executor = training(model, lr=1.0)
         dropped, _loss = executor(torch.ones(1, 64))
         assert 0 < dropped.count_nonzero() < 64
@@ -246,19 +215,14 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_no_op_runs_again(self, reentrant: bool) -> None:
-        class Checks(nn.Module):
-            def __init__(self, checks: bool) -> None:
-                super().__init__()
-                self.body = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Tanh())
-                self.checks = checks
+        def forward(model: Any, x: Tensor) -> Tensor:
+            out = checkpoint(model.body, x, use_reentrant=reentrant) if model.checks else model.body(x)
+            return poptorch.identity_loss(out, "sum")
 
-            def forward(self, x: Tensor) -> Tensor:
-                out = checkpoint(self.body, x, use_reentrant=reentrant) if self.checks else self.body(x)
-                return poptorch.identity_loss(out, "sum")
-
+        body = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Tanh())
         ops = []
         for checks in (False, True):
-            executor = training(Checks(checks))
+            executor = training(Module(forward, body=copy.deepcopy(body), checks=checks))
             executor(torch.ones(1, 2))
             ops.append([(op.target, op.phase) for op in ipu_model.profile(executor).ops])
         assert ops[0] == ops[1]
@@ -291,19 +255,13 @@ class TestPrinting:
 
 class TestAfterTracing:
     def test_what_forward_caches_is_no_fake(self) -> None:
-        class Caches(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.mask: Tensor | None = None
-                self.seen: list[int] = []
+        def forward(model: Any, x: Tensor) -> Tensor:
+            model.seen.append(1)
+            if model.mask is None:
+                model.mask = torch.ones(2)
+            return x * model.mask
 
-            def forward(self, x: Tensor) -> Tensor:
-                self.seen.append(1)
-                if self.mask is None:
-                    self.mask = torch.ones(2)
-                return x * self.mask
-
-        model = Caches()
+        model: Any = Module(forward, mask=None, seen=[])
         executor = inference(model, quiet())
         assert executor(X).tolist() == [1, 2]
         assert model.mask is None

@@ -1,11 +1,14 @@
-"""Which machine a program is modelled on."""
+"""Which machine a program is modelled on, and what queries for hardware say of it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
+from executor_support import Net, X, inference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modelling_support import Chain, inferred, quiet
@@ -14,18 +17,19 @@ import poptorch
 from ipu_model.front_ends import program_behind
 from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.predict.program import Program
+from poptorch import poptorch_core
 from poptorch._backend.modelling import machine_for
 
-MACHINE, VERSION = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION"
+MACHINE, VERSION, AS_HARDWARE = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION", "IPU_MODEL_AS_HARDWARE"
 
 
 @pytest.fixture(autouse=True)
 def _no_choice_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (MACHINE, VERSION):
+    for name in (MACHINE, VERSION, AS_HARDWARE):
         monkeypatch.delenv(name, raising=False)
 
 
-def program(options: poptorch.Options | None = None, replicas: int = 1, wanted: str | None = None) -> Program:
+def program(options: poptorch.Options | None = None, replicas: int = 1, wanted: Any = None) -> Program:
     """Return a program of `replicas` IPUs."""
     return inferred((options or quiet()).replicationFactor(replicas), ipus=1, machine=wanted)
 
@@ -56,43 +60,69 @@ class TestDefault:
 
 class TestVersions:
     @pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
-    def test_an_offline_target_names_the_chip(self, version: int, chip: str) -> None:
+    def test_an_offline_target_names_the_chip(self, version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So does the variable of PopTorch's simulator, but a target of the options wins."""
         assert program(quiet().useOfflineIpuTarget(version)).system.chip.name == chip
+        monkeypatch.setenv(VERSION, f"ipu{version}")
+        assert program().system.chip.name == chip
+        assert program(quiet().useOfflineIpuTarget(2)).system.chip.name == "GC200"
 
     def test_a_version_that_does_not_exist(self) -> None:
         with pytest.raises(poptorch.Error, match=r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"):
             program(quiet().useOfflineIpuTarget(3))
 
-    @pytest.mark.parametrize(("version", "chip"), [("ipu1", "GC2"), ("ipu2", "GC200"), ("ipu21", "C600")])
-    def test_so_does_the_variable_of_poptorchs_simulator(
-        self, version: str, chip: str, monkeypatch: pytest.MonkeyPatch
+
+class TestNamed:
+    @pytest.mark.parametrize(
+        ("named", "replicas", "version", "system"),
+        [
+            ("POD16", 1, None, "POD16"),
+            ("pod-16", 1, None, "POD16"),
+            ("Bow-POD16", 1, None, "Bow-POD16"),
+            # A chip stands for its smallest system with enough IPUs.
+            ("Bow", 1, None, "Bow-2000"),
+            ("Bow", 9, None, "Bow-POD16"),
+            ("GC-200", 9, None, "POD16"),
+            # Bow IPUs are version 2; an offline target of another chip wins.
+            ("Bow-POD16", 1, 2, "Bow-POD16"),
+            ("POD64", 1, 2, "POD64"),
+            ("POD64", 1, 21, "C600"),
+        ],
+    )
+    def test_by_the_environment(
+        self, named: str, replicas: int, version: int | None, system: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(VERSION, version)
-        assert program().system.chip.name == chip
-        assert program(quiet().useOfflineIpuTarget(2)).system.chip.name == "GC200"
+        monkeypatch.setenv(MACHINE, named)
+        options = quiet() if version is None else quiet().useOfflineIpuTarget(version)
+        found = program(options, replicas).system
+        assert system in (found.name, found.chip.name)
 
+    def test_by_an_argument_which_wins_over_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(MACHINE, "POD16")
+        monkeypatch.setenv(VERSION, "ipu1")
+        assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
+        assert program(wanted=system_named("POD128")).system is system_named("POD128")
 
-class TestEnvironment:
-    @pytest.mark.parametrize("name", ["POD16", "pod-16", "Bow-POD16"])
-    def test_a_named_machine(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, name)
-        assert program().system == system_named(name)
-
-    def test_a_chip_stands_for_its_smallest_system_with_enough_ipus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "Bow")
-        assert program().system.name == "Bow-2000"
-        assert program(replicas=9).system.name == "Bow-POD16"
-        monkeypatch.setenv(MACHINE, "GC-200")
-        assert program(replicas=9).system.name == "POD16"
-
-    def test_one_that_is_too_small_is_refused_with_both_counts_and_the_nearest_that_fits(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("named", "wanted", "replicas", "words"),
+        [
+            ("Bow-2000", None, 6, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
+            ("POD7", None, 1, r"no machine 'POD7'.*POD16"),
+            ("POD16", "M2000", 5, r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"),
+            *[
+                ("POD16", wanted, 1, "named by a text such as 'POD16' or 'Bow', or it is")
+                for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)
+            ],
+        ],
+    )
+    def test_what_is_no_machine_or_too_small_is_refused_with_what_would_do(
+        self, named: str, wanted: Any, replicas: int, words: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(MACHINE, "Bow-2000")
-        with pytest.raises(poptorch.Error, match=f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"):
-            program(replicas=6)
+        monkeypatch.setenv(MACHINE, named)
+        with pytest.raises(poptorch.Error, match=words):
+            program(replicas=replicas, wanted=wanted)
 
-    def test_an_executor_does_not_compile_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_executor_does_not_compile_for_one_that_is_too_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Chain(1)
         executor = poptorch.trainingModel(model, quiet().replicationFactor(8))
         x = torch.ones(8, 8)
@@ -104,47 +134,12 @@ class TestEnvironment:
         executor.compile(x, x)
         assert program_behind(executor).system.name == "POD16"
 
-    def test_one_that_does_not_exist(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "POD7")
-        with pytest.raises(poptorch.Error, match=r"no machine 'POD7'.*POD16"):
-            program()
-
-    def test_an_offline_target_of_another_chip_wins(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "POD64")
-        assert program(quiet().useOfflineIpuTarget(21)).system.chip.name == "C600"
-        assert program(quiet().useOfflineIpuTarget(2)).system.name == "POD64"
-
-    def test_bow_ipus_are_version_2(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "Bow-POD16")
-        assert program(quiet().useOfflineIpuTarget(2)).system.name == "Bow-POD16"
-
-
-class TestArgument:
-    def test_it_wins_over_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "POD16")
-        monkeypatch.setenv(VERSION, "ipu1")
-        assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
-
-    def test_it_may_be_a_system(self) -> None:
-        found = inferred(quiet(), ipus=1, machine=system_named("POD128"))
-        assert found.system is system_named("POD128")
-
-    @pytest.mark.parametrize("wanted", [16, b"POD16", ["POD16"], system_named("Bow").chip])
-    def test_other_things_are_refused(self, wanted: Any) -> None:
-        with pytest.raises(poptorch.Error, match="named by a text such as 'POD16' or 'Bow', or it is"):
-            program(wanted=wanted)
-
-    def test_one_that_is_too_small(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"):
-            program(replicas=5, wanted="M2000")
-
 
 class TestReservedIpus:
     def test_rounding_up_occupies_idle_ipus(self) -> None:
-        options = quiet().autoRoundNumIPUs(True).deviceIterations(5)
-        found = inferred(options, ipus=5)
-        assert found.reserved_ipus == 8
-        assert found.ipus_per_replica == 5
+        found = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
+        assert (found.reserved_ipus, found.ipus_per_replica) == (8, 5)
+        assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None
 
     def test_of_every_process(self) -> None:
         options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
@@ -152,5 +147,60 @@ class TestReservedIpus:
         found = inferred(options, ipus=1)
         assert (found.reserved_ipus, found.system.name) == (20, "POD64")
 
-    def test_without_it_only_used_ones_count(self) -> None:
-        assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None
+
+class TestAsHardware:
+    """`IPU_MODEL_AS_HARDWARE=1`: queries describe the modelled system, and a line on stderr says that it is a model."""
+
+    @pytest.fixture
+    def as_if(self, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        poptorch_core._print_notice.cache_clear()
+        monkeypatch.setenv(AS_HARDWARE, "1")
+        return monkeypatch
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        # Execution reference: always False when a simulator's variable is active.
+        [(AS_HARDWARE, ""), (AS_HARDWARE, "0"), ("POPTORCH_IPU_MODEL", "1"), ("POPTORCH_SMALL_IPU_MODEL", "1")],
+    )
+    def test_by_default_there_is_no_hardware(self, name: str, value: str, as_if: pytest.MonkeyPatch) -> None:
+        as_if.setenv(name, value)
+        assert poptorch.ipuHardwareIsAvailable() is False
+        assert poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
+        with pytest.raises(AssertionError, match="No IPU hardware available"):
+            poptorch.ipuHardwareVersion()
+
+    @pytest.mark.parametrize(
+        ("machine", "ipus", "version"),
+        # Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5).
+        [("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)],
+    )
+    def test_there_are_as_many_ipus_as_in_the_modelled_system(
+        self, machine: str, ipus: int, version: int, as_if: pytest.MonkeyPatch
+    ) -> None:
+        as_if.setenv(MACHINE, machine)
+        assert poptorch.ipuHardwareIsAvailable()
+        assert poptorch.ipuHardwareIsAvailable(ipus)
+        assert not poptorch.ipuHardwareIsAvailable(ipus + 1)
+        assert poptorch.ipuHardwareVersion() == version
+
+    def test_a_machine_that_does_not_exist_is_an_error(self, as_if: pytest.MonkeyPatch) -> None:
+        as_if.setenv(MACHINE, "POD3")
+        with pytest.raises(poptorch.Error, match="POD3"):
+            poptorch.ipuHardwareIsAvailable()
+
+    def test_one_line_on_stderr_says_that_this_is_the_ipu_model(self, as_if: pytest.MonkeyPatch) -> None:
+        code = "import poptorch; print(*[poptorch.ipuHardwareIsAvailable() for _ in range(3)])"
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert done.stdout == "True True True\n"
+        assert done.stderr.count("\n") == 1
+        assert "this is the IPU Model" in done.stderr
+
+
+def test_the_executable_exists_once_the_model_is_compiled() -> None:
+    """PyTorch Lightning asks whether it is None."""
+    executor = inference(Net())
+    assert executor._executable is None
+    executor(X)
+    assert executor._executable is not None
+    executor.destroy()
+    assert executor._executable is None

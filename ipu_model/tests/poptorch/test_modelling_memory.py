@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import Module, quiet
 from torch import Tensor, nn
 
 import ipu_model
 import poptorch
+from ipu_model import Profile
 from ipu_model.predict.profile import Verdict
 from ipu_model.report.files import read
 
@@ -28,76 +30,61 @@ def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("IPU_MODEL_IGNORE_MEMORY", raising=False)
 
 
-class Wide(nn.Module):
+def wide(width: int = 2**28) -> Module:
     """Activations of one gigabyte for each row: `forward(x)` returns them summed up, and the loss."""
 
-    def __init__(self, width: int = 2**28) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.width = width
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        out = (self.weight * x.expand(-1, self.width)).exp().sum(1)
+    def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = (model.weight * x.expand(-1, model.width)).exp().sum(1)
         return out, poptorch.identity_loss(out, "mean")
+
+    return Module(forward, weight=nn.Parameter(torch.ones(1)), width=width)
 
 
 X = torch.zeros(1, 1)
-
-
-def quiet() -> poptorch.Options:
-    return poptorch.Options().showCompilationProgressBar(False)
 
 
 OUT_OF_MEMORY = r"[Oo]ut of memory.*tile.*638,976"
 
 
 class TestTooLarge:
-    @pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
-    def test_compilation_fails_and_names_tile_and_bytes(self, wrap: Any) -> None:
-        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            wrap(Wide(), quiet()).compile(X)
-
-    def test_the_error_says_what_helps_and_how_to_look_closer(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"What usually helps: .*enableProfiling\(folder\)") as refusal:
-            poptorch.inferenceModel(Wide(), quiet()).compile(X)
+    @pytest.mark.parametrize(
+        ("use", "tile"),
+        [
+            (lambda: poptorch.trainingModel(wide(), quiet()).compile(X), "638,976"),
+            (lambda: poptorch.inferenceModel(wide(), quiet()).compile(X), "638,976"),
+            (lambda: poptorch.inferenceModel(wide(), quiet())(X), "638,976"),
+            (lambda: poptorch.inferenceModel(wide(), quiet().useOfflineIpuTarget()).compile(X), "638,976"),
+            # A Mk1 tile has 256 KiB.
+            (lambda: poptorch.inferenceModel(wide(), quiet().useOfflineIpuTarget(1)).compile(X), "262,144"),
+        ],
+    )
+    def test_compilation_fails_and_names_tile_and_bytes_and_what_helps(self, use: Any, tile: str) -> None:
+        words = rf"[Oo]ut of memory.*tile.*{tile}.*What usually helps: .*enableProfiling\(folder\)"
+        with pytest.raises(poptorch.Error, match=words) as refusal:
+            use()
         assert refusal.value.type == "poplar_graph_memory_allocation_error"
-
-    def test_it_is_called_as_in_poptorch_and_can_be_sent_to_another_process(self) -> None:
-        with pytest.raises(poptorch.Error) as refusal:
-            poptorch.inferenceModel(Wide(), quiet()).compile(X)
+        # It is called as in PopTorch and can be sent to another process.
         assert "".join(traceback.format_exception_only(refusal.value)).startswith("poptorch.poptorch_core.Error: ")
         copied = pickle.loads(pickle.dumps(refusal.value))
         assert (type(copied), str(copied)) == (poptorch.Error, str(refusal.value))
 
-    def test_so_does_the_first_call(self) -> None:
-        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.inferenceModel(Wide(), quiet())(X)
-
-    def test_and_compiling_for_an_offline_target(self) -> None:
-        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.inferenceModel(Wide(), quiet().useOfflineIpuTarget()).compile(X)
-
-    def test_the_tile_is_that_of_the_machine(self) -> None:
-        with pytest.raises(poptorch.Error, match="262,144"):  # a Mk1 tile has 256 KiB
-            poptorch.inferenceModel(Wide(), quiet().useOfflineIpuTarget(1)).compile(X)
-
     def test_the_executor_is_as_if_it_had_never_been_called(self) -> None:
-        model = Wide()
+        model: Any = wide()
         executor = poptorch.trainingModel(model, quiet())
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
             executor.compile(X)
         assert not executor.isCompiled()
         assert not executor.isAttachedToDevice()
-        assert type(model) is Wide
+        assert type(model) is Module
         model.width = 4
         assert poptorch.trainingModel(model, quiet())(X)[0].tolist() == [4.0]
 
     def test_the_executor_remembers_the_program_so_that_it_can_be_explored(self) -> None:
-        executor = poptorch.inferenceModel(Wide(), quiet())
+        executor = poptorch.inferenceModel(wide(), quiet())
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
             executor.compile(X)
         assert not ipu_model.profile(executor).fits
-        assert ipu_model.profile(executor) == ipu_model.profile_module(Wide(), X, quiet())
+        assert ipu_model.profile(executor) == ipu_model.profile_module(wide(), X, quiet())
 
 
 class TestReport:
@@ -114,7 +101,7 @@ class TestReport:
     def test_the_error_names_its_folder_and_the_next_step(self, options: poptorch.Options, tmp_path: Path) -> None:
         folder = tmp_path / "inference"
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY) as refusal:
-            poptorch.inferenceModel(Wide(), options)(X)
+            poptorch.inferenceModel(wide(), options)(X)
         assert f"The report is in {folder}; python -m ipu_model fit {folder} searches" in refusal.value.message
         assert not read(folder).fits
         assert {"profile.json", "report.html", "trace.json"} <= {file.name for file in folder.iterdir()}
@@ -123,20 +110,20 @@ class TestReport:
         """Poplar's debug.allowOutOfMemory only lets the compiler write a profile; the run still fails."""
         monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "true"}')
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.inferenceModel(Wide(), quiet())(X)
+            poptorch.inferenceModel(wide(), quiet())(X)
 
     def test_with_the_engine_option_off_there_is_no_report(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv(VARIABLE, '{"debug.allowOutOfMemory": "false"}')
         with pytest.raises(poptorch.Error, match=rf"{OUT_OF_MEMORY}.*allowOutOfMemory is off"):
-            poptorch.inferenceModel(Wide(), quiet().enableProfiling(str(tmp_path))).compile(X)
+            poptorch.inferenceModel(wide(), quiet().enableProfiling(str(tmp_path))).compile(X)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_report_that_cannot_be_written_does_not_hide_the_error(self, tmp_path: Path) -> None:
         (tmp_path / "taken").write_text("")
         with pytest.raises(poptorch.Error, match=rf"{OUT_OF_MEMORY}.*No profiling report: .*cannot be made"):
-            poptorch.inferenceModel(Wide(), quiet().enableProfiling(str(tmp_path / "taken"))).compile(X)
+            poptorch.inferenceModel(wide(), quiet().enableProfiling(str(tmp_path / "taken"))).compile(X)
 
     def test_nothing_is_uploaded_and_no_optimiser_state_made(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -148,7 +135,7 @@ class TestReport:
 
         monkeypatch.setattr(sys.modules["poptorch._backend.compile"], "Session", made)
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.trainingModel(Wide(), quiet().enableProfiling(str(tmp_path)))(X)
+            poptorch.trainingModel(wide(), quiet().enableProfiling(str(tmp_path)))(X)
 
 
 class TestIgnored:
@@ -157,7 +144,7 @@ class TestIgnored:
         monkeypatch.setenv("IPU_MODEL_IGNORE_MEMORY", "1")
 
     def test_compilation_warns_and_goes_on(self, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-        executor = poptorch.inferenceModel(Wide(), quiet().useOfflineIpuTarget().enableProfiling(str(tmp_path)))
+        executor = poptorch.inferenceModel(wide(), quiet().useOfflineIpuTarget().enableProfiling(str(tmp_path)))
         with caplog.at_level(logging.WARNING, logger="poptorch::python"):
             executor.compile(X)
         assert executor.isCompiled()
@@ -170,21 +157,47 @@ class TestIgnored:
     def test_zero_switches_it_off(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("IPU_MODEL_IGNORE_MEMORY", value)
         with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
-            poptorch.inferenceModel(Wide(), quiet()).compile(X)
+            poptorch.inferenceModel(wide(), quiet()).compile(X)
 
 
 def test_a_close_call_is_a_warning_only(caplog: pytest.LogCaptureFixture) -> None:
     def verdict(width: int) -> Verdict:
-        return ipu_model.profile_module(Wide(width), X, quiet()).verdict
+        return ipu_model.profile_module(wide(width), X, quiet()).verdict
 
     widths = (int(2**26 * 1.01**step) for step in range(200))
     width = next(width for width in widths if verdict(width) is Verdict.CLOSE)
-    executor = poptorch.inferenceModel(Wide(width), quiet().useOfflineIpuTarget())
+    executor = poptorch.inferenceModel(wide(width), quiet().useOfflineIpuTarget())
     executor.compile(X)
     assert executor.isCompiled()
     assert "too close to call" in caplog.text
 
 
 def test_what_fits_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    poptorch.trainingModel(Wide(16), quiet())(X)
+    poptorch.trainingModel(wide(16), quiet())(X)
     assert caplog.text == ""
+
+
+class TestConstants:
+    """Where the tensors lie that forward makes of nothing: behind one another, in the order in which it makes them."""
+
+    @staticmethod
+    def profiled(sizes: list[int]) -> Profile:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            for size in sizes:
+                x = x * torch.linspace(0, 1, size).max()
+            return x
+
+        return ipu_model.profile_module(Module(forward), torch.ones(4), quiet(), training=False)
+
+    @pytest.mark.parametrize(
+        ("sizes", "tiles"), [([40, 10], (128.0, 32.0, 40.0, 0.0)), ([10, 40], (40.0, 128.0, 32.0, 0.0))]
+    )
+    def test_they_lie_behind_one_another(self, sizes: list[int], tiles: tuple[float, ...]) -> None:
+        """A tile takes 32 elements of 4 bytes before the next one is filled: constants of 40 and 10 take three."""
+        categories = self.profiled(sizes).memory[0].categories
+        assert next(category.tiles for category in categories if category.name == "constants")[:4] == tiles
+
+    def test_the_same_program_has_the_same_memory_every_time(self) -> None:
+        sizes = [33 + 7 * number for number in range(12)]
+        first, *others = (self.profiled(sizes).memory for _ in range(6))
+        assert others == [first] * 5

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import Module
 from modelling_support import ROWS, Chain, batch, quiet, trainable
 from torch import Tensor, nn
 
@@ -196,14 +197,13 @@ class TestReplicas:
             program_of_module(options, Chain(1), torch.empty(2, 8))
 
     def test_one_replica_has_to_fit_into_a_process(self) -> None:
-        class Far(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("far", ipu_id=64):
-                    return x + 1
+        def forward(model: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("far", ipu_id=64):
+                return x + 1
 
         options = quiet().setExecutionStrategy(poptorch.ShardedExecution())
         with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(65\)"):
-            ipu_model.profile_module(Far(), X, options)
+            ipu_model.profile_module(Module(forward), X, options)
 
     def test_an_executor_is_one_process(self) -> None:
         options = trainable().replicationFactor(64)

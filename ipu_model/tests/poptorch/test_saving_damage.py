@@ -1,4 +1,4 @@
-"""Files that somebody has damaged or made on purpose: an error that names them, or a fresh compilation."""
+"""What files hold, and files damaged by accident or on purpose: an error that names them, or a new compilation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,64 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from executor_support import Module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saving_support import Mixed, X, all_equal, options
-from torch import nn
+from torch import Tensor, nn
 
 import poptorch
+from ipu_model.capture.describe import digest_of
 from poptorch import _poptorch_data
 from poptorch._backend import files
 
 FOLDER = pytest.TempPathFactory
 HEADER = len(b"IPU Model program 2\n")
 DIGEST = 32
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    PLAIN | st.sampled_from([torch.float16, torch.bool]),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),
+)
+TENSORS = {
+    "scalar": torch.tensor(3.5), "half": torch.randn(3, 2).half(), "bool": torch.tensor([True, False]),
+    "long": torch.arange(6).reshape(2, 3).t(), "bfloat16": torch.ones(2, dtype=torch.bfloat16),
+    "empty": torch.empty(0, 3), "channels_last": torch.randn(1, 2, 3, 4).to(memory_format=torch.channels_last),
+}  # fmt: skip
+
+
+@given(value=VALUES)
+def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("files") / "file"
+    files.write(path, {"value": value})
+    read = files.read(path)["value"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
+    files.write(tmp_path / "file", TENSORS)
+    read = files.read(tmp_path / "file")
+    assert read.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert read[name].stride() == tensor.stride()
+        assert read[name].dtype is tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+def test_tensors_without_data_keep_shape_and_type(tmp_path: Path) -> None:
+    files.write(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
+    read = files.read(tmp_path / "file")["look"]
+    assert (read.shape, read.dtype, read.device.type) == ((1 << 40, 3), torch.int16, "meta")
+
+
+@pytest.mark.parametrize("value", [object(), print, nn.Linear(1, 1), Path("a"), lambda: 1])
+def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(files.NotStorable):
+        files.write(tmp_path / "file", {"value": [value]})
+    assert list(tmp_path.iterdir()) == []
 
 
 class Good(NamedTuple):
@@ -147,6 +193,32 @@ class TestSavedModels:
                 pytest.skip("the file system has no files with holes of this size")
         with pytest.raises(poptorch.Error, match="larger than the memory"):
             poptorch.load(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data[:-1], "truncated or corrupt"),
+        (lambda data: data[:300] + bytes([data[300] ^ 8]) + data[301:], "truncated or corrupt"),
+        (lambda data: b"", "no program of the IPU Model"),
+        (lambda data: pickle.dumps({"a": 1}), "no program of the IPU Model"),
+        (lambda data: b"IPU Model program 1\n" + data[HEADER:], "version mismatch.*Export it again"),
+    ],
+    ids=["one byte short", "one bit", "empty", "a pickle", "an older format"],
+)
+def test_each_damage_has_its_words_and_another_one_in_the_cache_is_replaced(
+    good: Good, damage: Callable[[bytes], bytes], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model").write_bytes(damage(good.saved))
+    for read in (poptorch.load, poptorch.inferenceModel(Mixed(), options()).loadExecutable):
+        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file .*{words}"):
+            read(tmp_path / "model")
+    (tmp_path / good.name).write_bytes(damage(good.cached))
+    with caplog.at_level(logging.INFO, logger="poptorch::python"):
+        for said in ("cannot be used", f"loaded from {tmp_path / good.name}"):
+            poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
+            assert said in caplog.text
+            assert (tmp_path / good.name).read_bytes() == good.cached
 
 
 class TestCachedPrograms:
@@ -276,3 +348,30 @@ def test_a_saved_model_is_no_program_of_the_cache(good: Good, tmp_path: Path) ->
     (tmp_path / good.name).write_bytes(good.saved)
     poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
     assert files.read(tmp_path / good.name)["kind"] == "cache"
+
+
+def conv(factor: float = 0.1, probability: float = 0.5) -> nn.Module:
+    def forward(model: Any, x: Tensor) -> Tensor:
+        return torch.dropout(model.conv(x), probability, True) * torch.tensor([factor, 2.5]).reshape(2, 1, 1)
+
+    return Module(forward, conv=nn.Conv2d(1, 2, 3))
+
+
+class TestDigest:
+    """Programs have the same digest if, and only if, they compute the same of their weights and inputs."""
+
+    def digest(self, model: nn.Module, rows: int = 2) -> str:
+        executor = poptorch.inferenceModel(model)
+        executor.compile(torch.zeros(rows, 1, 5, 5))
+        assert executor._executable is not None
+        return digest_of(executor._executable.graph)
+
+    def test_values_of_weights_do_not_count(self) -> None:
+        assert self.digest(conv()) == self.digest(conv())
+
+    def test_constants_arguments_and_sizes_do(self) -> None:
+        found = [
+            self.digest(conv()), self.digest(conv(factor=0.2)), self.digest(conv(probability=0.4)),
+            self.digest(conv().half()), self.digest(conv(), rows=3),
+        ]  # fmt: skip
+        assert len(set(found)) == len(found)

@@ -71,19 +71,24 @@ class Optimisation:
         return self.spec.max_grad_norm != math.inf
 
     @property
+    def stateful(self) -> optim.Optimizer | None:
+        """The optimiser, if it can hold the device's state: torch's own cannot."""
+        return self.optimizer if isinstance(self.optimizer, optim.Optimizer) else None
+
+    @property
     def has_pending(self) -> bool:
         """Whether state from `load_state_dict` waits for the next run."""
-        return isinstance(self.optimizer, optim.Optimizer) and self.optimizer._has_pending
+        return self.stateful is not None and self.stateful._has_pending
 
     def detach(self) -> None:
-        """Read the device's state back into the optimiser; torch's own optimisers cannot hold it."""
-        if isinstance(self.optimizer, optim.Optimizer):
-            self.optimizer._unbind()
+        """Read the device's state back into the optimiser."""
+        if self.stateful is not None:
+            self.stateful._unbind()
 
     def after_run(self) -> None:
         """Note that a run has changed the device's state."""
-        if isinstance(self.optimizer, optim.Optimizer):
-            self.optimizer._invalidate()
+        if self.stateful is not None:
+            self.stateful._invalidate()
 
     def replace(self, optimizer: torch.optim.Optimizer, options: Options, updates: Updates | None) -> None:
         """Read the numbers of `optimizer` (the same object or another) and use them from the next call on.
@@ -111,8 +116,8 @@ class Optimisation:
             self.optimizer = optimizer
             if updates is not None:
                 updates.bind()
-        if isinstance(optimizer, optim.Optimizer):
-            optimizer._drop_pending_parameters()
+        if self.stateful is not None:
+            self.stateful._drop_pending_parameters()
         self.spec = spec
 
 
@@ -147,20 +152,19 @@ class Updates:
     def _started(self) -> Updater:
         """Make the updater with fresh state, and let the session use it."""
         updater = Updater(
-            self._optimisation.spec, self._weights, self._dtypes, self._groups,
-            stochastic_rounding=self._stochastic, generator=self._generator,
+            self._optimisation.spec,
+            self._weights,
+            self._dtypes,
+            self._groups,
+            stochastic_rounding=self._stochastic,
+            generator=self._generator,
             overflow=self._session.arithmetic.overflow,
-        )  # fmt: skip
+        )
         self._session.update, self._session.numbers = updater, updater.parameters
         self._session.loss_scaling = updater.loss_scaling
         if self._session.automatic is not None:
             self._session.automatic.factor = 1.0
         return updater
-
-    def attach(self) -> None:
-        """Upload state that the optimiser holds; afterwards its `state_dict()` reads the device."""
-        self.upload_pending()
-        self.bind()
 
     def set_spec(self, spec: OptimiserSpec) -> None:
         """Use other numbers from the next update on.
@@ -173,20 +177,24 @@ class Updates:
 
     def weights_replaced(self) -> None:
         """Note that all weights were uploaded: the state of a torch.optim optimiser then starts anew."""
-        if not isinstance(self._optimisation.optimizer, optim.Optimizer):
+        if self._optimisation.stateful is None:
             self._updater = self._started()
+
+    def attach(self) -> None:
+        """Upload state that the optimiser holds; afterwards its `state_dict()` reads the device."""
+        self.upload_pending()
+        self.bind()
 
     def upload_pending(self) -> None:
         """Send state and numbers of a loaded checkpoint to the device, if there are any."""
-        optimizer = self._optimisation.optimizer
-        if not isinstance(optimizer, optim.Optimizer):
-            return
-        pending = optimizer._take_pending()
-        if pending is None:
+        optimizer = self._optimisation.stateful
+        pending = None if optimizer is None else optimizer._take_pending()
+        if optimizer is None or pending is None:
             return
         state, parameters = pending
+        rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
         try:
-            warnings = self._load_factor(state) + self._updater.load_state(_without_factor(state), parameters)
+            warnings = self._load_factor(state) + self._updater.load_state(rest, parameters)
         except Error:
             # The loaded state is still pending: the next attempt must use it.
             optimizer._pending = DeviceState(*pending)
@@ -198,36 +206,29 @@ class Updates:
     def _load_factor(self, state: dict[str, Tensor] | None) -> list[str]:
         """Continue with the factor of automatic loss scaling that a checkpoint holds; return warnings."""
         automatic = self._session.automatic
-        known = state is not None and FACTOR in state
-        if automatic is not None and state is not None and known:
-            automatic.factor = float(state[FACTOR])
-        if state is None or known == (automatic is not None):
+        if state is None:
             return []
-        return [
-            f"ignoring unexpected state {FACTOR}: the compiled program has none"
-            if known
-            else f"ignoring missing state {FACTOR}: the device keeps its value"
-        ]
+        if automatic is None:
+            return [f"ignoring unexpected state {FACTOR}: the compiled program has none"] if FACTOR in state else []
+        if FACTOR not in state:
+            return [f"ignoring missing state {FACTOR}: the device keeps its value"]
+        automatic.factor = float(state[FACTOR])
+        return []
 
     def bind(self) -> None:
         """Let the optimiser's `state_dict()` read the device."""
-        updater, automatic, optimizer = self._updater, self._session.automatic, self._optimisation.optimizer
-        if not isinstance(optimizer, optim.Optimizer):
-            return
+        updater, automatic, optimizer = self._updater, self._session.automatic, self._optimisation.stateful
 
         def read() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             own = {} if automatic is None else {FACTOR: torch.tensor(automatic.factor)}
             return {**updater.read_state(), **own}, updater.parameters()
 
-        optimizer._bind(read)
+        if optimizer is not None:
+            optimizer._bind(read)
 
 
 def _needs_running_mean(spec: OptimiserSpec) -> bool:
     return spec.accum_dtype == FLOAT16 and spec.family != "SGD1"
-
-
-def _without_factor(state: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
-    return None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
 
 
 def _use_running_mean(options: Options) -> None:

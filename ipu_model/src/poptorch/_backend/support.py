@@ -12,13 +12,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+
+import msgspec
 
 STATUSES = ("works", "approximated", "no effect", "refused")
 
@@ -48,26 +47,21 @@ class Area:
     prefix: str
     entries: tuple[Entry, ...]
 
+    def shown(self, entry: Entry) -> str:
+        """Return a name as programs write it."""
+        return f"{self.prefix}.{entry.name}" if self.prefix else entry.name
+
 
 @cache
 def table() -> tuple[Area, ...]:
     """Read the table that comes with the package."""
-    tests = _data("support_tests.json")
-    return tuple(_with_tests(_area(**area), tests) for area in _data("support.json")["areas"])
-
-
-def _data(file: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((resources.files("poptorch") / "data" / file).read_text(encoding="utf-8"))
-    return data
-
-
-def _area(title: str, owner: str, prefix: str, entries: list[dict[str, str]]) -> Area:
-    return Area(title, owner, prefix, tuple(Entry(**entry) for entry in entries))
-
-
-def _with_tests(area: Area, tests: Mapping[str, str]) -> Area:
-    entries = (replace(entry, test=tests.get(_shown(area, entry), entry.test)) for entry in area.entries)
-    return replace(area, entries=tuple(entries))
+    data = resources.files("poptorch") / "data"
+    tests = msgspec.json.decode((data / "support_tests.json").read_bytes(), type=dict[str, str])
+    areas = msgspec.json.decode((data / "support.json").read_bytes(), type=dict[str, tuple[Area, ...]])["areas"]
+    return tuple(
+        replace(area, entries=tuple(replace(e, test=tests.get(area.shown(e), e.test)) for e in area.entries))
+        for area in areas
+    )
 
 
 def status_of(name: str) -> Entry | None:
@@ -75,43 +69,31 @@ def status_of(name: str) -> Entry | None:
     return _by_full_name().get(name)
 
 
+@cache
+def _by_full_name() -> dict[str, Entry]:
+    return {area.shown(entry): entry for area in table() for entry in area.entries}
+
+
 def as_markdown() -> str:
     """Return the support page: how many names have which status, then one table for each area."""
     counts = Counter(entry.status for area in table() for entry in area.entries)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
-    lines = ["# Supported PopTorch names", "", f"{sum(counts.values())} names: {summary}.", "", *_LEGEND]
+    lines = [
+        "# Supported PopTorch names",
+        "",
+        f"{sum(counts.values())} names: {summary}.",
+        "",
+        "* **works**: as PopTorch's documentation says.",
+        "* **approximated**: works, with the difference stated.",
+        "* **no effect**: accepted; neither results nor the performance model depend on it.",
+        "* **refused**: raises `poptorch.Error` when it is used.",
+        "",
+        "Every name that works has a test, in a folder of `ipu_model/tests`.",
+    ]
     for area in table():
-        lines += [
-            "",
-            f"## {area.title}",
-            "",
-            "| Name | Status | Difference, or what to use instead | Test |",
-            "|---|---|---|---|",
-        ]
-        lines += [row(area, entry) for entry in area.entries]
+        lines += ["", f"## {area.title}", ""]
+        lines += ["| Name | Status | Difference, or what to use instead | Test |", "|---|---|---|---|"]
+        for entry in area.entries:
+            test = f"`{entry.test}`" if entry.test else ""
+            lines.append(f"| `{area.shown(entry)}` | {entry.status} | {entry.text} | {test} |")
     return "\n".join(lines) + "\n"
-
-
-def row(area: Area, entry: Entry) -> str:
-    """Return the row of one name on the support page."""
-    test = f"`{entry.test}`" if entry.test else ""
-    return f"| `{_shown(area, entry)}` | {entry.status} | {entry.text} | {test} |"
-
-
-_LEGEND = (
-    "* **works**: as PopTorch's documentation says.",
-    "* **approximated**: works, with the difference stated.",
-    "* **no effect**: accepted; neither results nor the performance model depend on it.",
-    "* **refused**: raises `poptorch.Error` when it is used.",
-    "",
-    "Every name that works has a test, in a folder of `ipu_model/tests`.",
-)
-
-
-def _shown(area: Area, entry: Entry) -> str:
-    return f"{area.prefix}.{entry.name}" if area.prefix else entry.name
-
-
-@cache
-def _by_full_name() -> dict[str, Entry]:
-    return {_shown(area, entry): entry for area in table() for entry in area.entries}

@@ -8,9 +8,6 @@ reference: D device iterations, A gradient accumulation, R replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 from ipu_model.batching import Keep
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Program
@@ -19,14 +16,8 @@ EVENTS = ("input", "input_complete", "output", "output_complete")
 
 PerfCounters = dict[str, list[list[float]]]
 Latency = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Ticks:
-    """Seconds since the start of a call at which one transfer begins and ends."""
-
-    begin: float
-    end: float
+# Seconds since the start of a call at which one transfer begins and ends.
+Ticks = tuple[float, float]
 
 
 def empty_counters() -> PerfCounters:
@@ -41,21 +32,14 @@ def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> Pe
     Times are ordered by replica, then by step; all tensors of a micro-batch travel together. A list of inputs
     has D x A x R entries, a list of outputs one for each result that comes back; synthetic data has none.
     """
-    inputs = len(program.step.inputs)
-    outputs = len(program.step.outputs) - anchors
-    if program.synthetic_data:
-        arriving: list[Ticks] = []
-        leaving: list[Ticks] = []
-    else:
-        call = _Call.of(program, profile)
-        arriving = list(call.inputs()) * program.batching.replicas
-        leaving = list(call.outputs()) * program.batching.replicas
-    return {
-        "input": [[tick.begin for tick in arriving] for _ in range(inputs)],
-        "input_complete": [[tick.end for tick in arriving] for _ in range(inputs)],
-        "output": [[tick.begin for tick in leaving] for _ in range(outputs)],
-        "output_complete": [[tick.end for tick in leaving] for _ in range(outputs)],
-    }
+    arriving, leaving = ([], []) if program.synthetic_data else _transfers(program, profile)
+    inputs, outputs = len(program.step.inputs), len(program.step.outputs) - anchors
+    counters = {}
+    for name, ticks, tensors in (("input", arriving, inputs), ("output", leaving, outputs)):
+        everywhere = ticks * program.batching.replicas
+        counters[name] = [[begin for begin, _ in everywhere] for _ in range(tensors)]
+        counters[f"{name}_complete"] = [[end for _, end in everywhere] for _ in range(tensors)]
+    return counters
 
 
 def latency(counters: PerfCounters, start: str, end: str) -> Latency:
@@ -76,62 +60,28 @@ def latency(counters: PerfCounters, start: str, end: str) -> Latency:
     return min(spans), max(spans), average
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One call of one replica: `pipelines` rows of `micro_batches` each from second `origin` on.
+def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ticks]]:
+    """Return when the inputs and results of a call of one replica travel.
 
-    `cycle` is the seconds of one cycle; `seconds_in` and `seconds_out` are those of one micro-batch's streams.
+    Inputs travel at the start of a micro-batch's first cycle, results at the end of its last forward cycle. A single
+    result of a call leaves with the last micro-batch.
     """
-
-    program: Program
-    pipelines: int
-    micro_batches: int
-    depth: int
-    origin: float
-    cycle: float
-    cycles_per_pipeline: int
-    seconds_in: float
-    seconds_out: float
-
-    @classmethod
-    def of(cls, program: Program, profile: Profile) -> _Call:
-        """Read the times of a call from its profile."""
-        batching = program.batching
-        depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
-        shape = (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
-        per_pipeline = shape[1] + (2 if program.training else 1) * (depth - 1)
-        origin = _first_work(profile)
-        cycle = (profile.device_seconds_per_call - origin) / (shape[0] * per_pipeline)
-        kept = sum(program.returns.kept(step, batching.steps) for step in range(batching.steps))
-        returned = 1 if program.returns.keep in (Keep.FINAL, Keep.SUM) else max(1, kept)
-        arriving = min(_seconds(profile, "stream in") / batching.steps, cycle)
-        leaving = min(_seconds(profile, "stream out") / returned, cycle - arriving)
-        return cls(program, *shape, depth, origin, cycle, per_pipeline, arriving, leaving)
-
-    def inputs(self) -> Iterator[Ticks]:
-        """Yield the times of each micro-batch's input transfer, at the start of its first cycle."""
-        for begin in self._starts():
-            yield Ticks(begin, begin + self.seconds_in)
-
-    def outputs(self) -> Iterator[Ticks]:
-        """Yield the times of the result transfers, at the end of each micro-batch's last forward cycle.
-
-        A single result of a call leaves with the last micro-batch.
-        """
-        ends = [begin + self.depth * self.cycle for begin in self._starts()]
-        keep, steps = self.program.returns, len(ends)
-        if keep.keep is Keep.SUM:
-            chosen: Sequence[float] = ends[-1:]
-        else:
-            chosen = [end for step, end in enumerate(ends) if keep.kept(step, steps)]
-        for end in chosen:
-            yield Ticks(end - self.seconds_out, end)
-
-    def _starts(self) -> Iterator[float]:
-        for pipeline in range(self.pipelines):
-            first = pipeline * self.cycles_per_pipeline
-            for micro_batch in range(self.micro_batches):
-                yield self.origin + (first + micro_batch) * self.cycle
+    batching, returns = program.batching, program.returns
+    depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
+    pipelines, micro_batches = (
+        (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
+    )
+    cycles = micro_batches + (2 if program.training else 1) * (depth - 1)
+    origin = _first_work(profile)
+    cycle = (profile.device_seconds_per_call - origin) / (pipelines * cycles)
+    kept = [step for step in range(batching.steps) if returns.kept(step, batching.steps)]
+    returned = 1 if returns.keep in (Keep.FINAL, Keep.SUM) else max(1, len(kept))
+    seconds_in = min(_seconds(profile, "stream in") / batching.steps, cycle)
+    seconds_out = min(_seconds(profile, "stream out") / returned, cycle - seconds_in)
+    starts = [origin + (row * cycles + number) * cycle for row in range(pipelines) for number in range(micro_batches)]
+    ends = [start + depth * cycle for start in starts]
+    chosen = ends[-1:] if returns.keep is Keep.SUM else [ends[step] for step in kept]
+    return [(start, start + seconds_in) for start in starts], [(end - seconds_out, end) for end in chosen]
 
 
 def _first_work(profile: Profile) -> float:

@@ -21,24 +21,25 @@ from poptorch._utils import accessAttributes
 from poptorch.enums import OverlapMode
 from poptorch.ops.annotations import clear_attribute, pop_name_scope, push_name_scope, set_attribute
 
-_TYPES = {
-    "FLOAT": torch.float32, "FLOAT32": torch.float32, "FLOAT16": torch.float16, "HALF": torch.float16,
-}  # fmt: skip
+_TYPES = {"FLOAT": torch.float32, "FLOAT32": torch.float32, "FLOAT16": torch.float16, "HALF": torch.float16}
 _REDUCTIONS = ("sum", "mean", "none")
 
 
-def _wrong(op: str, what: str) -> Error:
-    return _impl.createPoptorchError(f"torch.ops.poptorch.{op}: {what}.")
+def _require(op: str, fits: bool, what: str) -> None:
+    if not fits:
+        raise Error(f"torch.ops.poptorch.{op}: {what}.")
 
 
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
     """Place the following ops in this stage and phase (-1 if phases are not used), on this IPU."""
-    numbers: tuple[tuple[str, object, int], ...] = (
-        ("stage_id", stage_id, 0), ("phase_id", phase_id, -1), ("ipu_id", ipu_id, 0),
-    )  # fmt: skip
+    numbers: list[tuple[str, object, int]] = [
+        ("stage_id", stage_id, 0),
+        ("phase_id", phase_id, -1),
+        ("ipu_id", ipu_id, 0),
+    ]
     for name, number, least in numbers:
-        if not isinstance(number, int) or number < least:
-            raise _wrong("begin_ipu_block", f"{name} must be an int, {least} or more; got {number!r}")
+        fits = isinstance(number, int) and number >= least
+        _require("begin_ipu_block", fits, f"{name} must be an int, {least} or more; got {number!r}")
     trace = tracing.current()
     if trace is not None:
         trace.placement = Placement(block="", stage=stage_id, ipu=ipu_id, phase=phase_id if phase_id >= 0 else None)
@@ -53,22 +54,26 @@ def end_ipu_block() -> None:
 
 def internal_cast(self: Tensor, dtype: str) -> Tensor:
     """Return the tensor as "FLOAT" or "FLOAT16"."""
-    if dtype not in _TYPES:
-        raise _wrong("internal_cast", f"the type must be one of {', '.join(_TYPES)}; got {dtype!r}")
+    _require("internal_cast", dtype in _TYPES, f"the type must be one of {', '.join(_TYPES)}; got {dtype!r}")
     return _impl.internal_cast(self, _TYPES[dtype])
 
 
 def identity_loss(x: Tensor, reduction: int) -> Tensor:
     """Mark a loss; the reduction is 0 for the sum, 1 for the mean and 2 for none."""
-    if reduction not in range(len(_REDUCTIONS)):
-        raise _wrong("identity_loss", f"the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}")
+    fits = reduction in range(len(_REDUCTIONS))
+    _require("identity_loss", fits, f"the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}")
     return ops.identity_loss(x, _REDUCTIONS[reduction])
 
 
 def custom_operation(
-    inputs: list[Tensor], name: str, domain: str, domain_version: int, num_outputs: int, example_outputs: list[Tensor],
+    inputs: list[Tensor],
+    name: str,
+    domain: str,
+    domain_version: int,
+    num_outputs: int,
+    example_outputs: list[Tensor],
     attributes_id_str: str,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """Call a custom op; its attributes are given as the text that `accessAttributes` understands."""
     attributes = accessAttributes(attributes_id_str)
     return ops.custom_op(inputs, name, domain, domain_version, list(example_outputs)[:num_outputs], attributes)
@@ -89,24 +94,44 @@ def optimizer_group(group: int, inputs: list[Tensor]) -> None:
 
 
 _OPS: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
-        begin_ipu_block, end_ipu_block, internal_cast, identity_loss, custom_operation, set_overlap_for_input,
-        set_overlap_for_output, optimizer_group, push_name_scope, pop_name_scope, set_attribute, clear_attribute,
-        ops.ipu_print_tensor, ops.nop, ops.dynamic_slice, ops.dynamic_update, ops.ctc_beam_search_decoder,
-        ops.set_available_memory, ops.fps, ops.nearest,
+    op.__name__: op
+    for op in (
+        begin_ipu_block,
+        end_ipu_block,
+        internal_cast,
+        identity_loss,
+        custom_operation,
+        set_overlap_for_input,
+        set_overlap_for_output,
+        optimizer_group,
+        push_name_scope,
+        pop_name_scope,
+        set_attribute,
+        clear_attribute,
+        ops.ipu_print_tensor,
+        ops.nop,
+        ops.dynamic_slice,
+        ops.dynamic_update,
+        ops.ctc_beam_search_decoder,
+        ops.set_available_memory,
+        ops.fps,
+        ops.nearest,
     )
-}  # fmt: skip
+}
 _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
 
 # Ops of PopTorch that come in pairs around a body, which they do not receive, with the function to use instead.
 _REFUSED = {
-    "start_for_loop": "poptorch.for_loop", "end_for_loop": "poptorch.for_loop",
-    "start_if_true": "poptorch.cond", "start_if_false": "poptorch.cond", "end_if": "poptorch.cond",
-    "begin_multi_conv": "poptorch.MultiConv", "end_multi_conv": "poptorch.MultiConv",
-    "call_cpu_op": "poptorch.CPU", "end_cpu_op": "poptorch.CPU",
-    "set_matmul_serialization": "poptorch.serializedMatMul",
-}  # fmt: skip
+    name: instead
+    for instead, names in (
+        ("poptorch.for_loop", "start_for_loop end_for_loop"),
+        ("poptorch.cond", "start_if_true start_if_false end_if"),
+        ("poptorch.MultiConv", "begin_multi_conv end_multi_conv"),
+        ("poptorch.CPU", "call_cpu_op end_cpu_op"),
+        ("poptorch.serializedMatMul", "set_matmul_serialization"),
+    )
+    for name in names.split()
+}
 
 
 def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:

@@ -7,11 +7,12 @@ that several training models share has one new class that asks all of them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import copyreg
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -201,13 +202,31 @@ class Wrapping:
             self._set_links(obj, (*links_of(obj), self._link))
             self._wrapped.append(obj)
 
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let the body, which must not need newer weights of this executor's device, read the wrapped objects directly.
+
+        Objects that a program has unwrapped for a while stay so.
+        """
+        wrapped = [obj for obj in self._wrapped if self._link in links_of(obj)]
+        for obj in wrapped:
+            self._set_links(obj, self._other_links(obj))
+        try:
+            yield
+        finally:
+            for obj in wrapped:
+                self._set_links(obj, (*self._other_links(obj), self._link))
+
+    def _other_links(self, obj: Any) -> Links:
+        return tuple(link for link in links_of(obj) if link is not self._link)
+
     @interrupt_postponed()
     def undo(self) -> None:
         """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:
             # A program may have unwrapped it for a while; do not wrap it for this executor again.
             forget_wrapper(obj)
-            self._set_links(obj, tuple(link for link in links_of(obj) if link is not self._link))
+            self._set_links(obj, self._other_links(obj))
         self._wrapped.clear()
         for reference in self._link.copies:
             twin = reference()
@@ -256,10 +275,16 @@ def _module_class(original: type, links: Links) -> type:
         return link.refresh()
 
     members = {
-        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
-        "__copy__": copied, "__getattribute__": read, "destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights,
-        "__module__": original.__module__, "__doc__": original.__doc__,
-    }  # fmt: skip
+        **_copying(original, links),
+        "_poptorch_links": links,
+        "_poptorch_original": original,
+        "__copy__": copied,
+        "__getattribute__": read,
+        "destroy": destroy,
+        "copyWeightsToHostIfNeeded": copy_weights,
+        "__module__": original.__module__,
+        "__doc__": original.__doc__,
+    }
     return type(f"Poptorch{original.__name__}", (original,), members)
 
 
@@ -279,10 +304,14 @@ def _tensor_class(original: type, links: Links) -> type:
         return str(_as_original(self, original, lambda plain: plain.__repr__(**kwargs)))
 
     members = {
-        **_copying(original, links), "_poptorch_links": links, "_poptorch_original": original,
-        "__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text,
+        **_copying(original, links),
+        "_poptorch_links": links,
+        "_poptorch_original": original,
+        "__getattribute__": read,
+        "__torch_function__": classmethod(function),
+        "__repr__": text,
         "__module__": original.__module__,
-    }  # fmt: skip
+    }
     # A plain tensor of a module is a buffer.
     name = "Buffer" if original is Tensor else original.__name__
     return type(f"Poptorch{name}", (original,), members)

@@ -84,6 +84,10 @@ OPTIMISERS: dict[str, tuple[Optimiser, Optimiser | None]] = {
         lambda p: torch.optim.AdamW(p, lr=0.01, eps=_EPS),
     ),
     "torch sgd": (lambda p: torch.optim.SGD(p, lr=0.05), lambda p: torch.optim.SGD(p, lr=0.05)),
+    "torch adam": (
+        lambda p: torch.optim.Adam(p, lr=0.01, eps=_EPS),
+        lambda p: torch.optim.Adam(p, lr=0.01, eps=_EPS),
+    ),
     "loss scaling": (
         lambda p: poptorch.optim.SGD(p, lr=0.05, loss_scaling=8.0),
         lambda p: torch.optim.SGD(p, lr=0.05),

@@ -39,38 +39,31 @@ class Branching(nn.Module):
     """Reads a value in Python."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x, or its negative if its sum is positive."""
         return -x if x.sum() > 0 else x
 
 
 def branching() -> tuple[Any, ...]:
-    """Return a model that cannot be traced."""
     return Branching(), torch.zeros(2, 8), poptorch.Options()
 
 
 def rows_left_over() -> tuple[Any, ...]:
-    """Return inputs that do not divide into micro-batches."""
     return Chain(1), torch.zeros(3, 8), poptorch.Options().deviceIterations(2)
 
 
 def wrong_width() -> tuple[Any, ...]:
-    """Return inputs of nine columns for a model that takes eight."""
     return Chain(1), torch.zeros(2, 9), poptorch.Options()
 
 
 def optimizer_of_another() -> tuple[Any, ...]:
-    """Return an optimizer with the parameters of another model."""
     optimizer = poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)
     return Chain(2), (torch.zeros(6, 8), torch.zeros(6, 8)), trainable(2), optimizer
 
 
 def two_values() -> tuple[Any, ...]:
-    """Forget the options."""
     return Chain(1), torch.zeros(2, 8)
 
 
 def misspelt() -> dict[str, Any]:
-    """Misspell a name."""
     return {"model": Chain(1), "input": torch.zeros(2, 8), "options": poptorch.Options()}
 
 
@@ -79,7 +72,6 @@ def nothing() -> None:
 
 
 def other_options() -> tuple[Any, ...]:
-    """Return options of nobody's."""
     return Chain(1), torch.zeros(2, 8), {"deviceIterations": 3}
 
 

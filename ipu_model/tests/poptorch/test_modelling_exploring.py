@@ -1,14 +1,15 @@
-"""A compiled program with other options: `what_if`, `sweep` and `advise`."""
+"""A compiled program, a plain module or a profile with other options: `what_if`, `sweep` and `advise`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from modelling_support import Chain, quiet
+from modelling_support import Chain, quiet, trainable
 
 import ipu_model
 import poptorch
@@ -21,25 +22,24 @@ from ipu_model.report.files import from_json, read_report, to_json, write_report
 from ipu_model.sources import profile_of_source
 
 X = torch.ones(8, 8)
+SLOW = HostWork(seconds_per_sample=1e-3)
+
+
+def of_module() -> dict[str, Any]:
+    """Return the arguments of a plain module that is trained as the executor's."""
+    return {"inputs": (X, X), "options": trainable(2, 4), "training": True}
 
 
 @pytest.fixture(scope="module")
 def executor() -> poptorch.PoplarExecutor:
-    options = quiet()
-    options.Training.gradientAccumulation(4)
-    executor = poptorch.trainingModel(Chain(2), options)
+    executor = poptorch.trainingModel(Chain(2), trainable(2, 4))
     executor.compile(X, X)
     return executor
 
 
 class TestWhatIf:
-    def test_no_change_is_the_programs_own_profile(self, executor: poptorch.PoplarExecutor) -> None:
-        assert ipu_model.what_if(executor) == ipu_model.profile(executor)
-
     def test_it_is_what_compiling_with_that_option_gives(self, executor: poptorch.PoplarExecutor) -> None:
-        options = quiet().deviceIterations(3)
-        options.Training.gradientAccumulation(4)
-        other = poptorch.trainingModel(Chain(2), options)
+        other = poptorch.trainingModel(Chain(2), trainable(2, 4).deviceIterations(3))
         other.compile(torch.ones(24, 8), torch.ones(24, 8))
         found, wanted = ipu_model.what_if(executor, device_iterations=3), ipu_model.profile(other)
         assert found.samples_per_call == wanted.samples_per_call
@@ -55,63 +55,73 @@ class TestWhatIf:
         half.compile(torch.ones(16, 8).half())
         assert ipu_model.what_if(full, half_precision=True) == ipu_model.profile(half)
 
-    def test_the_program_stays_as_it_is(self, executor: poptorch.PoplarExecutor) -> None:
+    def test_no_change_is_the_programs_own_profile_which_stays_as_it_is(
+        self, executor: poptorch.PoplarExecutor
+    ) -> None:
         before = ipu_model.profile(executor)
+        assert ipu_model.what_if(executor) == before
         ipu_model.what_if(executor, gradient_accumulation=64, half_precision=True)
         assert ipu_model.profile(executor) == before
 
-    def test_unknown_options_are_refused(self, executor: poptorch.PoplarExecutor) -> None:
-        with pytest.raises(poptorch.Error, match="no option 'batch'"):
-            ipu_model.what_if(executor, batch=3)
-
-    def test_only_executors_and_programs(self) -> None:
-        with pytest.raises(poptorch.Error, match="got a Chain"):
-            ipu_model.what_if(Chain(1))
-
-    def test_only_compiled_ones(self) -> None:
-        with pytest.raises(poptorch.Error, match="not been compiled"):
-            ipu_model.what_if(poptorch.inferenceModel(Chain(1), quiet()))
+    def test_a_plain_module_will_do(self, executor: poptorch.PoplarExecutor) -> None:
+        found = ipu_model.what_if(Chain(2), **of_module(), gradient_accumulation=8)
+        assert found.samples_per_second == ipu_model.what_if(executor, gradient_accumulation=8).samples_per_second
 
 
 class TestSweep:
-    def test_more_accumulation_never_slows_the_device(self, executor: poptorch.PoplarExecutor) -> None:
-        points = ipu_model.sweep(executor, "gradient_accumulation", [3, 4, 8, 16, 64])
+    def test_more_accumulation_never_slows_the_device_and_too_little_says_why(
+        self, executor: poptorch.PoplarExecutor
+    ) -> None:
+        first, *points = ipu_model.sweep(executor, "gradient_accumulation", [1, 3, 4, 8, 16, 64])
+        assert first.profile is None
+        assert "at least 2 x 2 - 1 = 3" in first.refused
         rates = [point.profile.device_samples_per_second for point in points if point.profile is not None]
         assert len(rates) == 5
         assert rates == sorted(rates)
 
-    def test_impossible_values_become_points_that_say_why(self, executor: poptorch.PoplarExecutor) -> None:
-        first, second = ipu_model.sweep(executor, "gradient_accumulation", [1, 8])
-        assert first.profile is None
-        assert "at least 2 x 2 - 1 = 3" in first.refused
-        assert second.profile is not None
-
-    def test_other_changes_hold_for_every_point(self, executor: poptorch.PoplarExecutor) -> None:
-        points = ipu_model.sweep(executor, "replicas", [1, 2], execution="sharded")
-        assert {point.profile.options["execution"] for point in points if point.profile} == {"sharded"}
-
-    @pytest.mark.parametrize("knob", ["speed", None])
-    def test_an_unknown_option_is_an_error(self, executor: poptorch.PoplarExecutor, knob: Any) -> None:
-        with pytest.raises(poptorch.Error, match=f"no option '{knob}'"):
-            ipu_model.sweep(executor, knob, [1])
+    def test_other_changes_hold_for_every_point_also_of_a_plain_module(self) -> None:
+        points = ipu_model.sweep(Chain(2), "replicas", [1, 2], **of_module(), execution="sharded")
+        first, second = (point.profile for point in points)
+        assert first is not None
+        assert second is not None
+        assert second.samples_per_call == 2 * first.samples_per_call
+        assert (first.options["execution"], second.options["execution"]) == ("sharded", "sharded")
 
 
-@pytest.mark.parametrize("ask", [
-    lambda executor, host: ipu_model.what_if(executor, host=host),
-    lambda executor, host: ipu_model.sweep(executor, "replicas", [1], host=host),
-    lambda executor, host: ipu_model.advise(executor, host=host),
-])  # fmt: skip
-def test_a_host_is_described_as_such(executor: poptorch.PoplarExecutor, ask: Any) -> None:
-    with pytest.raises(poptorch.Error, match=r"host takes an ipu_model\.HostWork, not a float"):
-        ask(executor, 0.001)
+def without_program(executor: poptorch.PoplarExecutor) -> ipu_model.Profile:
+    return from_json(to_json(ipu_model.profile(executor)))
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda executor: ipu_model.what_if(executor, batch=3), "no option 'batch'"),
+        (lambda executor: ipu_model.sweep(executor, "speed", [1]), "no option 'speed'"),
+        (lambda executor: ipu_model.sweep(executor, None, [1]), "no option 'None'"),
+        (lambda executor: ipu_model.what_if(Chain(1)), "got a Chain"),
+        (lambda executor: ipu_model.what_if(poptorch.inferenceModel(Chain(1), quiet())), "not been compiled"),
+        (lambda executor: ipu_model.what_if(without_program(executor)), "no program to explore"),
+        (lambda executor: ipu_model.advise(Chain(2)), "also give its inputs and options"),
+        (lambda executor: ipu_model.advise(Chain(2), inputs=(X, X)), "needs both"),
+        (lambda executor: ipu_model.advise(executor, training=True), "Only a plain module takes training"),
+        *(
+            (ask, r"host takes an ipu_model\.HostWork, not a float")
+            for ask in (
+                lambda executor: ipu_model.what_if(executor, host=0.001),
+                lambda executor: ipu_model.sweep(executor, "replicas", [1], host=0.001),
+                lambda executor: ipu_model.advise(executor, host=0.001),
+                lambda executor: ipu_model.make_it_fit(executor, host=0.001),
+                lambda executor: ipu_model.profile(executor, host=0.001),
+            )
+        ),
+    ],
+)
+def test_mistakes(executor: poptorch.PoplarExecutor, ask: Callable[[Any], object], words: str) -> None:
+    with pytest.raises(poptorch.Error, match=words):
+        ask(executor)
 
 
 class TestAdvice:
-    def test_a_slow_loader_is_found_out(self, executor: poptorch.PoplarExecutor) -> None:
-        host = HostWork(seconds_per_sample=1e-3)
-        assert ipu_model.profile(executor, host=host).limited_by == "host loader"
-        assert ipu_model.advise(executor, host=host)[0].change.startswith("loader workers")
-
     def test_each_gain_is_that_of_modelling_the_change(self, executor: poptorch.PoplarExecutor) -> None:
         advice = next(item for item in ipu_model.advise(executor) if item.change.startswith("gradient accumulation"))
         value = int(advice.change.split()[-1])
@@ -127,72 +137,29 @@ class TestAdvice:
         assert gains == sorted(gains, reverse=True)
         assert min(item.samples_per_second_factor for item in found) >= 1.02
 
-
-class TestHostOfAProfile:
-    """A profile keeps the host's work that it was modelled with, and what explores it models that work, too."""
-
-    HOST = HostWork(seconds_per_sample=1e-3)
-
-    def test_advice_on_a_profile_is_that_on_its_program_with_the_same_host(
-        self, executor: poptorch.PoplarExecutor
-    ) -> None:
-        profile = ipu_model.profile(executor, host=self.HOST)
-        assert list(ipu_model.advise(profile)) == list(ipu_model.advise(profile.program, host=self.HOST))
-        assert ipu_model.advise(executor, profile=profile)[0].change.startswith("loader workers")
-
-    def test_a_profile_with_another_host_is_not_what_changes_are_compared_with(
-        self, executor: poptorch.PoplarExecutor
-    ) -> None:
-        without = ipu_model.profile(executor)
-        found = ipu_model.advise(executor, profile=without, host=self.HOST)
-        assert list(found) == list(ipu_model.advise(executor, host=self.HOST))
-
-    def test_no_change_is_the_same_profile(self, executor: poptorch.PoplarExecutor) -> None:
-        profile = ipu_model.profile(executor, host=self.HOST)
-        assert ipu_model.what_if(profile) == profile
-        assert ipu_model.profile(profile) == profile
-        assert ipu_model.sweep(profile, "replicas", [1])[0].profile == profile
-
-    def test_it_comes_back_from_a_report(self, executor: poptorch.PoplarExecutor, tmp_path: Path) -> None:
-        profile = ipu_model.profile(executor, host=self.HOST)
-        write_report(profile, tmp_path)
-        assert read_report(tmp_path).host == self.HOST
-        assert profile_of_source(str(tmp_path), machine="Bow").host == self.HOST
+    def test_a_profile_gets_no_advice_that_its_module_does_not(self) -> None:
+        profile = ipu_model.profile_module(Chain(2), **of_module())
+        of_profile = {item.change for item in ipu_model.advise(profile)}
+        assert of_profile <= {item.change for item in ipu_model.advise(Chain(2), **of_module())}
 
 
-class TestPlainModules:
-    """Whatever takes an executor takes a module with its inputs and options, and a profile."""
-
-    def given(self) -> dict[str, Any]:
-        options = quiet()
-        options.Training.gradientAccumulation(4)
-        return {"inputs": (X, X), "options": options, "training": True}
-
-    def test_what_if(self, executor: poptorch.PoplarExecutor) -> None:
-        found = ipu_model.what_if(Chain(2), **self.given(), gradient_accumulation=8)
-        assert found.samples_per_second == ipu_model.what_if(executor, gradient_accumulation=8).samples_per_second
-
-    def test_sweep(self) -> None:
-        first, second = ipu_model.sweep(Chain(2), "replicas", [1, 2], **self.given())
-        assert first.profile is not None
-        assert second.profile is not None
-        assert second.profile.samples_per_call == 2 * first.profile.samples_per_call
-
-    def test_advice(self) -> None:
-        profile = ipu_model.profile_module(Chain(2), **self.given())
-        of_module, of_profile = ipu_model.advise(Chain(2), **self.given()), ipu_model.advise(profile)
-        assert {item.change for item in of_profile} <= {item.change for item in of_module}
-
-    def test_a_module_needs_its_inputs_and_options(self) -> None:
-        with pytest.raises(poptorch.Error, match="also give its inputs and options"):
-            ipu_model.advise(Chain(2))
-        with pytest.raises(poptorch.Error, match="needs both"):
-            ipu_model.advise(Chain(2), inputs=(X, X))
-
-    def test_a_profile_of_a_file_has_no_program(self, executor: poptorch.PoplarExecutor) -> None:
-        read = from_json(to_json(ipu_model.profile(executor)))
-        with pytest.raises(poptorch.Error, match="no program to explore"):
-            ipu_model.what_if(read)
+def test_the_hosts_work_of_a_profile_is_kept_by_all_that_explores_it(
+    executor: poptorch.PoplarExecutor, tmp_path: Path
+) -> None:
+    without, profile = ipu_model.profile(executor), ipu_model.profile(executor, host=SLOW)
+    assert profile.limited_by == "host loader"
+    wanted = list(ipu_model.advise(profile.program, host=SLOW))
+    assert wanted[0].change.startswith("loader workers")
+    assert list(ipu_model.advise(profile)) == wanted
+    assert list(ipu_model.advise(executor, profile=profile)) == wanted
+    # A profile with another host is not what changes are compared with.
+    assert list(ipu_model.advise(executor, profile=without, host=SLOW)) == wanted
+    assert ipu_model.what_if(profile) == profile
+    assert ipu_model.profile(profile) == profile
+    assert ipu_model.sweep(profile, "replicas", [1])[0].profile == profile
+    write_report(profile, tmp_path)
+    assert read_report(tmp_path).host == SLOW
+    assert profile_of_source(str(tmp_path), machine="Bow").host == SLOW
 
 
 SET_BY_OPTIONS: dict[str, Any] = {
@@ -208,13 +175,10 @@ def test_the_line_of_an_option_sets_what_the_model_changes(name: str) -> None:
     """A program whose options were set by the line, against the program without it and the option set anew."""
 
     def with_line(line: str) -> Program:
-        opts = quiet()
-        opts.Training.gradientAccumulation(4)
+        opts, model = trainable(2, 4), Chain(2)
         exec(line, {"opts": opts, "poptorch": poptorch, "torch": torch})
-        inputs = (torch.ones(8, 8), torch.ones(8, 8))
-        model = Chain(2)
         optimiser = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        return program_of_module(opts, model, inputs, optimizer=optimiser, micro_batch=True)
+        return program_of_module(opts, model, (X, X), optimizer=optimiser, micro_batch=True)
 
     before, option, value = with_line(""), OPTIONS[name], SET_BY_OPTIONS[name]
     after = with_line(option.line(before, value))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,10 @@ import torch
 from loading_datasets import Numbers, Pairs, Stream
 from loading_processes import loader_processes
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 import ipu_model
 import poptorch
-from ipu_model import HostWork
 from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
@@ -58,91 +59,72 @@ def options(iterations: int = 1, accumulation: int = 1, replicas: int = 1) -> po
     return made
 
 
-def timed(loader: Any, clock: Clock, **arguments: Any) -> HostWork:
-    return ipu_model.time_loader(loader, clock=clock, **arguments)
+def batches_of(clock: Clock, *items: Any) -> Iterator[Any]:
+    """Yield items, each of which takes six seconds."""
+    for item in items:
+        clock.now += 6.0
+        yield item
 
 
-class TestSecondsPerSample:
-    def test_a_combined_batch_counts_all_of_its_samples(self) -> None:
-        """One item of 2 x 3 x 4 micro-batches of 5 rows takes 120 times as long as a sample."""
-        clock = Clock()
-        loader = poptorch.DataLoader(options(2, 3, 4), Slow(clock, 1000), batch_size=5)
-        work = timed(loader, clock, batches=4)
-        assert work.seconds_per_sample == SECONDS
-        assert work.source.startswith("measured here: 4 batches of 120 samples")
+def of_torch(clock: Clock, length: int, start_up: float = 0.0) -> torch.utils.data.DataLoader[Tensor]:
+    return torch.utils.data.DataLoader(Slow(clock, length, start_up), batch_size=2)
 
-    def test_loading_of_the_model_takes_as_long_as_the_measurement(self) -> None:
-        """A call takes longer by the time of one item, which is loaded before the device begins."""
-        clock = Clock()
-        settings = options(2)
-        loader = poptorch.DataLoader(settings, Slow(clock, 100), batch_size=3)
-        work = timed(loader, clock)
-        program = torch.nn.Linear(4, 4), torch.zeros(6, 3, 4), settings
-        with_it, without = ipu_model.profile_module(*program, host=work), ipu_model.profile_module(*program)
-        assert with_it.call_seconds - without.call_seconds == pytest.approx(6 * SECONDS)
 
-    def test_what_only_the_first_batch_takes_is_warm_up(self) -> None:
-        clock = Clock()
-        loader = torch.utils.data.DataLoader(Slow(clock, 100, start_up=50.0), batch_size=2)
-        assert timed(loader, clock, most_seconds=1e3).seconds_per_sample == SECONDS
+PAIR = torch.zeros(()), torch.zeros(4, 2)
 
-    def test_without_warm_up_the_start_counts(self) -> None:
-        clock = Clock()
-        loader = torch.utils.data.DataLoader(Slow(clock, 100, start_up=1.0), batch_size=2)
-        assert timed(loader, clock, batches=2, warm_up=0).seconds_per_sample == SECONDS + 1.0 / 4
 
-    def test_a_short_data_set_is_read_again(self) -> None:
-        clock = Clock()
-        loader = torch.utils.data.DataLoader(Slow(clock, 3), batch_size=2)  # batches of two samples and of one
-        work = timed(loader, clock, batches=20)
-        assert work.seconds_per_sample == SECONDS
-        assert "20 batches" in work.source
+@pytest.mark.parametrize(
+    ("loader", "asked", "seconds", "counted"),
+    [
+        # One item of 2 x 3 x 4 micro-batches of 5 rows takes 120 times as long as a sample.
+        (
+            lambda clock: poptorch.DataLoader(options(2, 3, 4), Slow(clock, 1000), batch_size=5),
+            {"batches": 4},
+            SECONDS,
+            "4 batches of 120 samples",
+        ),
+        # What only the first batch takes is warm-up, unless there is none.
+        (lambda clock: of_torch(clock, 100, 50.0), {"most_seconds": 1e3}, SECONDS, "10 batches of 2 samples"),
+        (lambda clock: of_torch(clock, 100, 1.0), {"batches": 2, "warm_up": 0}, SECONDS + 1.0 / 4, "2 batches"),
+        # A short data set is read again: batches of two samples and of one.
+        (lambda clock: of_torch(clock, 3), {"batches": 20}, SECONDS, "20 batches"),
+        # An iterator gives what it has, and a single batch is better than nothing.
+        (lambda clock: batches_of(clock, PAIR, PAIR, PAIR), {}, 1.5, "2 batches of 4 samples"),
+        (lambda clock: iter(of_torch(clock, 2)), {"warm_up": 5}, SECONDS, "1 batch of 2 samples"),
+        # Of batches of two samples, the first that ends after the time of twelve is the seventh; one is warm-up.
+        (lambda clock: of_torch(clock, 1000), {"batches": 100, "most_seconds": 12 * SECONDS}, SECONDS, "6 batches"),
+        # Items without tensors have as many samples as the caller says.
+        (lambda clock: batches_of(clock, *["words"] * 20), {"samples_per_batch": 8}, 0.75, "of 8 samples"),
+    ],
+)
+def test_seconds_per_sample(loader: Any, asked: dict[str, Any], seconds: float, counted: str) -> None:
+    clock = Clock()
+    work = ipu_model.time_loader(loader(clock), clock=clock, **asked)
+    assert work.seconds_per_sample == seconds
+    assert work.source.startswith("measured here: ")
+    assert counted in work.source
 
-    def test_a_generator_gives_what_it_has(self) -> None:
-        clock = Clock()
 
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for _ in range(3):
-                clock.now += 6.0
-                yield torch.zeros(()), torch.zeros(4, 2)
+def test_loading_of_the_model_takes_as_long_as_the_measurement() -> None:
+    """A call takes longer by the time of one item, which is loaded before the device begins."""
+    clock = Clock()
+    loader = poptorch.DataLoader(options(2), Slow(clock, 100), batch_size=3)
+    program = torch.nn.Linear(4, 4), torch.zeros(6, 3, 4), options(2)
+    work = ipu_model.time_loader(loader, clock=clock)
+    with_it, without = ipu_model.profile_module(*program, host=work), ipu_model.profile_module(*program)
+    assert with_it.call_seconds - without.call_seconds == pytest.approx(6 * SECONDS)
 
-        work = timed(batches(), clock)
-        assert work.seconds_per_sample == 1.5
-        assert "2 batches of 4 samples" in work.source  # the first one is warm-up
 
-    def test_a_single_batch_is_better_than_nothing(self) -> None:
-        clock = Clock()
-        loader = iter(torch.utils.data.DataLoader(Slow(clock, 2), batch_size=2))
-        assert timed(loader, clock, warm_up=5).seconds_per_sample == SECONDS
-
-    def test_a_slow_loader_is_not_waited_for_longer_than_allowed(self) -> None:
-        """Of batches of two samples, the first that ends after the time of twelve is the seventh; one is warm-up."""
-        clock = Clock()
-        loader = torch.utils.data.DataLoader(Slow(clock, 1000), batch_size=2)
-        work = timed(loader, clock, batches=100, most_seconds=12 * SECONDS)
-        assert "6 batches" in work.source
-        assert work.seconds_per_sample == SECONDS
-
-    @pytest.mark.parametrize(
-        ("batch", "samples"),
-        [
-            (torch.zeros(6, 2), 6), (np.zeros((5, 2)), 5), ([torch.zeros(()), torch.zeros(4)], 4),
-            ({"labels": torch.zeros(3), "x": torch.zeros(3, 9)}, 3), (((torch.zeros(2, 2),), "name"), 2),
-            (torch.zeros(()), 1),
-        ],
-    )  # fmt: skip
-    def test_samples_are_the_rows_of_the_first_tensor_with_any(self, batch: object, samples: int) -> None:
-        assert f"of {samples} samples" in ipu_model.time_loader([batch]).source
-
-    def test_other_items_have_as_many_as_the_caller_says(self) -> None:
-        clock = Clock()
-
-        def texts() -> Iterator[str]:
-            while True:
-                clock.now += 6.0
-                yield "eight words"
-
-        assert timed(texts(), clock, samples_per_batch=8).seconds_per_sample == 0.75
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(6, 2), 6), (np.zeros((5, 2)), 5), ([torch.zeros(()), torch.zeros(4)], 4),
+        ({"labels": torch.zeros(3), "x": torch.zeros(3, 9)}, 3), (((torch.zeros(2, 2),), "name"), 2),
+        (torch.zeros(()), 1),
+    ],
+)  # fmt: skip
+def test_samples_are_the_rows_of_the_first_tensor_with_any(batch: object, samples: int) -> None:
+    assert f"of {samples} samples" in ipu_model.time_loader([batch]).source
 
 
 class TestHowItLoads:
@@ -181,10 +163,9 @@ class TestHowItLoads:
     @pytest.mark.parametrize("cores", [1, 2, 8])
     def test_several_workers_are_turned_into_the_time_of_one(self, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Four workers on few cores share them; the model divides by workers and multiplies by workers per core."""
-        monkeypatch.setattr(CoreWatch, "cores", lambda watch: SimpleCores(cores))
+        monkeypatch.setattr(CoreWatch, "cores", lambda watch: SimpleNamespace(at_once=cores))
         loader = torch.utils.data.DataLoader(Numbers(64), batch_size=2, num_workers=4, persistent_workers=True)
-        clock = Ticking()
-        work = timed(loader, clock, batches=4)
+        work = ipu_model.time_loader(loader, clock=itertools.count(1.0).__next__, batches=4)
         assert work.cores_per_host == cores
         # The clock moves by a second for each batch of two samples: half a second per sample with four workers.
         profile = ipu_model.profile_module(torch.nn.Linear(2, 2), torch.zeros(2, 2), options(), host=work)
@@ -209,24 +190,6 @@ class TestHowItLoads:
         assert "of 8 samples" in work.source
 
 
-class SimpleCores:
-    """So many cores, all of them free."""
-
-    def __init__(self, at_once: int) -> None:
-        self.at_once = at_once
-
-
-class Ticking:
-    """A clock that is a second later whenever somebody looks."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
 class Augmented(Dataset[Tensor]):
     """Draws from every generator of random numbers that augmentations use."""
 
@@ -248,47 +211,31 @@ def test_training_afterwards_sees_the_same_random_numbers() -> None:
     assert draw() == expected
 
 
-class Broken(IterableDataset[Tensor]):
-    """Fails at its second sample."""
+@pytest.mark.parametrize(
+    ("loader", "asked", "words"),
+    [
+        ([], {}, r"loader is empty.*batch_size x deviceIterations"),
+        (torch.utils.data.DataLoader(Numbers(3), batch_size=4, drop_last=True), {}, "loader is empty"),
+        (5, {}, r"takes a poptorch\.DataLoader or another iterable of batches, not an int"),
+        (["text"], {}, r"a str without a tensor.*samples_per_batch=N"),
+        ([torch.zeros(0, 2)], {"batches": 3}, "no rows"),
+        ([torch.zeros(1)], {"batches": 0}, "batches must be a whole number from 1 on, not 0"),
+        ([torch.zeros(1)], {"warm_up": -1}, "warm_up must be a whole number from 0 on, not -1"),
+        ([torch.zeros(1)], {"samples_per_batch": 1.5}, "samples_per_batch must be a whole number from 1 on, not 1.5"),
+    ],
+)
+def test_mistakes(loader: Any, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(Error, match=words):
+        ipu_model.time_loader(loader, **asked)
 
-    def __iter__(self) -> Iterator[Tensor]:
+
+def test_an_error_of_the_data_set_is_the_programs_own() -> None:
+    def broken() -> Iterator[Tensor]:
         yield torch.zeros(2)
         raise OSError("the disk is gone")
 
-
-class TestErrors:
-    @pytest.mark.parametrize("loader", [[], torch.utils.data.DataLoader(Numbers(3), batch_size=4, drop_last=True)])
-    def test_an_empty_loader(self, loader: Any) -> None:
-        with pytest.raises(Error, match=r"loader is empty.*batch_size x deviceIterations"):
-            ipu_model.time_loader(loader)
-
-    def test_no_loader_at_all(self) -> None:
-        with pytest.raises(Error, match=r"takes a poptorch\.DataLoader or another iterable of batches, not an int"):
-            ipu_model.time_loader(5)  # type: ignore[arg-type]
-
-    def test_samples_that_cannot_be_counted(self) -> None:
-        with pytest.raises(Error, match=r"a str without a tensor.*samples_per_batch=N"):
-            ipu_model.time_loader(["text"])
-
-    def test_batches_without_rows(self) -> None:
-        with pytest.raises(Error, match="no rows"):
-            ipu_model.time_loader([torch.zeros(0, 2)], batches=3)
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"batches": 0}, "batches must be a whole number from 1 on, not 0"),
-            ({"warm_up": -1}, "warm_up must be a whole number from 0 on, not -1"),
-            ({"samples_per_batch": 1.5}, "samples_per_batch must be a whole number from 1 on, not 1.5"),
-        ],
-    )
-    def test_counts(self, arguments: dict[str, Any], message: str) -> None:
-        with pytest.raises(Error, match=message):
-            ipu_model.time_loader([torch.zeros(1)], **arguments)
-
-    def test_an_error_of_the_data_set_is_the_programs_own(self) -> None:
-        with pytest.raises(OSError, match="the disk is gone"):
-            ipu_model.time_loader(torch.utils.data.DataLoader(Broken()))
+    with pytest.raises(OSError, match="the disk is gone"):
+        ipu_model.time_loader(broken())
 
 
 def test_the_clock_is_the_real_one_by_default() -> None:

@@ -93,12 +93,14 @@ def test_a_quoted_message_is_raised(section: str) -> None:
     with pytest.raises((poptorch.Error, AssertionError)) as refusal:
         RAISING[section]()
     assert quoted(section) in str(refusal.value)
+    assert re.findall("The section '(.+?)' of the course's docs/errors.md", str(refusal.value)) in ([], [section])
 
 
 def test_the_quoted_warning_of_a_close_call_is_given(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="poptorch::python"):
         infer(Repeating(close_count())).compile(torch.zeros(1))
     assert quoted("Too close to call") in caplog.text
+    assert "The section 'Too close to call' of the course's docs/errors.md" in caplog.text
 
 
 def close_count() -> int:

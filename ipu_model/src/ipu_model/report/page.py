@@ -106,7 +106,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    names = ("counted", "duration", "percent", "rate", "short", "signed", "size", "whole")
+    names = ("counted", "duration", "percent", "rate", "short", "size", "whole")
     environment.filters.update({name: getattr(quantities, name) for name in names})
     # Texts for terminals have arrows of two characters.
     environment.filters["arrows"] = lambda text: text.replace("->", "→")

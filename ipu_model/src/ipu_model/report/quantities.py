@@ -13,11 +13,6 @@ def whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def signed(value: float) -> str:
-    """Return a number without decimals, with its sign and with commas between thousands."""
-    return f"{value:+,.0f}"
-
-
 def short(value: float) -> str:
     """Return a number with about four digits: 12,345, 123.4, 1.234."""
     size = abs(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from itertools import zip_longest
 
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import (
@@ -140,22 +141,17 @@ def _ops(profile: Profile) -> list[str]:
     families = shares_by_family(profile).items()
     left = [(plain(part.name), percent(part.share)) for part in parts[:_MOST_GROUPS]]
     right = [(plain(name), percent(share)) for name, share in list(families)[:_MOST_GROUPS]]
-    height = max(len(left), len(right))
-    blank = ("", "")
     rows = [
         (_cut(a[0], _LONGEST_PATH), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
-        for a, b in zip(left + [blank] * (height - len(left)), right + [blank] * (height - len(right)))
+        for a, b in zip_longest(left, right, fillvalue=("", ""))
     ]
     lines = ["", "modelled cycles of all ops, by part of the model and by kind of op", *aligned(rows, left=5)]
-    return [*lines, *_fallbacks(profile)]
-
-
-def _fallbacks(profile: Profile) -> list[str]:
-    if not profile.fallbacks:
-        return []
-    targets = Counter(op.target for op in profile.fallbacks)
-    names = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in targets.most_common())
-    return [plain(f"ops without a formula of their own ({percent(fallback_share(profile))} of these cycles): {names}")]
+    if profile.fallbacks:
+        targets = Counter(op.target for op in profile.fallbacks)
+        names = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in targets.most_common())
+        share = percent(fallback_share(profile))
+        lines.append(plain(f"ops without a formula of their own ({share} of these cycles): {names}"))
+    return lines
 
 
 def _notes(profile: Profile, room: int) -> list[str]:

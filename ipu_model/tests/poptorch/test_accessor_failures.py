@@ -434,19 +434,16 @@ def guarded(call: str) -> str:
     return f'\nif __name__ == "__main__":\n    {call}\n'
 
 
-@pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
-def test_a_program_that_ends_in_the_middle_ends_cleanly(program: Start, strategy: str) -> None:
-    running = program(guarded(f"main(SharingStrategy.{strategy}, print)"))
-    out, err = running.communicate(timeout=TIMEOUT_IN_S)
-    assert (running.returncode, err) == (0, "")
+def test_a_program_that_ends_in_the_middle_ends_cleanly_and_a_failing_one_shows_its_own_error_only(
+    program: Start,
+) -> None:
+    ending = program(guarded("main(SharingStrategy.ForkServer, print)"))
+    out, err = ending.communicate(timeout=TIMEOUT_IN_S)
+    assert (ending.returncode, err) == (0, "")
     assert not runs(int(out.split()[0]))
-
-
-def test_a_program_that_fails_shows_its_own_error_only(program: Start) -> None:
-    running = program(guarded("main(SharingStrategy.Fork, fail)"))
-    out, err = running.communicate(timeout=TIMEOUT_IN_S)
-    assert running.returncode == 1
-    assert err.count("Traceback") == 1
+    failing = program(guarded("main(SharingStrategy.Fork, fail)"))
+    out, err = failing.communicate(timeout=TIMEOUT_IN_S)
+    assert (failing.returncode, err.count("Traceback")) == (1, 1)
     assert "the program failed" in err
     assert not runs(int(out.split()[0]))
 
@@ -463,9 +460,8 @@ def test_control_c_shows_one_traceback(program: Start, strategy: str) -> None:
     assert not runs(pid)
 
 
-@pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
-def test_a_killed_program_takes_its_process_along(program: Start, strategy: str) -> None:
-    running = program(guarded(f"main_stuck(SharingStrategy.{strategy})"))
+def test_a_killed_program_takes_its_process_along(program: Start) -> None:
+    running = program(guarded("main_stuck(SharingStrategy.Fork)"))
     assert running.stdout is not None
     pid = int(running.stdout.readline())
     assert runs(pid)

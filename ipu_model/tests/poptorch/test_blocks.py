@@ -23,15 +23,20 @@ def double(x: Tensor) -> Tensor:
     return x * 2
 
 
-class Three(nn.Module):
-    """Three layers; each adds its position, so that outputs are easy to tell."""
+def in_order(model: Any, x: Tensor) -> Tensor:
+    return model.c(model.b(model.a(x)))
 
-    def __init__(self) -> None:
+
+class Three(nn.Module):
+    """Three layers, called one after another unless told otherwise."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor] = in_order) -> None:
         super().__init__()
         self.a, self.b, self.c = (nn.Linear(2, 2) for _ in range(3))
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c(self.b(self.a(x)))
+        return self.function(self, x)
 
 
 def placements(model: nn.Module, strategy: Any = None) -> dict[str, tuple[str, int, int]]:
@@ -77,6 +82,8 @@ class TestBeginBlock:
         model = Three()
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model) == {"a": ("", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
+        poptorch.BeginBlock(model.a, "later", ipu_id=1)  # modules may share an id
+        assert {place[0] for place in placements(model).values()} == {"later"}
 
     @pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: layer.forward], ids=["module", "function"])
     def test_an_automatic_id_is_kept_so_that_another_compilation_has_the_same_stages(self, wrap: Any) -> None:
@@ -93,18 +100,8 @@ class TestBeginBlock:
             assert found == [("0", 1), ("1", 2)]
             executor.destroy()
 
-    def test_modules_may_share_an_id(self) -> None:
-        model = Three()
-        poptorch.BeginBlock(model.a, "same", 0)
-        poptorch.BeginBlock(model.c, "same", 0)
-        assert {place[0] for place in placements(model).values()} == {"same"}
-
     def test_it_fires_when_the_module_is_called_not_its_forward(self) -> None:
-        class CallsForward(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                return self.c(self.b.forward(self.a(x)))
-
-        model = CallsForward()
+        model = Three(lambda m, x: m.c(m.b.forward(m.a(x))))
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert {place[0] for place in placements(model).values()} == {""}
 
@@ -114,21 +111,17 @@ class TestBeginBlock:
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model)["a"] == ("", 0, 0)
 
-    def test_an_automatic_id_is_drawn_once_and_kept(self) -> None:
+    def test_an_automatic_id_is_drawn_once_and_printed(self) -> None:
         model = Three()
+        expected = model(X)
         poptorch.BeginBlock(model.b, ipu_id=1)
+        assert torch.equal(model(X), expected)  # without a device it does nothing
         assert "BeginBlock(user_id=None, ipu_id=1)" in poptorch.module_repr(model)
         options = quiet().setExecutionStrategy(poptorch.ShardedExecution())
         for _ in range(2):
             executor = inference(model, options)
             executor.compile(X)
             assert "BeginBlock(user_id=0, ipu_id=1)" in repr(executor)
-
-    def test_without_a_device_it_does_nothing(self) -> None:
-        model = Three()
-        expected = model(X)
-        poptorch.BeginBlock(model.b, "later", ipu_id=1)
-        assert torch.equal(model(X), expected)
 
     def test_annotations_survive_copies_and_files(self) -> None:
         model = Three()
@@ -146,12 +139,7 @@ class TestBeginBlock:
         assert (block._user_id, block._ipu_id, block._layer_to_call) == ("doubled", 1, double)
         assert torch.equal(block(X), X * 2)
         assert torch.equal(pickle.loads(pickle.dumps(block))(X), X * 2)
-
-        class Uses(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                return self.b(block(self.a(x)))
-
-        assert placements(Uses()) == {"a": ("", 0, 0), "b": ("doubled", 1, 1)}
+        assert placements(Three(lambda m, x: m.b(block(m.a(x))))) == {"a": ("", 0, 0), "b": ("doubled", 1, 1)}
 
 
 class TestBlock:
@@ -162,14 +150,16 @@ class TestBlock:
             assert value is None
 
     def test_it_places_its_body(self) -> None:
-        class Blocks(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("front", ipu_id=0):
-                    x = self.a(x)
-                with poptorch.Block("back", ipu_id=1):
-                    return self.c(self.b(x))
+        def forward(m: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("front", ipu_id=0):
+                x = m.a(x)
+            with poptorch.Block("back", ipu_id=1):
+                x = m.b(x)
+            with poptorch.Block("back"):  # a known id resumes its stage
+                return m.c(x)
 
-        assert placements(Blocks()) == {"a": ("front", 0, 0), "b": ("back", 1, 1), "c": ("back", 1, 1)}
+        expected = {"a": ("front", 0, 0), "b": ("back", 1, 1), "c": ("back", 1, 1)}
+        assert placements(Three(forward), poptorch.ShardedExecution("front", "back")) == expected
 
     @pytest.mark.parametrize("leave", ["normally", "by an exception"])
     def test_after_it_no_block_is_active(self, leave: str) -> None:
@@ -196,52 +186,30 @@ class TestBlock:
         assert torch.equal(inference(Runs(forward))(X), X * 4)
 
     def test_an_inner_block_replaces_the_outer_one_which_does_not_come_back(self) -> None:
-        class Nested(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("outer", ipu_id=0):
-                    x = self.a(x)
-                    with poptorch.Block("inner", ipu_id=1):
-                        x = self.b(x)
-                    return self.c(x)
+        def nested(m: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("outer", ipu_id=0):
+                x = m.a(x)
+                with poptorch.Block("inner", ipu_id=1):
+                    x = m.b(x)
+                return m.c(x)
 
         with pytest.raises(poptorch.Error, match=r"No active Block.*module 'c'"):
-            placements(Nested())
+            placements(Three(nested))
 
-    def test_a_begin_block_inside_takes_over(self) -> None:
-        class Mixed(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("front", ipu_id=0):
-                    return super().forward(x)
+    def test_a_begin_block_inside_takes_over_and_start_begins_one_without_an_end(self) -> None:
+        def mixed(m: Any, x: Tensor) -> Tensor:
+            with poptorch.Block("front", ipu_id=0):
+                return m.c(m.b(m.a(x)))
 
-        model = Mixed()
+        def starts(m: Any, x: Tensor) -> Tensor:
+            x = m.a(x)
+            poptorch.Block.start("later", ipu_id=1)
+            return m.c(m.b(x))
+
+        model = Three(mixed)
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model) == {"a": ("front", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
-
-    def test_a_known_id_resumes_its_stage(self) -> None:
-        class Resumes(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("front"):
-                    x = self.a(x)
-                with poptorch.Block("back"):
-                    x = self.b(x)
-                with poptorch.Block("back"):
-                    return self.c(x)
-
-        strategy = poptorch.ShardedExecution("front", "back")
-        assert placements(Resumes(), strategy) == {
-            "a": ("front", 0, 0),
-            "b": ("back", 1, 1),
-            "c": ("back", 1, 1),
-        }
-
-    def test_start_begins_a_block_without_an_end(self) -> None:
-        class Starts(Three):
-            def forward(self, x: Tensor) -> Tensor:
-                x = self.a(x)
-                poptorch.Block.start("later", ipu_id=1)
-                return self.c(self.b(x))
-
-        assert placements(Starts()) == {"a": ("", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
+        assert placements(Three(starts)) == {"a": ("", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
 
     def test_without_a_device_it_does_nothing(self) -> None:
         with poptorch.Block("a", 0):

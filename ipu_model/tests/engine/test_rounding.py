@@ -61,22 +61,14 @@ def is_on_grid(x: Tensor) -> bool:
 
 
 @given(FLOATS)
-def test_nearest_rounding_equals_numpys(values: np.ndarray) -> None:
+def test_nearest_rounding_is_numpys_and_clipping_changes_what_is_infinite_there(values: np.ndarray) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         expected = values.astype(np.float16).astype(np.float32)
-    x = torch.from_numpy(values.copy())
-    assert round_to_half_(x) is x
-    np.testing.assert_array_equal(x.numpy(), expected)
-
-
-@given(FLOATS)
-def test_clipping_changes_what_numpy_makes_infinite_and_nothing_else(values: np.ndarray) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):
-        expected = values.astype(np.float16).astype(np.float32)
-    expected = np.where(np.isinf(expected), np.copysign(np.float32(65504), expected), expected)
-    x = torch.from_numpy(values.copy())
-    assert clip_to_half_(x) is x
-    np.testing.assert_array_equal(x.numpy(), expected)
+    clipped = np.where(np.isinf(expected), np.copysign(np.float32(65504), expected), expected)
+    for function, result in ((round_to_half_, expected), (clip_to_half_, clipped)):
+        x = torch.from_numpy(values.copy())
+        assert function(x) is x
+        np.testing.assert_array_equal(x.numpy(), result)
 
 
 @pytest.mark.parametrize("elements", [2 * PER_CACHE, 2 * PER_CACHE + 1, 5 * PER_CACHE + 3])
@@ -156,18 +148,12 @@ def test_special_values_stay_what_they_are_among_ordinary_ones() -> None:
     assert clipped[4:].tolist() == [65504.0, -65504.0, 0.0, 0.0, 65504.0, -65504.0]
 
 
-def test_a_seed_repeats_the_result_and_a_generator_moves_on() -> None:
-    values = torch.rand(1000)
-    source = generator(7)
-    first = stochastic_round_to_half_(values.clone(), source)
-    second = stochastic_round_to_half_(values.clone(), source)
+def test_a_generator_of_its_own_repeats_moves_on_and_leaves_the_global_one_alone() -> None:
+    before = torch.get_rng_state()
+    values, source = torch.rand(1000, generator=generator()), generator(7)
+    first, second = (stochastic_round_to_half_(values.clone(), source) for _ in range(2))
     assert torch.equal(first, stochastic_round_to_half_(values.clone(), generator(7)))
     assert not torch.equal(first, second)
-
-
-def test_a_generator_of_its_own_leaves_the_global_one_alone() -> None:
-    before = torch.get_rng_state()
-    stochastic_round_to_half_(torch.rand(10, generator=generator()), generator())
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -181,23 +167,20 @@ def test_elements_are_rounded_independently() -> None:
         assert abs(together - 0.25) < 5 * math.sqrt(0.25 * 0.75 / len(up))
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (5, 7), (CHUNK + 5,)])
-def test_every_shape_is_rounded(shape: tuple[int, ...]) -> None:
-    x = torch.rand(shape, generator=generator()) + 1.0
-    before = x.clone()
-    stochastic_round_to_half_(x, generator())
-    assert is_on_grid(x)
-    assert torch.allclose(x, before, atol=2.0**-10, rtol=0.0)
+_BASE = torch.rand(4, 6, 8, 2, generator=generator()) + 1.0
+SHAPES = {
+    str(shape): torch.rand(shape, generator=generator()) + 1.0 for shape in ((), (0,), (3,), (5, 7), (CHUNK + 5,))
+}
+LAYOUTS = {
+    "transposed": _BASE.permute(3, 1, 0, 2),
+    "channels last": _BASE.to(memory_format=torch.channels_last),
+    "strided": _BASE[:, ::2],
+}
 
 
-@pytest.mark.parametrize("layout", ["transposed", "channels last", "strided"])
-def test_memory_layouts_are_kept(layout: str) -> None:
-    base = torch.rand(4, 6, 8, 2, generator=generator()) + 1.0
-    x = {
-        "transposed": base.permute(3, 1, 0, 2),
-        "channels last": base.to(memory_format=torch.channels_last),
-        "strided": base[:, ::2],
-    }[layout]
+@pytest.mark.parametrize("name", [*SHAPES, *LAYOUTS])
+def test_every_shape_and_memory_layout_is_rounded_in_place(name: str) -> None:
+    x = {**SHAPES, **LAYOUTS}[name]
     before, strides = x.clone(), x.stride()
     stochastic_round_to_half_(x, generator())
     assert x.stride() == strides

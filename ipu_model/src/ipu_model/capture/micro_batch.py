@@ -31,6 +31,7 @@ from ipu_model.capture.torch_private import (
     gradient_hooks,
     mkldnn_disabled,
     start_autograd,
+    tensors_swapped,
 )
 from ipu_model.capture.tracing import Placer, Trace
 from ipu_model.capture.variables import AttributeKeeper, Origins, RegisteredTensors, Slot, fake_like, slots_of
@@ -94,10 +95,13 @@ def capture(
                     recorder.placeholder(f"{kind}_{number}", fake)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
-        step = _Step(module, call, flatten, trace, training, [f for s, f in zip(slots, fakes) if s.trainable])
-        swapped = {f"model.{name}": fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
-        with _static_only(trace, module):
-            result: Traced = torch.func.functional_call(step, swapped, (fake_inputs, recorder))
+        swapped = {name: fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
+        # Backward sees the swapped tensors, too: hooks of the program may use them.
+        with _static_only(trace, module), tensors_swapped(module, swapped, tie_weights=True):
+            result = _forward(module, call, flatten, fake_inputs, recorder)
+            if training:
+                weights = [fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None]
+                _differentiate(result, weights, recorder)
     return assemble(recorder, slots, inputs, result)
 
 
@@ -109,55 +113,30 @@ def _stand_in(slot: Slot) -> Tensor:
     return fake
 
 
-class _Step(nn.Module):
-    """Forward and backward as one module call, so that both see the swapped parameters."""
+def _forward(module: nn.Module, call: Call, flatten: Flatten, tensors: list[Tensor], recorder: Recorder) -> Traced:
+    before = RegisteredTensors(module)
+    with (
+        torch.enable_grad() if recorder.trace.training else torch.no_grad(),
+        DeviceFunctions(recorder.trace, recorder.origins),
+    ):
+        outputs = call(module, tensors)
+    before.check_unchanged()
+    leaves, rebuild = flatten(outputs)
+    result = Traced([recorder.on_device(leaf) for leaf in leaves], rebuild)
+    _refuse_hidden_tensors(result.leaves)
+    return result
 
-    def __init__(
-        self,
-        module: nn.Module,
-        call: Call,
-        flatten: Flatten,
-        trace: Trace,
-        training: bool,
-        weights: list[Tensor | None],
-    ) -> None:
-        super().__init__()
-        self.model = module
-        self._call, self._flatten, self._trace = call, flatten, trace
-        self._training, self._weights = training, [w for w in weights if w is not None]
 
-    def __call__(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
-        """Trace without the hooks of a module call, because a program's global hooks must not see this call."""
-        return self.forward(tensors, recorder)
-
-    def forward(self, tensors: list[Tensor], recorder: Recorder) -> Traced:
-        """Trace `tensors` through the model, then its backward pass."""
-        before = RegisteredTensors(self.model)
-        with (
-            torch.enable_grad() if self._training else torch.no_grad(),
-            DeviceFunctions(self._trace, recorder.origins),
-        ):
-            outputs = self._call(self.model, tensors)
-        before.check_unchanged()
-        leaves, rebuild = self._flatten(outputs)
-        result = Traced([recorder.on_device(leaf) for leaf in leaves], rebuild)
-        _refuse_hidden_tensors(result.leaves)
-        if self._training:
-            self._differentiate(result, recorder)
-        return result
-
-    def _differentiate(self, result: Traced, recorder: Recorder) -> None:
-        loss = final_loss(self._trace, [leaf for leaf in result.leaves if isinstance(leaf, Tensor)])
-        result.loss = loss
-        self._trace.phase = Phase.BACKWARD
-        result.seed = fake_like(TensorSpec.contiguous(tuple(loss.shape), loss.dtype))
-        with recorder.graph.inserting_before(recorder.first_op()):
-            recorder.placeholder("seed", result.seed)
-        if loss.requires_grad and self._weights:
-            with _noting_gradients(recorder.differentiable(), result.activation_gradients):
-                result.gradients = list(
-                    torch.autograd.grad(loss, self._weights, grad_outputs=result.seed, allow_unused=True)
-                )
+def _differentiate(result: Traced, weights: list[Tensor], recorder: Recorder) -> None:
+    loss = final_loss(recorder.trace, [leaf for leaf in result.leaves if isinstance(leaf, Tensor)])
+    result.loss = loss
+    recorder.trace.phase = Phase.BACKWARD
+    result.seed = fake_like(TensorSpec.contiguous(tuple(loss.shape), loss.dtype))
+    with recorder.graph.inserting_before(recorder.first_op()):
+        recorder.placeholder("seed", result.seed)
+    if loss.requires_grad and weights:
+        with _noting_gradients(recorder.differentiable(), result.activation_gradients):
+            result.gradients = torch.autograd.grad(loss, weights, grad_outputs=result.seed, allow_unused=True)
 
 
 def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:

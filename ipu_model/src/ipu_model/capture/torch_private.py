@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules import transformer as _transformer
 from torch.nn.modules.adaptive import _ASMoutput as AdaptiveSoftmaxOutput
+from torch.nn.utils.stateless import _reparametrize_module as tensors_swapped
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as modes_disabled
 
@@ -49,6 +50,7 @@ __all__ = [
     "sequence_number",
     "start_autograd",
     "suggest_memory_format",
+    "tensors_swapped",
 ]
 
 

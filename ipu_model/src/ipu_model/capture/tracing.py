@@ -134,18 +134,15 @@ def is_tracing() -> bool:
 @contextmanager
 def suspended() -> Iterator[None]:
     """Let there be no current trace for the body: what the host computes while a trace is under way."""
-    token = _current.set(None)
-    try:
+    with active(None):
         yield
-    finally:
-        _current.reset(token)
 
 
 @contextmanager
-def active(trace: Trace) -> Iterator[Trace]:
+def active(trace: Trace | None) -> Iterator[None]:
     """Make `trace` the current one for the body; always restored, also after an exception."""
     token = _current.set(trace)
     try:
-        yield trace
+        yield
     finally:
         _current.reset(token)

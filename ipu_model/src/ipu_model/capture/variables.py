@@ -9,6 +9,7 @@ trace.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -157,54 +158,31 @@ class AttributeKeeper:
         """Put back every attribute whose value now holds a fake tensor, and every registered tensor."""
         for child, before in self._before:
             for registry in REGISTRIES:
+                _, registered = before[registry]
                 live = vars(child)[registry]
-                if any(live.get(k) is not v for k, v in before[registry].items()) or len(live) != len(before[registry]):
+                if any(live.get(k) is not v for k, v in registered.items()) or len(live) != len(registered):
                     live.clear()
-                    live.update(before[registry])
+                    live.update(registered)
             for name, value in list(vars(child).items()):
-                if name in _OF_EVERY_MODULE or not _holds_fake(value):
+                if name in _OF_EVERY_MODULE or not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value)):
                     continue
                 if name not in before:
                     del vars(child)[name]
-                elif isinstance(value, (list, dict)) and value is before[name].value:
-                    _refill(value, before[name].contents)
-                else:
-                    vars(child)[name] = before[name].value
-
-
-@dataclass(frozen=True)
-class _Attribute:
-    """A plain attribute before forward ran; `contents` is a copy of what a list or dict held."""
-
-    value: Any
-    contents: list[Any]
-
-    @classmethod
-    def of(cls, value: Any) -> _Attribute:
-        if isinstance(value, dict):
-            return cls(value, list(value.items()))
-        return cls(value, list(value) if isinstance(value, list) else [])
-
-
-def _refill(container: list[Any] | dict[Any, Any], contents: list[Any]) -> None:
-    container.clear()
-    if isinstance(container, dict):
-        container.update(contents)
-    else:
-        container.extend(contents)
+                    continue
+                earlier, contents = before[name]
+                vars(child)[name] = earlier
+                if value is earlier and isinstance(value, (list, dict)):
+                    value.clear()
+                    value.update(contents) if isinstance(value, dict) else value.extend(contents)
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
-def _snapshot(module: nn.Module) -> dict[str, Any]:
-    """Return copies of the registries, and the plain attributes, by their names."""
-    own = {name: _Attribute.of(value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
-    return {**own, **{name: dict(vars(module)[name]) for name in REGISTRIES}}
-
-
-def _holds_fake(value: Any) -> bool:
-    return any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))
+def _snapshot(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """Return the registries and plain attributes by their names, each with a copy of what a list or dict holds."""
+    own = {name: value for name, value in vars(module).items() if name in REGISTRIES or name not in _OF_EVERY_MODULE}
+    return {name: (value, copy(value) if isinstance(value, (list, dict)) else None) for name, value in own.items()}
 
 
 class Origins:

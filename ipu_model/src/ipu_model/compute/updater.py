@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,15 +23,6 @@ _COMPILED_IN = {
     "first_dtype": "first_order_momentum_accum_type",
     "second_dtype": "second_order_momentum_accum_type",
 }
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Weights that one call of a rule updates together."""
-
-    rule: UpdateRule
-    scalars: Mapping[str, float]
-    names: list[str]
 
 
 class Updater:
@@ -119,10 +109,10 @@ class Updater:
         context = Context(scale, self._loss_scaling, self._rounding)
         shared = Counter(g.untyped_storage().data_ptr() for g in gradients.values())
         # All entries before any update: a gradient may be another weight, which must not have moved yet.
-        work = [(batch, self._entries(batch, gradients, shared)) for batch in self._batches]
-        for batch, entries in work:
+        work = [(key, self._entries(key[0], names, gradients, shared)) for key, names in self._batches.items()]
+        for (rule, scalars), entries in work:
             if entries:
-                batch.rule.update(entries, batch.scalars, context)
+                rule.update(entries, dict(scalars), context)
         self._fresh.difference_update(gradients)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -200,12 +190,12 @@ class Updater:
         }
         self._batches = self._group()
 
-    def _group(self) -> list[_Batch]:
-        batches: dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], _Batch] = {}
+    def _group(self) -> dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], list[str]]:
+        """Return the weights that one call of a rule, with the same numbers, updates together."""
+        together: dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], list[str]] = {}
         for name, scalars in self._scalars.items():
-            key = (self._rules[name], tuple(scalars.items()))
-            batches.setdefault(key, _Batch(self._rules[name], dict(scalars), [])).names.append(name)
-        return list(batches.values())
+            together.setdefault((self._rules[name], tuple(scalars.items())), []).append(name)
+        return together
 
     def _clipping(self, gradients: Mapping[str, Tensor], scale: float) -> float:
         """Return the factor that limits the norm of all true gradients together to `max_grad_norm`."""
@@ -216,18 +206,20 @@ class Updater:
         norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self._loss_scaling)
         return 1.0 if norm <= limit else limit / norm
 
-    def _entries(self, batch: _Batch, gradients: Mapping[str, Tensor], shared: Mapping[int, int]) -> list[Entry]:
-        """Return the entries of those weights of `batch` that have a gradient, safe to overwrite."""
+    def _entries(
+        self, rule: UpdateRule, names: list[str], gradients: Mapping[str, Tensor], shared: Mapping[int, int]
+    ) -> list[Entry]:
+        """Return the entries of those weights that have a gradient, safe to overwrite."""
         entries = []
-        for name in batch.names:
+        for name in names:
             if name not in gradients:
                 continue
-            weight, gradient, owned = self._weights[name], gradients[name], batch.rule.consumes_gradient
+            weight, gradient, owned = self._weights[name], gradients[name], rule.consumes_gradient
             storage = gradient.untyped_storage().data_ptr()
             aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
             if aliased or (owned and gradient.stride() != weight.stride()):
                 gradient = torch.empty_like(weight).copy_(gradient)
-            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in batch.rule.compiled.slots}
+            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in rule.compiled.slots}
             entries.append(Entry(weight, gradient, state, self._half[name], name in self._fresh))
         return entries
 

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from executor_support import inference, training
+from executor_support import Module, inference, training
 from torch import Tensor, nn
 
 import poptorch
 
 X = torch.tensor([1.0, 2.0])
-
-
-class Holds(nn.Module):
-    """Has plain attributes and computes `function(self, x)`."""
-
-    def __init__(self, function: Callable[..., Any], **attributes: Any) -> None:
-        super().__init__()
-        self.function = function
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(self, *args)
 
 
 class TestWrites:
@@ -36,16 +22,11 @@ class TestWrites:
     def test_the_example_of_the_user_guide(self) -> None:
         """`docs/user_guide/buffers.py`: without a buffer, the counter is 1 after every call, also on the host."""
 
-        class Counts(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.i = torch.tensor([0.0])
+        def forward(model: Any) -> Tensor:
+            model.i += 1
+            return model.i
 
-            def forward(self) -> Tensor:
-                self.i += 1
-                return self.i
-
-        model = Counts()
+        model: Any = Module(forward, i=torch.tensor([0.0]))
         executor = inference(model)
         with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
             assert executor().tolist() == [1]
@@ -58,7 +39,7 @@ class TestWrites:
             model.i += 1
             return before, x + model.i
 
-        model = Holds(forward, i=torch.zeros(1))
+        model: Any = Module(forward, i=torch.zeros(1))
         executor = inference(model)
         assert [[t.tolist() for t in executor(X)] for _ in range(2)] == [[[1, 2], [2, 3]]] * 2
         assert model.i.item() == 1
@@ -68,7 +49,7 @@ class TestWrites:
             layer.i = layer.i + 1
             return x * layer.i
 
-        layer = Holds(forward, i=torch.ones(1))
+        layer = Module(forward, i=torch.ones(1))
         executor = inference(nn.Sequential(layer))
         assert [executor(X).tolist() for _ in range(2)] == [[2, 4]] * 2
         assert layer.i.item() == 2
@@ -81,7 +62,7 @@ class TestWrites:
             model.cache[:, 1] += 10
             return model.cache, model.cache[0] * 2, x + 0
 
-        model = Holds(forward, cache=torch.zeros(2, 2))
+        model: Any = Module(forward, cache=torch.zeros(2, 2))
         executor = inference(model)
         for x in (X, 3 * X):
             cache, doubled, _ = executor(x)
@@ -94,7 +75,7 @@ class TestWrites:
             model.last = x
             return model.last + 1
 
-        model = Holds(forward, last=torch.zeros(2))
+        model: Any = Module(forward, last=torch.zeros(2))
         executor = inference(model)
         assert [executor(x).tolist() for x in (X, 2 * X)] == [[2, 3], [3, 5]]
         assert model.last.tolist() == [0, 0]
@@ -106,7 +87,7 @@ class TestWrites:
             model.calls.append(1)
             return x * len(model.seen)
 
-        model = Holds(forward, seen=[], by_name={}, calls=[])
+        model: Any = Module(forward, seen=[], by_name={}, calls=[])
         executor = inference(model)
         assert executor(X).tolist() == [1, 2]
         assert (model.seen, model.by_name) == ([], {})
@@ -119,7 +100,7 @@ class TestWrites:
             model.state.copy_(model.layer(x))
             return poptorch.identity_loss(model.state * 3, "sum")
 
-        model = Holds(forward, state=torch.zeros(1, 2), layer=nn.Linear(2, 2, bias=False))
+        model: Any = Module(forward, state=torch.zeros(1, 2), layer=nn.Linear(2, 2, bias=False))
         before = model.layer.weight.detach().clone()
         executor = training(model, lr=1.0)
         executor(X[None])
@@ -133,7 +114,7 @@ class TestWrites:
             return poptorch.identity_loss(x @ model.turned + model.layer(x), "sum")
 
         layer = nn.Linear(2, 2)
-        model = Holds(forward, layer=layer, turned=layer.weight.t())
+        model: Any = Module(forward, layer=layer, turned=layer.weight.t())
         with pytest.raises(poptorch.Error, match=r"'layer.weight' is used through a reference"):
             training(model)(X[None])
         with torch.no_grad():
@@ -150,7 +131,7 @@ class TestReads:
         def forward(model: Any, x: Tensor) -> Tensor:
             return x * model.scale.item() if bool(model.scale > 1) else x
 
-        assert inference(Holds(forward, scale=torch.tensor(3.0)))(X).tolist() == [3, 6]
+        assert inference(Module(forward, scale=torch.tensor(3.0)))(X).tolist() == [3, 6]
 
     @pytest.mark.parametrize(
         "prior",
@@ -161,7 +142,9 @@ class TestReads:
         ids=lambda prior: type(prior).__name__,
     )  # fmt: skip
     def test_a_distribution_may_hold_it(self, prior: Any) -> None:
-        executor = inference(Holds(lambda model, x: (model.prior.log_prob(x), model.prior.sample((3, 2))), prior=prior))
+        executor = inference(
+            Module(lambda model, x: (model.prior.log_prob(x), model.prior.sample((3, 2))), prior=prior)
+        )
         density, drawn = executor(X)
         torch.testing.assert_close(density, prior.log_prob(X))
         assert drawn.shape[:2] == (3, 2)
@@ -169,10 +152,10 @@ class TestReads:
 
     def test_so_may_a_namespace_a_data_class_and_nested_containers(self) -> None:
         held = SimpleNamespace(pair=[Scaled(torch.tensor([2.0, 3.0]))])
-        assert inference(Holds(lambda model, x: x * model.held.pair[0].by, held=held))(X).tolist() == [2, 6]
+        assert inference(Module(lambda model, x: x * model.held.pair[0].by, held=held))(X).tolist() == [2, 6]
 
     def test_random_numbers_of_its_values_differ_from_call_to_call(self) -> None:
-        executor = inference(Holds(lambda model, x: x * 0 + torch.normal(model.mean, 1.0), mean=torch.zeros(2)))
+        executor = inference(Module(lambda model, x: x * 0 + torch.normal(model.mean, 1.0), mean=torch.zeros(2)))
         assert executor(X).tolist() != executor(X).tolist()
 
     def test_an_integer_buffer_is_on_the_device(self) -> None:
@@ -182,8 +165,7 @@ class TestReads:
             model.count += 1
             return x * model.count
 
-        model = Holds(forward)
-        model.register_buffer("count", torch.tensor([1]))
+        model: Any = Module(forward, {"count": torch.tensor([1])})
         executor = inference(model)
         assert [executor(X).tolist() for _ in range(2)] == [[2, 4]] * 2
         assert model.count.item() == 1
@@ -205,7 +187,7 @@ class TestSparseConstants:
     )  # fmt: skip
     @pytest.mark.filterwarnings("ignore:Sparse CSR")
     def test_products(self, product: Any, layout: torch.layout) -> None:
-        model = Holds(lambda model, x: product(model.a, x), a=ADJACENCY.to_sparse(layout=layout))
+        model: Any = Module(lambda model, x: product(model.a, x), a=ADJACENCY.to_sparse(layout=layout))
         assert inference(model)(X[:, None]).tolist() == (ADJACENCY @ X[:, None]).tolist()
 
     def test_what_they_say_of_themselves(self) -> None:
@@ -215,7 +197,7 @@ class TestSparseConstants:
             summed = torch.zeros(2).index_add(0, rows, a.values() * x[columns])
             return summed, a.sparse_dim(), a.is_sparse, tuple(a.shape)
 
-        model = Holds(forward, a=ADJACENCY.to_sparse())
+        model: Any = Module(forward, a=ADJACENCY.to_sparse())
         summed, *rest = inference(model)(X)
         assert summed.tolist() == (ADJACENCY @ X).tolist()
         assert rest == [2, True, (2, 2)]
@@ -226,8 +208,7 @@ class TestSparseConstants:
         def forward(model: Any, x: Tensor) -> Tensor:
             return poptorch.identity_loss(torch.sparse.mm(model.a, model.layer(x)), "sum")
 
-        model = Holds(forward, layer=nn.Linear(1, 1, bias=False))
-        model.register_buffer("a", ADJACENCY.to_sparse())
+        model: Any = Module(forward, {"a": ADJACENCY.to_sparse()}, layer=nn.Linear(1, 1, bias=False))
         before = model.layer.weight.item()
         executor = training(model, lr=1.0)
         executor(X[:, None])

@@ -29,15 +29,17 @@ def _no_simulator_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTarget:
-    def test_an_offline_target_has_no_cycle_counter(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"only supported on actual IPU hardware.*ipu_model\.profile"):
-            inference(Net(), quiet().logCycleCount(True).useOfflineIpuTarget()).compile(X)
-
-    def test_the_simulator_is_no_offline_target(self) -> None:
-        model = Net()
-        executor = inference(model, quiet().useIpuModel(True).useOfflineIpuTarget())
-        with pytest.raises(poptorch.Error, match=r"IPU model cannot be an offline target.*Use one of the two"):
-            executor.compile(X)
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (lambda: quiet().logCycleCount(True), r"only supported on actual IPU hardware.*ipu_model\.profile"),
+            (lambda: quiet().useIpuModel(True), r"IPU model cannot be an offline target.*Use one of the two"),
+            (lambda: quiet().useIpuId(3), r"useIpuId\(3\) chooses a device"),
+        ],
+    )
+    def test_an_offline_target_has_no_counter_no_simulator_and_no_device(self, options: Any, words: str) -> None:
+        with pytest.raises(poptorch.Error, match=words):
+            inference(Net(), options().useOfflineIpuTarget()).compile(X)
 
     @pytest.mark.parametrize("name", ["POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
     def test_nor_is_one_from_the_environment_unless_the_options_say_hardware(
@@ -52,10 +54,6 @@ class TestTarget:
         monkeypatch.setenv(name, "yes")
         with pytest.raises(poptorch.Error, match=f"{name} must be an integer, not 'yes'"):
             inference(Net()).compile(X)
-
-    def test_an_offline_target_has_no_device_to_choose(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"useIpuId\(3\) chooses a device"):
-            inference(Net(), quiet().useIpuId(3).useOfflineIpuTarget()).compile(X)
 
     def test_the_version_of_the_simulator(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", "ipu9")
@@ -76,11 +74,22 @@ class TestTarget:
 
 
 class TestWarnings:
-    def test_several_processes_without_a_cache(self, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda o: o.Distributed.configureProcessId(0, 2), "enableExecutableCaching"),
+            (
+                lambda o: o._Popart.set("enableGradientAccumulation", True),
+                "enableGradientAccumulation forced by the user",
+            ),
+            (lambda o: o._Popart.set("logDir", "somewhere"), "use poptorch.Options.logDir"),
+        ],
+    )
+    def test_what_the_log_says_of_options(self, change: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet()
-        options.Distributed.configureProcessId(0, 2)
+        change(options)
         inference(Net(), options)(X)
-        assert "enableExecutableCaching" in caplog.text
+        assert words in caplog.text
 
     def test_several_processes_with_a_cache_make_its_folder(self, tmp_path: Any) -> None:
         """Options reference, section 7: created if missing, an error if nothing can be written there."""
@@ -98,18 +107,6 @@ class TestWarnings:
         monkeypatch.setattr("os.access", lambda *args: False)
         with pytest.raises(AssertionError, match="is not writable"):
             inference(Net(), options)(X)
-
-    def test_a_setting_forced_by_the_user(self, caplog: pytest.LogCaptureFixture) -> None:
-        options = quiet()
-        options._Popart.set("enableGradientAccumulation", True)
-        inference(Net(), options)(X)
-        assert "enableGradientAccumulation forced by the user" in caplog.text
-
-    def test_the_log_directory_key(self, caplog: pytest.LogCaptureFixture) -> None:
-        options = quiet()
-        options._Popart.set("logDir", "somewhere")
-        inference(Net(), options)(X)
-        assert "use poptorch.Options.logDir" in caplog.text
 
     def test_a_plain_program_says_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         model = Net()
@@ -129,25 +126,23 @@ class TestDebugLines:
             poptorch.trainingModel(model, options, sgd(model, max_grad_norm=1.0)).compile(*inputs)
         return caplog.text
 
-    def test_options_and_derived_settings_of_one_ipu(self, caplog: pytest.LogCaptureFixture) -> None:
-        text = self.lines(caplog, Net(), quiet().deviceIterations(2), X, Y)
+    def test_options_and_derived_settings(self, caplog: pytest.LogCaptureFixture) -> None:
+        text = self.lines(caplog, Net(), quiet(deviceIterations=2), X, Y)
         assert "poptorch.Options set device_iterations to value 2" in text
         assert "enablePipelining set to value 0" in text
         assert "autoRecomputation" not in text
-
-    def test_derived_settings_of_a_pipeline(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.clear()
         model = Net()
         poptorch.BeginBlock(model.second, ipu_id=1)
-        options = quiet()
-        options.Training.gradientAccumulation(4)
-        text = self.lines(caplog, model, options, X, Y)
-        for line in (
-            "enablePipelining set to "
-            "value 1", "autoRecomputation set to value 3", "virtualGraphMode set to value 1",
-            "enableGradientAccumulation set to "
-            "value 1", "accumulateOuterFragmentSettings.schedule set to value 0",
-        ):  # fmt: skip
-            assert line in text
+        text = self.lines(caplog, model, quiet(accumulation=4), X, Y)
+        for key, value in (
+            ("enablePipelining", 1),
+            ("autoRecomputation", 3),
+            ("virtualGraphMode", 1),
+            ("enableGradientAccumulation", 1),
+            ("accumulateOuterFragmentSettings.schedule", 0),
+        ):
+            assert f"{key} set to value {value}" in text
 
 
 class TestBackendKeys:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import ONES, RATE, Net, Scale, X, Y, inference, quiet, scale, sgd, training
-from torch import Tensor, nn
+from executor_support import ONES, RATE, Net, Scale, X, Y, inference, quiet, scale, sgd
+from torch import nn
 
 import poptorch
 from poptorch import optim
@@ -293,21 +293,3 @@ def test_clipping_limits_the_norm_over_all_weights() -> None:
     for ours, theirs in zip(model.parameters(), plain.parameters()):
         assert theirs.grad is not None
         torch.testing.assert_close(ours.detach(), (theirs - theirs.grad).detach(), rtol=1e-4, atol=1e-6)
-
-
-def test_default_training_uses_plain_sgd() -> None:
-    model = nn.Sequential(nn.Linear(1, 1))
-
-    class WithLoss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            return poptorch.identity_loss(self.body(x), "sum")
-
-    before = model[0].weight.item()
-    executor = poptorch.trainingModel(WithLoss(), quiet())
-    executor(torch.ones(1, 1))
-    assert model[0].weight.item() == pytest.approx(before - 0.01)
-    assert training(Scale()) is not None

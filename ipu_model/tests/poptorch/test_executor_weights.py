@@ -9,7 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import ONES, RATE, Net, Scale, X, Y, counted, inference, quiet, raw, sgd, trained, training
+from executor_support import (
+    ONES,
+    RATE,
+    Module,
+    Net,
+    Scale,
+    X,
+    Y,
+    counted,
+    inference,
+    quiet,
+    raw,
+    sgd,
+    trained,
+    training,
+)
 from torch import Tensor, nn
 
 import poptorch
@@ -262,17 +277,12 @@ class TestTrainingWithInference:
         assert (transfers.downloads, transfers.uploads) == (0, 0)
 
     def test_an_inference_model_of_a_submodule_follows_as_in_the_mnist_tutorial(self) -> None:
-        class WithLoss(nn.Module):
-            def __init__(self, network: nn.Module) -> None:
-                super().__init__()
-                self.network, self.loss = network, nn.MSELoss()
-
-            def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-                out = self.network(x)
-                return out, self.loss(out, y)
+        def with_loss(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            out = model.network(x)
+            return out, model.loss(out, y)
 
         network = Net()
-        train = training(WithLoss(network))
+        train = training(Module(with_loss, network=network, loss=nn.MSELoss()))
         valid = inference(network)
         for _ in range(2):
             train(X, Y)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, Scale, X, Y, inference, quiet, raw, training
+from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, training
 from torch import Tensor, nn
 
 import poptorch
@@ -33,17 +33,32 @@ class TestWrapping:
         assert executor.options.output_mode == poptorch.OutputMode.All
 
     @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-    def test_a_scripted_module_is_refused(self) -> None:
-        with pytest.raises(poptorch.Error, match="wrap the module it was made from"):
-            inference(torch.jit.trace(nn.Linear(3, 2), X))
-
-    def test_wrong_types_are_refused_and_the_module_stays_plain(self) -> None:
+    @pytest.mark.parametrize(
+        ("wrap", "words"),
+        [
+            (lambda model: inference(torch.jit.trace(nn.Linear(3, 2), X)), "wrap the module it was made from"),
+            (
+                lambda model: poptorch.trainingModel(model, {"deviceIterations": 2}),
+                "Invalid type: 'options' is of type",
+            ),
+            (lambda model: inference(torch.relu), r"Invalid type: 'model'.*Wrap a function in a module"),
+            (
+                lambda model: inference(model, quiet(accumulation=4)),
+                r"Training.gradientAccumulation to 1.*deviceIterations",
+            ),
+        ],
+    )
+    def test_what_cannot_be_wrapped_is_refused_and_the_module_stays_plain(self, wrap: Any, words: str) -> None:
         model = Net()
-        with pytest.raises(poptorch.Error, match="Invalid type: 'options' is of type"):
-            poptorch.trainingModel(model, {"deviceIterations": 2})
-        with pytest.raises(poptorch.Error, match=r"Invalid type: 'model'.*Wrap a function in a module"):
-            poptorch.inferenceModel(torch.relu, quiet())
+        with pytest.raises(poptorch.Error, match=words):
+            wrap(model)
         assert type(model) is Net
+
+    def test_only_a_pipeline_is_told_of_device_iterations(self) -> None:
+        sharded = quiet(accumulation=4).setExecutionStrategy(poptorch.ShardedExecution())
+        with pytest.raises(poptorch.Error, match=r"Training.gradientAccumulation to 1") as refusal:
+            inference(Net(), sharded)
+        assert "deviceIterations" not in refusal.value.message
 
     def test_without_an_optimiser_it_is_sgd_with_rate_one_hundredth(self) -> None:
         model = Scale()
@@ -57,18 +72,9 @@ class TestWrapping:
         with pytest.raises(AssertionError, match="no optimizer"):
             poptorch.PoplarExecutor(model, quiet(), False, poptorch.optim.SGD(model.parameters(), lr=0.1))
 
-    def test_inference_refuses_accumulation_and_points_to_device_iterations(self) -> None:
-        options = quiet()
-        options.Training.gradientAccumulation(4)
-        with pytest.raises(poptorch.Error, match=r"Training.gradientAccumulation to 1.*deviceIterations"):
-            inference(Net(), options)
-        sharded = options.clone().setExecutionStrategy(poptorch.ShardedExecution())
-        with pytest.raises(poptorch.Error, match=r"Training.gradientAccumulation to 1") as refusal:
-            inference(Net(), sharded)
-        assert "deviceIterations" not in refusal.value.message
-
     def test_wrapping_changes_classes_but_not_what_the_objects_are(self) -> None:
         model = Net()
+        model.register_buffer("scale", torch.ones(1))
         parameter = model.first.weight
         executor = training(model)
         assert type(model).__name__ == "PoptorchNet"
@@ -77,19 +83,12 @@ class TestWrapping:
         assert isinstance(parameter, nn.Parameter)
         assert model is executor.model
         assert type(parameter).__name__ == "PoptorchParameter"
-        executor(X, Y)
-        executor.destroy()
-        assert type(model) is Net
-        assert type(parameter) is nn.Parameter
-
-    def test_a_wrapped_buffer_is_called_one(self) -> None:
-        model = Net()
-        model.register_buffer("scale", torch.ones(1))
-        executor = training(model)
         assert type(model.scale).__name__ == "PoptorchBuffer"
         executor(X, Y)
         executor.destroy()
+        assert type(model) is Net
         assert type(model.scale) is Tensor
+        assert type(parameter) is nn.Parameter
 
     def test_a_module_is_wrapped_for_training_once_until_it_is_destroyed(self) -> None:
         model = Net()
@@ -124,62 +123,43 @@ class TestWrapping:
 class TestShallowCopy:
     """What happens between wrapping and the first compile: the table of section 2.1."""
 
-    class Switches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Dropout(1.0)
-            self.weight = nn.Parameter(torch.ones(1))
-            self.factor = 2
+    @staticmethod
+    def switches() -> Any:
+        """Returns zero where it drops what it is given, else 2, and whether it trains."""
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.layer(x) * self.weight * self.factor, torch.zeros(1) + float(self.training)
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+            out = model.layer(x) * model.weight * model.factor
+            return out, torch.zeros(1) + float(model.training), poptorch.identity_loss(out, "sum")
 
-    def test_new_values_of_parameters_are_seen(self) -> None:
-        model = self.Switches().eval()
+        return Module(forward, layer=nn.Dropout(1.0), weight=nn.Parameter(torch.ones(1)), factor=2)
+
+    @pytest.mark.parametrize(
+        ("change", "out", "trains"),
+        [
+            (lambda model, executor: None, 0, 1),
+            (lambda model, executor: setattr(model, "layer", nn.Identity()), 2, 1),  # a replaced submodule is seen
+            (lambda model, executor: (model.layer.eval(), model.weight.data.fill_(3)), 6, 1),  # so are new values
+            (lambda model, executor: (model.layer.eval(), setattr(model, "factor", 100)), 2, 1),  # attributes are not
+            (lambda model, executor: model.eval(), 2, 1),  # it reaches submodules but not the flag of the top level
+            # Of an inference executor it reaches what is traced.
+            (lambda model, executor: executor.eval(), 2, 0),
+            (lambda model, executor: executor.model.eval(), 2, 0),
+        ],
+    )
+    def test_what_reaches_the_trace(self, change: Any, out: float, trains: float) -> None:
+        model = self.switches()
         executor = inference(model)
-        model.weight.data.fill_(3)
-        assert executor(torch.ones(1))[0].item() == 6
-
-    def test_a_replaced_submodule_is_seen(self) -> None:
-        model = self.Switches()
-        executor = inference(model)
-        model.layer = nn.Identity()
-        assert executor(torch.ones(1))[0].item() == 2
-
-    def test_a_new_value_of_a_plain_attribute_is_not_seen(self) -> None:
-        model = self.Switches().eval()
-        executor = inference(model)
-        model.factor = 100
-        assert executor(torch.ones(1))[0].item() == 2
-
-    def test_eval_reaches_submodules_but_not_the_flag_of_the_top_level(self) -> None:
-        model = self.Switches()
-        executor = inference(model)
-        model.eval()
-        output, flag = executor(torch.ones(1))
-        assert (output.item(), flag.item()) == (2, 1)
-
-    @pytest.mark.parametrize("through_model", [False, True])
-    def test_eval_of_an_inference_executor_reaches_what_is_traced(self, through_model: bool) -> None:
-        executor = inference(self.Switches())
-        (executor.model if through_model else executor).eval()
-        output, flag = executor(torch.ones(1))
-        assert (output.item(), flag.item()) == (2, 0)
+        change(model, executor)
+        assert [value.item() for value in executor(torch.ones(1))[:2]] == [out, trains]
 
     def test_eval_of_a_training_executor_reaches_submodules_only(self) -> None:
-        class WithLoss(self.Switches):  # type: ignore[misc,name-defined]  # a class made in a class
-            def forward(self, x: Tensor) -> Any:
-                output, flag = super().forward(x)
-                return output, flag, poptorch.identity_loss(output, "sum")
-
-        executor = training(WithLoss())
+        executor = training(self.switches())
         # As every method that executors do not have: the module's, which returns the module.
         assert executor.eval() is executor.model
-        output, flag, _ = executor(torch.ones(1))
-        assert (output.item(), flag.item()) == (2, 1)
+        assert [value.item() for value in executor(torch.ones(1))[:2]] == [2, 1]
 
     def test_after_compilation_flags_have_no_effect_until_it_is_compiled_again(self) -> None:
-        executor = inference(self.Switches())
+        executor = inference(self.switches())
         assert executor(torch.ones(1))[0].item() == 0
         executor.eval()
         assert executor(torch.ones(1))[0].item() == 0

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import inference, quiet
+from executor_support import Module, inference, quiet
 from torch import Tensor, nn
 
 import poptorch
 from ipu_model.source_lines import SourceLine, line_running, line_that_raised
 
 
-class Looks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(3, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        found = self.words(tokens)
-        return found * 2
+def looked_up(model: Any, tokens: Tensor) -> Tensor:
+    found: Tensor = model.words(tokens)
+    return found * 2
 
 
-class Runs(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
+def looks() -> Any:
+    return Module(looked_up, words=nn.Embedding(3, 2))
 
 
 X = torch.ones(3)
@@ -40,17 +30,17 @@ OUTSIDE = torch.tensor([7])
 
 class TestDuringAReplay:
     def test_an_index_out_of_range_names_op_module_and_line(self) -> None:
-        executor = inference(Looks())
+        executor = inference(looks())
         with pytest.raises(poptorch.Error) as failure:
             executor(OUTSIDE)
         text = failure.value.message
         assert text.startswith("index out of range in self (aten.embedding.default in module 'words', forward pass, ")
-        assert "of forward in test_replay_errors.py: found = self.words(tokens)" in text
+        assert "of looked_up in test_replay_errors.py: found: Tensor = model.words(tokens)" in text
         assert failure.value.type == "poplar_application_runtime_error"
         assert isinstance(failure.value.__cause__, IndexError)
 
     def test_the_model_stays_usable(self) -> None:
-        model = Looks()
+        model = looks()
         executor = inference(model)
         with pytest.raises(poptorch.Error):
             executor(OUTSIDE)
@@ -67,7 +57,7 @@ class TestDuringAReplay:
     )  # fmt: skip
     def test_other_ops(self, function: Any) -> None:
         with pytest.raises(poptorch.Error, match=r"out of bounds.*\(aten\..* of <lambda> in test_replay_errors.py"):
-            inference(Runs(function))(X, OUTSIDE)
+            inference(Module(lambda model, *args: function(*args)))(X, OUTSIDE)
 
     def test_the_exception_of_a_cpu_op_is_the_programs_own(self) -> None:
         def fails(x: Tensor) -> Tensor:
@@ -77,7 +67,7 @@ class TestDuringAReplay:
 
         op = poptorch.CPU(fails, "fails")
         with pytest.raises(LookupError, match="my own words"):
-            inference(Runs(op))(X)
+            inference(Module(lambda model, x: op(x), op=op))(X)
 
 
 def test_global_hooks_of_the_program_see_its_own_modules_only() -> None:
@@ -96,16 +86,15 @@ class TestLines:
     def test_the_line_that_is_running_is_the_innermost_of_the_users(self) -> None:
         seen = []
 
-        class Asks(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                seen.append(line_running())
-                return x
+        def asks(model: Any, x: Tensor) -> Tensor:
+            seen.append(line_running())
+            return x
 
-        nn.Sequential(Asks())(X)
+        nn.Sequential(Module(asks))(X)
         (line,) = seen
         assert isinstance(line, SourceLine)
-        assert (line.function, line.file) == ("forward", __file__)
-        assert str(line).endswith("of forward in test_replay_errors.py: seen.append(line_running())")
+        assert (line.function, line.file) == ("asks", __file__)
+        assert str(line).endswith("of asks in test_replay_errors.py: seen.append(line_running())")
 
     def test_the_line_that_raised(self) -> None:
         try:
@@ -114,3 +103,24 @@ class TestLines:
             line = line_that_raised(error)
         assert line is not None
         assert "F.linear(X, X[:2])" in str(line)
+
+
+def squares_of(model: Any, x: Tensor) -> Tensor:
+    squares = x * x
+    return squares.sum()
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "1"])
+def test_the_first_op_whose_half_precision_results_were_clipped_is_named_if_that_is_asked_for(
+    value: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("IPU_MODEL_REPORT_CLIPPING", value)
+    large = torch.tensor([300.0, 1.0], dtype=torch.float16)  # 300 * 300 is beyond 65504
+    with caplog.at_level(logging.WARNING, logger="ipu_model"):
+        assert inference(Module(squares_of))(large).item() == 65504.0
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("ipu_model")]
+    assert len(said) == (1 if value == "1" else 0)
+    for message in said:
+        assert "clipped to +-65504: 1 of 2 values (aten.mul.Tensor" in message
+        assert "of squares_of in test_replay_errors.py: squares = x * x)" in message

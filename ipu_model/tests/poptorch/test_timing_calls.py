@@ -23,6 +23,7 @@ from ipu_model.predict.program import Program
 from poptorch._backend.timing import EVENTS, latency, perf_counters
 
 LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")
+EVERY_N = poptorch.OutputMode.EveryN
 EMPTY = {event: [[]] for event in EVENTS}
 
 
@@ -47,19 +48,37 @@ class TestCounters:
             "output": [returned] * 2, "output_complete": [returned] * 2,
         }  # fmt: skip
 
-    def test_every_nth_result(self) -> None:
-        options = quiet().deviceIterations(6).replicationFactor(2).outputMode(poptorch.OutputMode.EveryN, 3)
-        program = inferred(options, ipus=1)
-        # D x R / N = 4: the ends of the third and the sixth of six equal steps, for both replicas.
-        assert perf_counters(program, lasting(program, 6.0))["output_complete"] == [[3.0, 6.0, 3.0, 6.0]]
-
-    def test_steps_of_one_ipu_follow_one_another(self) -> None:
-        program = inferred(quiet().deviceIterations(2), ipus=1)
-        # Two steps of 5 s each, with 1 s in and 0.5 s out.
-        assert perf_counters(program, lasting(program, 10.0, into=2.0, out=1.0)) == {
-            "input": [[0.0, 5.0]], "input_complete": [[1.0, 6.0]],
-            "output": [[4.5, 9.5]], "output_complete": [[5.0, 10.0]],
-        }  # fmt: skip
+    @pytest.mark.parametrize(
+        ("program", "seconds", "into", "out", "expected"),
+        [
+            (  # Steps of one IPU follow one another: two of 5 s each, with 1 s in and 0.5 s out.
+                lambda: inferred(quiet().deviceIterations(2), ipus=1), 10.0, 2.0, 1.0,
+                {"input": [0.0, 5.0], "input_complete": [1.0, 6.0],
+                 "output": [4.5, 9.5], "output_complete": [5.0, 10.0]},
+            ),
+            (  # D x R / N = 4: the ends of the third and the sixth of six equal steps, for both replicas.
+                lambda: inferred(quiet().deviceIterations(6).replicationFactor(2).outputMode(EVERY_N, 3), ipus=1),
+                6.0, 0.0, 0.0, {"output_complete": [3.0, 6.0, 3.0, 6.0]},
+            ),
+            (  # M + K - 1 = 4 cycles of 1 s; a micro-batch is in the pipeline for K = 2 of them.
+                lambda: inferred(quiet().deviceIterations(3), ipus=2), 4.0, 0.0, 0.0,
+                {"input": [0.0, 1.0, 2.0], "output_complete": [2.0, 3.0, 4.0]},
+            ),
+            (  # Training fills and flushes for each of D = 2 updates: A + 2 (K - 1) = 5 cycles of 1 s.
+                lambda: trained(trainable(2).deviceIterations(2).outputMode(poptorch.OutputMode.All), ipus=2),
+                10.0, 0.0, 0.0,
+                {"input": [0.0, 1.0, 2.0, 5.0, 6.0, 7.0], "output_complete": [2.0, 3.0, 4.0, 7.0, 8.0, 9.0]},
+            ),
+            (  # Shards run one micro-batch after another.
+                lambda: inferred(quiet().deviceIterations(2).setExecutionStrategy(poptorch.ShardedExecution()), ipus=2),
+                4.0, 0.0, 0.0, {"input": [0.0, 2.0], "output_complete": [2.0, 4.0]},
+            ),
+        ],
+        ids=["one IPU", "every third", "pipeline", "training", "shards"],
+    )  # fmt: skip
+    def test_when_they_are(self, program: Any, seconds: float, into: float, out: float, expected: Any) -> None:
+        counters = perf_counters(program(), lasting(program(), seconds, into, out))
+        assert {event: counters[event][0] for event in expected} == expected
 
     def test_the_wait_for_the_host_comes_before_the_first_transfer(self) -> None:
         program = inferred(quiet().deviceIterations(2), ipus=1)
@@ -71,27 +90,6 @@ class TestCounters:
         counters = perf_counters(program, replace(lasting(program, 8.0), timeline=waiting))
         assert (counters["input"], counters["input_complete"]) == ([[2.0, 5.0]], [[2.5, 5.5]])
         assert counters["output_complete"] == [[5.0, 8.0]]
-
-    def test_a_pipeline_takes_a_new_micro_batch_before_the_last_one_is_through(self) -> None:
-        program = inferred(quiet().deviceIterations(3), ipus=2)
-        # M + K - 1 = 4 cycles of 1 s; a micro-batch is in the pipeline for K = 2 of them.
-        counters = perf_counters(program, lasting(program, 4.0))
-        assert counters["input"] == [[0.0, 1.0, 2.0]]
-        assert counters["output_complete"] == [[2.0, 3.0, 4.0]]
-
-    def test_training_fills_and_flushes_for_every_update(self) -> None:
-        options = trainable(2).deviceIterations(2).outputMode(poptorch.OutputMode.All)
-        program = trained(options, ipus=2)
-        # A + 2 (K - 1) = 5 cycles of 1 s for each of D = 2 updates.
-        counters = perf_counters(program, lasting(program, 10.0))
-        assert counters["input"][0] == [0.0, 1.0, 2.0, 5.0, 6.0, 7.0]
-        assert counters["output_complete"][0] == [2.0, 3.0, 4.0, 7.0, 8.0, 9.0]
-
-    def test_shards_run_one_micro_batch_after_another(self) -> None:
-        options = quiet().deviceIterations(2).setExecutionStrategy(poptorch.ShardedExecution())
-        program = inferred(options, ipus=2)
-        counters = perf_counters(program, lasting(program, 4.0))
-        assert (counters["input"], counters["output_complete"]) == ([[0.0, 2.0]], [[2.0, 4.0]])
 
     def test_synthetic_data_leaves_the_inner_lists_empty(self) -> None:
         program = trained(trainable(1).enableSyntheticData(True), ipus=1)
@@ -191,11 +189,9 @@ class TestCompilationTime:
         assert model.compilationTime() == timedelta(seconds=ipu_model.profile(model).compilation_seconds)
         assert model.compilationTime() > timedelta(seconds=1)
 
-    def test_it_needs_a_compilation(self) -> None:
+    def test_it_needs_the_progress_bar(self) -> None:
         with pytest.raises(poptorch.Error, match="Please compile the model"):
             executor(poptorch.Options()).compilationTime()
-
-    def test_it_needs_the_progress_bar(self) -> None:
         model = executor(quiet())
         model.compile(X)
         with pytest.raises(poptorch.Error, match="showCompilationProgressBar"):
@@ -210,9 +206,11 @@ class TestCycleCount:
         assert isinstance(model.cycleCount(), int)
         assert model.cycleCount() == round(seconds * system_named("GC200").chip.clock_hz) > 0
 
-    def test_it_has_to_be_switched_on(self) -> None:
+    def test_it_has_to_be_switched_on(self, caplog: pytest.LogCaptureFixture) -> None:
         model = executor()
-        model(X)
+        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+            model(X)
+        assert "IPU cycles" not in caplog.text
         with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
             model.cycleCount()
 
@@ -229,11 +227,6 @@ class TestCycleCount:
             model(X)
             model(X)
         assert caplog.messages.count(f"Total number of IPU cycles: {model.cycleCount()}") == 2
-
-    def test_but_only_if_it_is_on(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
-            executor()(X)
-        assert "IPU cycles" not in caplog.text
 
 
 @pytest.mark.parametrize("ask", [lambda m: m.getLatency(), lambda m: m.getPerfCounters(), lambda m: m.cycleCount()])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ipu_model.batching import Keep
 from ipu_model.explore.split import has_checkpoints
 from ipu_model.optimiser import Hyper, OptimiserSpec
-from ipu_model.predict.program import Execution, Location, Program, Recomputation
+from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16
 
 _RECOMPUTATION_TYPES = {
@@ -113,8 +114,9 @@ def output_mode_line(program: Program, keep: Keep) -> str:
     return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
 
 
-def optimiser_location_line(program: Program, location: Location) -> str:
+def optimiser_location_line(program: Program, **changed: bool) -> str:
     """Return the line that places optimiser state: off-chip storage and sharding are set together."""
+    location = replace(program.locations.optimiser, **changed)
     sharding = f".useReplicatedTensorSharding({location.sharded})"
     is_sharding_set = location.sharded or program.locations.optimiser.sharded
     storage = f"poptorch.TensorLocationSettings().useOnChipStorage({location.on_chip})"

@@ -235,11 +235,6 @@ def _half_state(program: Program, value: object) -> Program:
     return replace(program, optimiser=_with_state_type(program.optimiser, FLOAT16 if value else FLOAT32))
 
 
-def _optimiser_off_chip(program: Program, value: object) -> Program:
-    location = replace(program.locations.optimiser, on_chip=not value)
-    return replace(program, locations=replace(program.locations, optimiser=location))
-
-
 def on_machine(program: Program, system: System) -> Program:
     """Return the program on another machine, whose chip its ops are then costed for."""
     device = replace(program.settings.device, chip=system.chip)
@@ -453,10 +448,8 @@ OPTIONS: Mapping[str, Option] = {
             "optimiser_off_chip",
             "optimiser state",
             lambda program: not program.locations.optimiser.on_chip,
-            _optimiser_off_chip,
-            lambda program, value: lines.optimiser_location_line(
-                program, replace(program.locations.optimiser, on_chip=not value)
-            ),
+            _field("locations.optimiser.on_chip", lambda value: not value)[1],
+            lambda program, value: lines.optimiser_location_line(program, on_chip=not value),
             "Optimiser state in streaming memory frees space on the tiles, but it has to be fetched for every weight "
             "update.",
             shown=_switch("off chip", "on chip"),
@@ -465,9 +458,7 @@ OPTIONS: Mapping[str, Option] = {
             "optimiser_sharded",
             "optimiser state in each replica",
             *_field("locations.optimiser.sharded"),
-            lambda program, value: lines.optimiser_location_line(
-                program, replace(program.locations.optimiser, sharded=bool(value))
-            ),
+            lambda program, value: lines.optimiser_location_line(program, sharded=bool(value)),
             "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
             risk=Risk.SCHEDULE,
             shown=_switch("its share", "all of it"),

@@ -234,7 +234,11 @@ class Programs:
 
     def can_be_captured(self, micro_batch: int, half: bool) -> bool:
         """Whether the module takes micro-batches of so many rows, in float16 or in its own types."""
-        return isinstance(self._captured_with(micro_batch, half), Program)
+        try:
+            self._captured_with(micro_batch, half)
+        except Error:
+            return False
+        return True
 
     # --- the parts of a program
 
@@ -244,7 +248,7 @@ class Programs:
         starts = None if split.balance is None else self._starts_of(setting)
         key = setting["micro_batch"], setting["half_precision"], has_checkpoints, starts
         if key not in self._placed:
-            program = self._of_types(setting)
+            program = self._captured_with(setting["micro_batch"], setting["half_precision"])
             if starts is not None:
                 program = split_before(split_before(program, ()), starts)
             elif split.ipus != self.start.ipus_per_replica:
@@ -262,28 +266,26 @@ class Programs:
         recomputes = recomputation is not Recomputation.NONE
         key = setting["micro_batch"], setting["half_precision"], ipus, balance, execution, recomputes
         if key not in self._starts:
-            whole = replace(self._of_types(setting), execution=execution, recomputation=recomputation)
+            captured = self._captured_with(setting["micro_batch"], setting["half_precision"])
+            whole = replace(captured, execution=execution, recomputation=recomputation)
             self._starts[key] = even_starts(whole, ipus, balance)
         starts = self._starts[key]
         if starts is None:
             raise Error(f"The model has fewer modules than {ipus} IPUs.")
         return starts
 
-    def _of_types(self, setting: Setting) -> Program:
-        captured = self._captured_with(setting["micro_batch"], setting["half_precision"])
-        if isinstance(captured, Error):
-            raise captured
-        return captured
-
-    def _captured_with(self, micro_batch: int, half: bool) -> Program | Error:
-        """Return the program with that micro-batch and those types, or why there is none; each is captured once."""
+    def _captured_with(self, micro_batch: int, half: bool) -> Program:
+        """Return the program with that micro-batch and those types; each is captured, or refused, once."""
         key = micro_batch, half
         if key not in self._captured:
             try:
                 self._captured[key] = self._capture(micro_batch, half)
             except (Error, AssertionError) as problem:
                 self._captured[key] = problem if isinstance(problem, Error) else Error(str(problem))
-        return self._captured[key]
+        captured = self._captured[key]
+        if isinstance(captured, Error):
+            raise captured
+        return captured
 
     def _capture(self, micro_batch: int, half: bool) -> Program:
         own, halved = self.start["micro_batch"], half and not self.start["half_precision"]
@@ -328,7 +330,7 @@ class Programs:
             always = "recomputation", "optimiser_off_chip", "optimiser_sharded"
             options |= {name: setting[name] for name in always}
         for name in ("half_partials", "half_optimiser_state"):
-            if setting[name] != self.start[name]:  # to set them as they are would level what differs in its parts
+            if setting[name] != self.start[name]:  # to set them to what they are could level types that differ
                 options[name] = setting[name]
         if setting["available_memory_proportion"] is not None:
             options["available_memory_proportion"] = _shares(setting, placed)

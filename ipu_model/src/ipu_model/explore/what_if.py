@@ -97,7 +97,7 @@ def what_if(
         Error: unknown options, values they cannot have, or a program that is too large for its machine.
     """
     host = host_work_of(thing, host)
-    program = _changed(thing, inputs, options, optimizer, training, micro_batch, changes)
+    program = _changed(thing, inputs, options, optimizer, changes, training=training, micro_batch=micro_batch)
     return profile_program(program, host)
 
 
@@ -132,7 +132,7 @@ def sweep(
     """
     host = host_work_of(thing, host)
     swept = option_named(option)
-    program = _changed(thing, inputs, options, optimizer, training, micro_batch, changes)
+    program = _changed(thing, inputs, options, optimizer, changes, training=training, micro_batch=micro_batch)
     points = []
     for value in values:
         try:
@@ -142,20 +142,11 @@ def sweep(
     return tuple(points)
 
 
-def _changed(
-    thing: Any,
-    inputs: Any,
-    options: Any,
-    optimizer: Any,
-    training: bool | None,
-    micro_batch: bool,
-    changes: Mapping[str, Any],
-) -> Program:
+def _changed(thing: Any, inputs: Any, options: Any, optimizer: Any, changes: Mapping[str, Any], **more: Any) -> Program:
     """Return the program of a thing with changes; a module has its own optimizer, anything else may get another."""
     if inputs is None and options is None and optimizer is not None:
         changes, optimizer = {**changes, "optimizer": optimizer}, None
-    source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
-    return with_options(source.program, **changes)
+    return with_options(source_of(thing, inputs, options, optimizer=optimizer, **more).program, **changes)
 
 
 # --- what is explored

@@ -137,10 +137,18 @@ class TestAdvice:
         assert gains == sorted(gains, reverse=True)
         assert min(item.samples_per_second_factor for item in found) >= 1.02
 
-    def test_a_profile_gets_no_advice_that_its_module_does_not(self) -> None:
-        profile = ipu_model.profile_module(Chain(2), **of_module())
-        of_profile = {item.change for item in ipu_model.advise(profile)}
-        assert of_profile <= {item.change for item in ipu_model.advise(Chain(2), **of_module())}
+    def test_only_a_module_can_have_another_micro_batch_at_the_same_global_batch(self) -> None:
+        def given(rows: int, accumulation: int) -> dict[str, Any]:
+            inputs = (torch.ones(rows, 8), torch.ones(rows, 8))
+            return {"inputs": inputs, "options": trainable(1, accumulation), "training": True, "micro_batch": True}
+
+        before, after = (ipu_model.profile_module(Chain(1), **given(*counts)) for counts in ((4, 8), (8, 4)))
+        advice = {item.kind: item for item in ipu_model.advise(Chain(1), **given(4, 8))}
+        item = advice.pop("micro_batch")
+        assert item.change == "micro-batch: 4 -> 8, gradient accumulation: 8 -> 4"
+        assert item.how.startswith("opts.Training.gradientAccumulation(4)\nbatch_size=8")
+        assert item.samples_per_second_factor == pytest.approx(after.samples_per_second / before.samples_per_second)
+        assert {each.kind for each in ipu_model.advise(before)} == set(advice)
 
 
 def test_the_hosts_work_of_a_profile_is_kept_by_all_that_explores_it(

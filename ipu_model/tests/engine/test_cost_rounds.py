@@ -8,7 +8,7 @@ from math import ceil
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import GC200, costed, distinct_phases
+from cost_support import GC200, Calling, costed, distinct_phases
 from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,20 +24,20 @@ from ipu_model.step import FLOAT16, FLOAT32, INT32, Phase
 SIZES = st.integers(1, 300)
 
 
-class Calling(nn.Module):
-    """Calls a function of its scaled first input and of its other inputs."""
+class Scaled(Calling):
+    """A function of layers and inputs, the first of which has a gradient: it is scaled by a weight."""
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function, self.scale = function, nn.Parameter(torch.ones(1))
+    def __init__(self, function: Callable[..., Tensor], *layers: nn.Module) -> None:
+        super().__init__(function, *layers)
+        self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        return self.function(x * self.scale, *others)
+        return super().forward(x * self.scale, *others)
 
 
 def cost_of(name: str, function: Callable[..., Tensor], *inputs: Tensor, phase: Phase = Phase.FORWARD) -> OpCost:
     """Return the cost of the only op of that name in a captured program."""
-    costs = costed(Calling(function), *inputs)
+    costs = costed(Scaled(function), *inputs)
     assert not costs.fallbacks
     (op,) = [op for op in costs.of(phase=phase) if name in op.target]
     return op
@@ -122,6 +122,15 @@ def test_a_row_with_many_others_is_shared_by_tiles() -> None:
     assert work.cycles.compute < (3 << 20) / 12 * 6 / 100
 
 
+def test_temporary_memory_by_hand() -> None:
+    """The best of 4 x 16 x 30 candidates, their parents' log probabilities, and two integers for each beam and step."""
+    best = GC200.spread(4 * 16 * 30, Element.FLOAT) * (4 + 4)
+    beams_of_steps = GC200.spread(50 * 4 * 16, Element.INT)
+    assert beams().temporary_bytes == best + GC200.spread(4 * 16 * 30, Element.FLOAT) * 4 + 2 * beams_of_steps * 4
+    # All log probabilities of the states of a sample on one tile, and two steps of the recursion.
+    assert ctc().temporary_bytes == (12 + 2) * 11 * 4
+
+
 class TestCtc:
     def test_a_step_is_two_log_adds_and_a_sum_of_every_state(self) -> None:
         """One sample to a tile: 11 states on six workers are one pair each, 23 + 23 + 3 cycles a pair with one load and
@@ -188,7 +197,7 @@ def decoded(x: Tensor, lengths: Tensor) -> Tensor:
     ],
 )
 def test_the_code_of_a_step_exists_once_however_many_there_are(function, inputs, most: int) -> None:
-    few, many = (distinct_phases(Calling(function), *inputs(n)) for n in (12, 120))
+    few, many = (distinct_phases(Scaled(function), *inputs(n)) for n in (12, 120))
     assert many - few <= most
     assert cost_of("beam", decoded, torch.rand(50, 4, 30), torch.ones(4).int()).work.cycles == beams().cycles
 
@@ -230,30 +239,22 @@ GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 
 
-class Recurrent(nn.Module):
-    """The output of a recurrent network, its input multiplied by a weight: the input has a gradient."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network, self.scale = network, nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(x * self.scale)[0]
+def recurrent(network: nn.Module) -> Scaled:
+    """Return a module that computes the output of a recurrent network."""
+    return Scaled(lambda network, x: network(x)[0], network)
 
 
-class Unrolled(nn.Module):
-    """The same layer as a loop over a cell."""
+def unrolled(cell: nn.RNNCellBase) -> Scaled:
+    """Return the same as a loop over a cell."""
 
-    def __init__(self, cell: nn.RNNCellBase) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
+    def loop(cell: nn.RNNCellBase, x: Tensor) -> Tensor:
         state, outputs = None, []
         for step in x.unbind(0):
-            state = self.cell(step, state)
+            state = cell(step, state)
             outputs.append(state[0] if isinstance(state, tuple) else state)
-        return (torch.stack(outputs),)
+        return torch.stack(outputs)
+
+    return Scaled(loop, cell)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_arithmetic_is_that_of_the_gates_and_of_the_cells_in_a_loop(
     gradient, and so does the layer.
     """
     projection = settings.get("proj_size", 0)
-    costs = costed(Recurrent(kind(INPUTS, STATES, bidirectional=directions == 2, **settings)), X)
+    costs = costed(recurrent(kind(INPUTS, STATES, bidirectional=directions == 2, **settings)), X)
     outputs = projection or STATES
     gates = GATES[kind] * STATES
     forward = directions * STEPS * ROWS * 2 * (gates * (INPUTS + outputs) + STATES * projection)
@@ -276,11 +277,11 @@ def test_arithmetic_is_that_of_the_gates_and_of_the_cells_in_a_loop(
     assert sum(op.work.flops for op in costs.of(phase=Phase.FORWARD)) == forward
     assert sum(op.work.flops for op in costs.of(phase=Phase.BACKWARD)) == 2 * forward - first_step
     if directions == 1 and not projection:
-        assert costs.flops == costed(Recurrent(Unrolled(CELLS[kind](INPUTS, STATES))), X).flops
+        assert costs.flops == costed(unrolled(CELLS[kind](INPUTS, STATES)), X).flops
 
 
 def test_the_loops_repeat_once_for_each_step_and_what_is_outside_does_not() -> None:
-    ops = costed(Recurrent(nn.LSTM(INPUTS, STATES)), X).ops
+    ops = costed(recurrent(nn.LSTM(INPUTS, STATES)), X).ops
     repeats = {(op.target, op.part): op.work.repeats for op in ops if "lstm" in op.target}
     assert repeats["ipu_model.lstm.default", "steps"] == STEPS
     assert repeats["ipu_model.lstm_backward.default", "steps"] == STEPS
@@ -288,10 +289,7 @@ def test_the_loops_repeat_once_for_each_step_and_what_is_outside_does_not() -> N
 
 
 def test_the_gradient_of_an_input_without_one_costs_nothing() -> None:
-    class First(nn.Module):
-        def forward(self, results: tuple[Tensor, ...]) -> Tensor:
-            return results[0]
-
-    parts = {op.part for op in costed(nn.Sequential(nn.LSTM(INPUTS, STATES), First()), X).ops}
+    network = Calling(lambda lstm, x: lstm(x)[0], nn.LSTM(INPUTS, STATES))
+    parts = {op.part for op in costed(network, X).ops}
     assert "weight gradient" in parts
     assert "data gradient" not in parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Device, Element
-from ipu_model.predict.vertices import MatrixUnit
+from ipu_model.predict.vertices import Array, MatrixUnit
 
 GC200 = Device()
 HALF, FLOAT, INT = Element.HALF, Element.FLOAT, Element.INT
@@ -33,6 +35,10 @@ def conv_nx1(rows: float, width: float, kernel: tuple[int, int], unit: MatrixUni
 
 def reduce_stage(outputs: float, depth: float, unit: MatrixUnit) -> float:
     return float(vertices.reduce_stage(np.array([outputs]), np.array([depth]), unit)[0])
+
+
+def dots(vertex: Callable[..., Array], outputs: float, length: float, unit: MatrixUnit = UNIT) -> float:
+    return float(vertex(np.array([outputs]), np.array([length]), unit)[0])
 
 
 @pytest.mark.parametrize(("rows", "published"), [(16, 402), (64, 584), (256, 1352), (1024, 4424)])
@@ -74,6 +80,19 @@ def test_published_on_tile_products(rows: int, published: float) -> None:
         # are added eight at a time: 13 groups of eight, 3 for the busiest worker.
         (reduce_stage(100.0, 10.0, UNIT), 33 + 6 * (20 + 29 * 5)),
         (reduce_stage(100.0, 10.0, matrix_unit(16, partial_bytes=2)), 33 + 6 * (20 + 29 * 3)),
+        # 17 results for the busiest worker, four at a time.
+        (float(vertices.cast_stage(np.array([100.0]), 6)[0]), 12 + 6 * (37 + 2 * 5)),
+        # 6 rows of 8, one for each worker: 15 + (8 - 5). Two passes (fp32 partials) for each of three rows of a
+        # kernel, whose columns are one step; two blocks of channels. Weights take 16 + 21 + 6 x 11.
+        (
+            float(vertices.conv_slic(*(np.array([size]) for size in (6.0, 8.0, 2.0)), (3, 3), UNIT)[0]),
+            28 + 2 * (15 + 3 * (20 + 16 + 21 + 66 + 6 * 2 * 18)),
+        ),
+        # 12 products of two vectors of 32: two for each worker, eight vectors of fp16, 16 of fp32 at two cycles.
+        (dots(vertices.conv_hmac, 12.0, 32.0), 60 + 23 + 15 + 10 + 6 * 2 * (14 + 8)),
+        (dots(vertices.conv_hmac, 12.0, 32.0, matrix_unit(element_bytes=4)), 60 + 48 + 6 * 2 * (14 + 32)),
+        # 48 results of nine products: two vectors of four results for each worker.
+        (dots(vertices.conv_vmac, 48.0, 9.0), 60 + 23 + 15 + 10 + 6 * 2 * (7 + 9)),
     ],
 )
 def test_the_matrix_unit_by_hand(cycles: float, by_hand: float) -> None:

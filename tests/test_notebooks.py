@@ -1,7 +1,7 @@
 """The course's own notebooks: built from their sources, in the form of a lesson, and honest about every answer.
 
-Each runs three times. `pytest --nbval` runs it as learners get it and compares its outputs; a browser runs it solved
-(browser/test_jupyterlab_lessons.py); here it meets every wrong answer, without a network and without an IPU Model.
+Each runs three times. `pytest --nbval` runs it as learners get it and compares its outputs; at night, a browser runs it
+solved (browser/test_jupyterlab_lessons.py); here it meets every wrong answer, without a network and an IPU Model.
 """
 
 from __future__ import annotations

@@ -220,22 +220,3 @@ def test_a_graph_of_several_kinds_is_an_argument() -> None:
     data["author", "wrote", "paper"].edge_index = torch.stack([torch.randint(0, 5, (9,)), torch.randint(0, 7, (9,))])
     model = Meeting().eval()
     torch.testing.assert_close(poptorch.inferenceModel(model)(data), model(data))
-
-
-def test_the_nodes_of_one_graph_are_classified_with_a_mask() -> None:
-    class Nodes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = layers.GCNConv(FEATURES, 16, add_self_loops=False)
-            self.second = layers.GCNConv(16, 3, add_self_loops=False)
-
-        def forward(self, x: Tensor, edge_index: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self.second(self.first(x, edge_index).relu(), edge_index)
-            return scores, nn.functional.cross_entropy(scores, torch.where(mask, labels, -100))
-
-    torch.manual_seed(0)
-    model = Nodes().train()
-    training = poptorch.trainingModel(model, optimizer=poptorch.optim.Adam(model.parameters(), lr=0.05))
-    labels, mask = torch.randint(0, 3, (NODES,)), torch.arange(NODES) % 2 == 0
-    losses = [float(training(X, EDGE_INDEX, labels, mask)[1]) for _ in range(40)]
-    assert losses[-1] < 0.5 * losses[0]

@@ -128,28 +128,19 @@ class TestTheTableOfPlacements:
         torch.testing.assert_close(executor(x), model(x).detach())
 
 
-# Blocks -> the stages S that the rule counts: 1 + entries on another IPU than the entry before, IPU 0 at
-# first.
-LAYOUTS: list[tuple[Blocks, Any, int]] = [
-    ([("A", 0), ("B", 1)], (), 2),
-    ([("A", 0), ("B", 1), ("C", 2), ("D", 3)], (), 4),
-    ([("A", 0), ("B", 0), ("C", 1)], (), 2),
-    ([("A", 0), ("B", 1), ("C", 0)], (AUTO,), 3),
-    ([("A", 1), ("B", 2)], (), 3),
-    ([("-", None), ("B", 1)], (), 2),
-    ([("A", None), ("B", None), ("C", None), ("D", None)], (["A", "B"], ["C", "D"]), 2),
-    ([("A", None), ("B", None), ("C", None)], (AUTO,), 4),
-]
-LAYOUT_IDS = [
-    "two",
-    "four",
-    "merged",
-    "coming back",
-    "not from 0",
-    "unannotated start",
-    "lists",
-    "auto increment",
-]
+# Blocks, arguments of the strategy, and the stages S that the rule counts: 1 + entries on another IPU than the entry
+# before, IPU 0 at first.
+LAYOUTS: dict[str, tuple[Blocks, Any, int]] = {
+    "two": ([("A", 0), ("B", 1)], (), 2),
+    "four": ([("A", 0), ("B", 1), ("C", 2), ("D", 3)], (), 4),
+    "merged": ([("A", 0), ("B", 0), ("C", 1)], (), 2),
+    "coming back": ([("A", 0), ("B", 1), ("C", 0)], (AUTO,), 3),
+    "not from 0": ([("A", 1), ("B", 2)], (), 3),
+    "unannotated start": ([("-", None), ("B", 1)], (), 2),
+    "lists": ([("A", None), ("B", None), ("C", None), ("D", None)], (["A", "B"], ["C", "D"]), 2),
+    "auto increment": ([("A", None), ("B", None), ("C", None)], (AUTO,), 4),
+}
+each_layout = pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS.values(), ids=LAYOUTS)
 
 
 class TestMinima:
@@ -165,7 +156,7 @@ class TestMinima:
         options = quiet().setExecutionStrategy(strategy).deviceIterations(iterations)
         return poptorch.inferenceModel(Chain(blocks), options)(torch.ones(iterations, 2))
 
-    @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS, ids=LAYOUT_IDS)
+    @each_layout
     def test_training_needs_twice_the_stages_less_one(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         needed = 2 * stages - 1
         with pytest.raises(poptorch.Error) as refusal:
@@ -181,7 +172,7 @@ class TestMinima:
         for enough in (needed, needed + 1):
             assert self.train(blocks, PipelinedExecution(*arguments), enough)
 
-    @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS, ids=LAYOUT_IDS)
+    @each_layout
     def test_inference_needs_as_many_iterations_as_stages(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         with pytest.raises(poptorch.Error) as refusal:
             self.infer(blocks, PipelinedExecution(*arguments), stages - 1)
@@ -191,7 +182,7 @@ class TestMinima:
         for enough in (stages, stages + 1):
             assert self.infer(blocks, PipelinedExecution(*arguments), enough).shape == (enough, 2)
 
-    @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS, ids=LAYOUT_IDS)
+    @each_layout
     def test_sharded_execution_has_no_minimum(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         assert stages > 1
         assert self.train(blocks, ShardedExecution(*arguments), 1)

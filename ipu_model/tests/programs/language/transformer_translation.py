@@ -88,7 +88,7 @@ def main():
         noam.step()
         training.setOptimizer(optimizer)
 
-    losses = train(training, loader, epochs=12, after=follow_schedule)
+    losses = train(training, loader, epochs=7, after=follow_schedule)
     training.destroy()
     model.eval()
     executor = poptorch.inferenceModel(model)

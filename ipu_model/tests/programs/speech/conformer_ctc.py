@@ -190,7 +190,7 @@ def greedy_decode(path):
 
 
 def main():
-    args = SimpleNamespace(epochs=10, batch_size=4, gradient_accumulation=4)
+    args = SimpleNamespace(epochs=7, batch_size=4, gradient_accumulation=4)
     config = ModelConfig()
     logging.info("config: %s", asdict(config))
     torch.manual_seed(0)

@@ -75,7 +75,7 @@ def main():
         second_order_momentum_accum_type=torch.float32,
     )
     trainer = poptorch.trainingModel(model, opts, optimizer)
-    losses = train(trainer, poptorch.DataLoader(opts, known, batch_size=8, shuffle=True), epochs=8)
+    losses = train(trainer, poptorch.DataLoader(opts, known, batch_size=8, shuffle=True), epochs=4)
     scoped = [name for name in trainer.getTensorNames() if "tokens" in name]
     print(f"{len(scoped)} tensors carry the name scope 'tokens'")
     trainer.detachFromDevice()

@@ -25,7 +25,7 @@ def interrupt() -> None:
 
 def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
         interrupt()
         reached.append("end")
     assert reached == ["end"]
@@ -33,7 +33,7 @@ def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
 
 def test_an_interrupt_waits_for_a_check() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
         deliver_interrupt()
         interrupt()
         reached.append("before")
@@ -43,7 +43,7 @@ def test_an_interrupt_waits_for_a_check() -> None:
 
 
 def test_the_second_interrupt_does_not_wait() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
         interrupt()
         interrupt()
         pytest.fail("a body that is stuck could not be left")
@@ -51,7 +51,7 @@ def test_the_second_interrupt_does_not_wait() -> None:
 
 def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
         with interrupt_postponed():
             interrupt()
         reached.append("still inside")
@@ -59,7 +59,7 @@ def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
 
 
 def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt_postponed():  # noqa: PT012
         interrupt()
         raise ValueError("of the body")
     assert isinstance(raised.value.__context__, ValueError)
@@ -76,7 +76,7 @@ def test_the_programs_own_handler_is_back_afterwards(error: type[Exception] | No
                 interrupt()
                 assert calls == []
         else:
-            with pytest.raises(error), interrupt_postponed():  # noqa: PT012 - an interrupt comes between statements
+            with pytest.raises(error), interrupt_postponed():  # noqa: PT012
                 interrupt()
                 raise error
         assert signal.getsignal(signal.SIGINT) is own

@@ -149,8 +149,7 @@ def _saved(model: nn.Module | poptorch.PoplarExecutor) -> io.BytesIO:
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(5, 3)
-        self.out = nn.Linear(3, 5, bias=False)
+        self.embedding, self.out = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
         self.out.weight = self.embedding.weight
 
     def forward(self, token: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -192,15 +192,13 @@ class TestSetOptimizer:
 
 
 class TestGroups:
-    def make(self) -> tuple[Net, optim.SGD, poptorch.PoplarExecutor]:
+    @pytest.mark.parametrize("second_too", [True, False])
+    def test_each_group_has_its_numbers_and_parameters_of_none_use_the_defaults(self, second_too: bool) -> None:
         model = Net()
-        optimiser = optim.SGD(
-            [{"params": model.first.parameters(), "lr": 0.0}, {"params": model.second.parameters()}], lr=0.5
-        )
-        return model, optimiser, poptorch.trainingModel(model, quiet(), optimiser)
-
-    def test_each_group_has_its_numbers(self) -> None:
-        model, optimiser, executor = self.make()
+        groups: list[dict[str, Any]] = [{"params": model.first.parameters(), "lr": 0.0}]
+        groups += [{"params": model.second.parameters()}] if second_too else []
+        optimiser = optim.SGD(groups, lr=0.5)
+        executor = poptorch.trainingModel(model, quiet(), optimiser)
         first, second = model.first.weight.detach().clone(), model.second.weight.detach().clone()
         executor(X, Y)
         assert torch.equal(model.first.weight, first)
@@ -209,15 +207,6 @@ class TestGroups:
         executor.setOptimizer(optimiser)
         executor(X, Y)
         assert not torch.equal(model.first.weight, first)
-
-    def test_parameters_of_no_group_use_the_defaults(self) -> None:
-        model = Net()
-        optimiser = optim.SGD([{"params": model.first.parameters(), "lr": 0.0}], lr=0.5)
-        executor = poptorch.trainingModel(model, quiet(), optimiser)
-        first, second = model.first.weight.detach().clone(), model.second.weight.detach().clone()
-        executor(X, Y)
-        assert torch.equal(model.first.weight, first)
-        assert not torch.equal(model.second.weight, second)
 
 
 class TestWarnings:

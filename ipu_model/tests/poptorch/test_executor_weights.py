@@ -232,25 +232,43 @@ class TestDeviceToHost:
         assert model.weight.item() == 1 - RATE - 1.5 * RATE
 
 
+def with_loss(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    out = model.network(x)
+    return out, model.loss(out, y)
+
+
+# What is trained, and what is made of it for inference.
+FOLLOWERS: dict[str, Callable[[Net], tuple[poptorch.PoplarExecutor, Any]]] = {
+    "of the same module": lambda net: (training(net), net),
+    "of the training executor": lambda net: ((train := training(net)), train),
+    "of a submodule, as in the MNIST tutorial": lambda net: (
+        training(Module(with_loss, network=net, loss=nn.MSELoss())),
+        net,
+    ),
+    "of a module around it": lambda net: (training(net), nn.Sequential(net, nn.Softmax(-1))),
+}
+
+
 class TestTrainingWithInference:
     """Section 9.3: an inference executor made after the training one follows it."""
 
-    def test_it_sees_trained_weights_and_asks_for_them_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = Net()
-        train, valid = training(model), inference(model)
-        train(X, Y)
-        with counted(monkeypatch) as transfers:
-            first = valid(X)
-            assert transfers.downloads == 1
-            uploads = transfers.uploads
-            second = valid(X)
-            assert (transfers.downloads, transfers.uploads) == (1, uploads)
-        assert torch.equal(first, second)
-        assert torch.equal(first, model(X))
-        train(X, Y)
-        third = valid(X)
-        assert not torch.equal(first, third)
-        assert torch.equal(third, model(X))
+    @pytest.mark.parametrize("kind", FOLLOWERS)
+    def test_it_sees_trained_weights_and_asks_for_them_once(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = Net()
+        train, followed = FOLLOWERS[kind](net)
+        valid, plain = inference(followed), getattr(followed, "model", followed)
+        results = [valid(X)]
+        for _ in range(2):
+            train(X, Y)
+            with counted(monkeypatch) as transfers:
+                first = valid(X)
+                assert transfers.downloads == 1
+                uploads = transfers.uploads
+                assert torch.equal(valid(X), first)
+                assert (transfers.downloads, transfers.uploads) == (1, uploads)
+            assert torch.equal(first, plain(X))
+            assert not torch.equal(first, results[-1])
+            results.append(first)
 
     def test_it_is_uploaded_again_when_the_host_was_brought_up_to_date_by_something_else(self) -> None:
         model = Net()
@@ -259,12 +277,9 @@ class TestTrainingWithInference:
         train(X, Y)
         model.state_dict()
         assert torch.equal(valid(X), model(X))
-
-    def test_made_from_the_training_executor_it_follows_too(self) -> None:
-        train = training(Net())
-        valid = poptorch.inferenceModel(train, quiet())
-        train(X, Y)
-        assert torch.equal(valid(X), train.model(X))
+        nn.init.zeros_(model.second.weight)
+        train.copyWeightsToDevice()
+        assert torch.equal(valid(X), model(X))
 
     def test_made_before_the_training_wrapper_it_does_not_follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Net()
@@ -275,26 +290,6 @@ class TestTrainingWithInference:
         with counted(monkeypatch) as transfers:
             assert torch.equal(valid(X), before)
         assert (transfers.downloads, transfers.uploads) == (0, 0)
-
-    def test_an_inference_model_of_a_submodule_follows_as_in_the_mnist_tutorial(self) -> None:
-        def with_loss(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            out = model.network(x)
-            return out, model.loss(out, y)
-
-        network = Net()
-        train = training(Module(with_loss, network=network, loss=nn.MSELoss()))
-        valid = inference(network)
-        for _ in range(2):
-            train(X, Y)
-            assert torch.equal(valid(X), network(X))
-
-    def test_and_so_does_one_of_a_module_around_the_trained_one(self) -> None:
-        inner = Net()
-        train = training(inner)
-        around = nn.Sequential(inner, nn.Softmax(-1))
-        valid = inference(around)
-        train(X, Y)
-        assert torch.equal(valid(X), around(X))
 
     def test_one_device_after_the_other(self) -> None:
         model = Net()
@@ -316,15 +311,6 @@ class TestTrainingWithInference:
         after = valid(X)
         assert not torch.equal(before, after)
         assert torch.equal(after, model(X))
-
-    def test_host_edits_sent_to_the_training_device_reach_the_inference_device(self) -> None:
-        model = Net()
-        train, valid = training(model), inference(model)
-        train(X, Y)
-        valid(X)
-        nn.init.zeros_(model.second.weight)
-        train.copyWeightsToDevice()
-        assert torch.equal(valid(X), model(X))
 
     def test_under_inference_mode_too(self) -> None:
         model = Net()

@@ -37,11 +37,9 @@ class TestOfAnExecutor:
         assert profile.samples_per_call == ROWS * 3
         assert len(profile.memory) == 2
 
-    def test_an_executor_that_is_not_compiled(self) -> None:
+    def test_of_an_executor_that_is_not_compiled_or_was_destroyed_there_is_none(self) -> None:
         with pytest.raises(poptorch.Error, match=r"not been compiled .*compile\(\) it, first.*profile_module"):
             ipu_model.profile(poptorch.inferenceModel(Chain()))
-
-    def test_nor_one_that_was_destroyed(self) -> None:
         executor = wrapped()
         ipu_model.profile(executor)
         executor.destroy()
@@ -77,13 +75,10 @@ class TestOfAnExecutor:
         assert ipu_model.profile(executor, machine="Bow").machine.chip == "Bow"
         assert ipu_model.profile(executor).ops is first.ops
 
-    def test_only_so_many_are_remembered(self) -> None:
-        executor = wrapped()
-        first = ipu_model.profile(executor)
         for number in range(20):
             ipu_model.profile(executor, host=HostWork(seconds_per_call=1.0 + number))
         again = ipu_model.profile(executor)
-        assert again.ops is not first.ops
+        assert again.ops is not first.ops, "only so many are remembered"
         assert again == first
 
     def test_host_work_of_another_type(self) -> None:
@@ -223,9 +218,7 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.5)
-        self.linear = nn.Linear(8, 8)
+        self.norm, self.drop, self.linear = nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8)
         self.tied = self.linear
         self.register_buffer("count", torch.zeros(1))
         self.calls: list[int] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import Module
 from saving_support import all_equal, options
 from torch import Tensor, nn
 
@@ -57,32 +58,21 @@ class Half(nn.Module):
         return out, poptorch.identity_loss(out.float(), "sum")
 
 
-def phased() -> poptorch.Options:
-    return options().setExecutionStrategy(poptorch.ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd())
+def changed(change: Callable[[poptorch.Options], Any]) -> Callable[[], poptorch.Options]:
+    def make() -> poptorch.Options:
+        own = options()
+        change(own)
+        return own
+
+    return make
 
 
-def pipelined() -> poptorch.Options:
-    own = options().setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
+def pipelined(own: poptorch.Options) -> poptorch.Options:
     own.Training.gradientAccumulation(4)
-    return own
+    return own.setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
 
 
-def rounding() -> poptorch.Options:
-    own = options()
-    own.Precision.enableStochasticRounding(True)
-    return own
-
-
-def scaling() -> poptorch.Options:
-    own = options()
-    own.Training.setAutomaticLossScaling(True)
-    return own
-
-
-def anchored() -> poptorch.Options:
-    own = pipelined()
-    own.anchorTensor("gradient", "Gradient___first.weight")
-    return own
+PHASED = poptorch.ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd()
 
 
 def grouped(executor: poptorch.PoplarExecutor) -> None:
@@ -109,12 +99,12 @@ class Case:
 
 
 CASES = {
-    "phased": Case(Blocks, phased),
-    "pipelined": Case(Blocks, pipelined),
-    "anchored": Case(Blocks, anchored),
-    "replica groups": Case(Grouped, lambda: options().replicationFactor(4), grouped),
-    "stochastic rounding": Case(Half, rounding),
-    "automatic loss scaling": Case(Half, scaling),
+    "phased": Case(Blocks, changed(lambda own: own.setExecutionStrategy(PHASED))),
+    "pipelined": Case(Blocks, changed(pipelined)),
+    "anchored": Case(Blocks, changed(lambda own: pipelined(own).anchorTensor("g", "Gradient___first.weight"))),
+    "replica groups": Case(Grouped, changed(lambda own: own.replicationFactor(4)), grouped),
+    "stochastic rounding": Case(Half, changed(lambda own: own.Precision.enableStochasticRounding(True))),
+    "automatic loss scaling": Case(Half, changed(lambda own: own.Training.setAutomaticLossScaling(True))),
 }
 
 
@@ -128,25 +118,19 @@ def steps(executor: poptorch.PoplarExecutor, count: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-class TestTraining:
-    def test_a_loaded_program_goes_on_bit_by_bit(self, name: str, tmp_path: Path) -> None:
-        executor = CASES[name].wrapped()
-        steps(executor, 2)
-        executor.save(tmp_path / "model")
-        loaded = poptorch.load(tmp_path / "model")
-        assert all_equal(steps(loaded, 2), steps(executor, 2))
-
-    def test_an_executable_serves_a_new_model(self, name: str, tmp_path: Path) -> None:
-        CASES[name].wrapped().compileAndExport(tmp_path / "model", X, export_model=False)
-        fresh = CASES[name].wrapped()
-        fresh.loadExecutable(tmp_path / "model")
-        assert all_equal(steps(fresh, 2), steps(CASES[name].wrapped(), 2))
-
-    def test_the_cache_gives_the_same_program(self, name: str, tmp_path: Path) -> None:
-        first, second = (steps(CASES[name].wrapped(tmp_path), 2) for _ in range(2))
-        assert len(list(tmp_path.glob("*.poptorch"))) == 1
-        assert all_equal(first, second)
-        assert all_equal(first, steps(CASES[name].wrapped(), 2))
+def test_a_program_from_a_file_or_the_cache_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
+    plain, cached, again = CASES[name].wrapped(), *(CASES[name].wrapped(tmp_path / "cache") for _ in range(2))
+    plain.compile(X)
+    plain.save(tmp_path / "program", export_model=False)
+    served = CASES[name].wrapped()
+    served.loadExecutable(tmp_path / "program")
+    expected = steps(plain, 2)
+    for other in (served, cached, again):
+        assert all_equal(steps(other, 2), expected)
+    assert len(list((tmp_path / "cache").glob("*.poptorch"))) == 1
+    plain.save(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    assert all_equal(steps(loaded, 2), steps(plain, 2))
 
 
 class Unnamed(nn.Module):
@@ -194,28 +178,20 @@ class Flat(Grouped):
         self.own = nn.Parameter(torch.linspace(0, 1, 4))
 
 
-class OnHost(nn.Module):
+def on_host() -> nn.Module:
     """Calls a Python function in the middle of its program."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.op = poptorch.CPU(torch.sort, "sort")
-
-    def forward(self, x: Tensor) -> Any:
-        return self.op(self.linear(x))[0]
+    op = poptorch.CPU(torch.sort, "sort")
+    return Module(lambda model, x: model.op(model.linear(x))[0], linear=nn.Linear(4, 4), op=op)
 
 
-class Custom(nn.Module):
+def custom() -> nn.Module:
     """Calls a custom op."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
+    def forward(model: Any, x: Tensor) -> Tensor:
+        x = model.linear(x)
         return poptorch.custom_op([x], "Cube", "test.saving", 1, [x])[0]
+
+    return Module(forward, linear=nn.Linear(4, 4))
 
 
 @pytest.fixture
@@ -227,20 +203,18 @@ def cube() -> Any:
 
 
 @pytest.mark.usefixtures("cube")
-@pytest.mark.parametrize("kind", [OnHost, Custom])
-class TestPythonFunctions:
-    def test_a_program_with_one_is_found_in_the_cache(self, kind: type[nn.Module], tmp_path: Path) -> None:
-        for _ in range(2):
-            poptorch.inferenceModel(kind(), options(tmp_path)).compile(X)
-        assert len(list(tmp_path.glob("*.poptorch"))) == 1
-
-    def test_a_saved_one_calls_the_function_of_this_process(self, kind: type[nn.Module], tmp_path: Path) -> None:
-        executor = poptorch.inferenceModel(kind(), options())
-        executor.compileAndExport(tmp_path / "model", X, export_model=False)
-        fresh = poptorch.inferenceModel(kind(), options())
-        fresh.model.load_state_dict(executor.model.state_dict())
-        fresh.loadExecutable(tmp_path / "model")
-        assert torch.equal(fresh(X), executor(X))
+@pytest.mark.parametrize("make", [on_host, custom])
+def test_a_program_with_a_python_function_calls_that_of_this_process(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    executor, fresh = (poptorch.inferenceModel(make(), options(tmp_path / "cache")) for _ in range(2))
+    executor.compileAndExport(tmp_path / "model", X, export_model=False)
+    fresh.model.load_state_dict(executor.model.state_dict())
+    fresh.compile(X)
+    assert len(list((tmp_path / "cache").glob("*.poptorch"))) == 1
+    fresh.destroy()
+    fresh.loadExecutable(tmp_path / "model")
+    assert torch.equal(fresh(X), executor(X))
 
 
 class Decoding(nn.Module):
@@ -267,7 +241,9 @@ class TestOptimisersOfTorch:
     def test_save_says_that_their_state_stays_behind(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """PopTorch cannot read the device's state of torch.optim either (optimiser reference, section on state)."""
         model = Blocks()
-        executor = poptorch.trainingModel(model, pipelined(), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+        executor = poptorch.trainingModel(
+            model, pipelined(options()), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        )
         executor(X)
         executor.save(tmp_path / "model")
         assert "torch.optim.SGD" in caplog.text
@@ -276,5 +252,5 @@ class TestOptimisersOfTorch:
         # A fresh optimiser of the same weights: its first step is the gradient alone.
         torch_optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         executor.destroy()
-        again = poptorch.trainingModel(model, pipelined(), torch_optimizer)
+        again = poptorch.trainingModel(model, pipelined(options()), torch_optimizer)
         assert all_equal([*loaded(X), *loaded.state_dict().values()], [*again(X), *again.state_dict().values()])

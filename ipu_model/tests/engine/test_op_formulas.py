@@ -153,6 +153,21 @@ class TestSoftmaxAndLosses:
 
 
 class TestEmbeddings:
+    def test_one_row_looked_up_six_times_on_every_tile_by_hand(self) -> None:
+        """A row of four fp16 elements is one vector, and once for each worker: 30 + 19 + 2 thread cycles.
+
+        A tile receives six indices, and the row unless it holds it. A gradient also collects six results in two phases,
+        and fills the table: 26 + 1.
+        """
+        picked, added = (f(GC200, 1, 4, 6 * 1472, HALF) for f in (indexing.gather, indexing.scatter))
+        row = 4 * 2 * (1 - 1 / 1472)
+        assert picked.cycles.compute == 6 * (30 + 19 + 2)
+        assert picked.cycles.exchange == pytest.approx(6 + row / 4 + 2 * FIXED)
+        assert added.cycles.compute == picked.cycles.compute + 6 * (26 + 1)
+        assert added.cycles.exchange == pytest.approx(6 + (row + 6 * 4 * 2) / 4 + 3 * FIXED)
+        assert (picked.temporary_bytes, picked.outputs_on_busiest_tile) == ((24 + 4) * 2, 24)
+        assert added.outputs_on_busiest_tile == 4
+
     def test_more_lookups_take_longer(self) -> None:
         few, many = (indexing.gather(GC200, 30000, 768, n, HALF).cycles for n in (128, 8192))
         assert GC200.total(few) < GC200.total(many)

@@ -64,15 +64,6 @@ def test_its_length_does_not_grow_with_the_counts(times: list[Times], way: Execu
     assert len(lengths) == 1
 
 
-@given(k=st.integers(1, 5), g=COUNT)
-def test_a_short_pipeline_names_every_micro_batch(k: int, g: int) -> None:
-    """Unless more than 16 cycles are alike, each pass is a span of its own with its stage and micro-batch."""
-    spans = scheduled([Times()] * k, min(g, 2 * k)).timeline
-    for kind in ("forward", "backward"):
-        named = [(span.stage, span.micro_batch) for span in spans if span.kind == kind]
-        assert sorted(named) == [(s, m) for s in range(k) for m in range(min(g, 2 * k))]
-
-
 def test_of_many_cycles_that_are_alike_one_is_drawn_and_then_the_others_together() -> None:
     spans = scheduled([Times(10, 20), Times(10, 20)], 20).timeline
     forward = [span for span in spans if span.resource == "IPU 0" and span.kind == "forward"]

@@ -182,15 +182,9 @@ def _installed() -> ModuleSpec | None:
     return found if is_package else None
 
 
-def _give_way_to(installed: ModuleSpec) -> None:
-    module = module_from_spec(installed)
-    sys.modules[__name__] = module
-    assert installed.loader is not None
-    installed.loader.exec_module(module)
-
-
 _other = _installed()
-if _other is not None:
-    _give_way_to(_other)
-else:
+if _other is None or _other.loader is None:
     sys.meta_path.append(_Refusal())
+else:
+    sys.modules[__name__] = module_from_spec(_other)
+    _other.loader.exec_module(sys.modules[__name__])

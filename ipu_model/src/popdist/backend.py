@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from ipu_model.errors import Error
@@ -79,8 +78,11 @@ def execute_on_instances(
         )
     if place.instance not in chosen:
         return None
-    with _limited_to(chosen):
+    _limits.append(chosen)
+    try:
         return func(*args, **kwargs)
+    finally:
+        _limits.pop()
 
 
 def group() -> Group:
@@ -95,12 +97,3 @@ def whole_run() -> Group:
 
     place = environment.place()
     return world(place.instance, place.instances)
-
-
-@contextmanager
-def _limited_to(instances: tuple[int, ...]) -> Iterator[None]:
-    _limits.append(instances)
-    try:
-        yield
-    finally:
-        _limits.pop()

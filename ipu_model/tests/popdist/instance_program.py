@@ -46,28 +46,6 @@ def queries() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def loaders() -> dict[str, Any]:
-    """Return the worked examples of the data loader's reference, section 2.9, as this instance sees them."""
-    plain = poptorch.Options().deviceIterations(2)
-    found: dict[str, Any] = {"unshuffled": items(poptorch.DataLoader(plain, list(range(10))))}
-    seeded = poptorch.Options().deviceIterations(2).randomSeed(3)
-    shuffled = poptorch.DataLoader(seeded, list(range(10)), shuffle=True)
-    found["shuffled"] = [items(shuffled), items(shuffled)]
-    found["asynchronous"] = items(
-        poptorch.DataLoader(plain, torch.arange(10), mode=poptorch.DataLoaderMode.Async, num_workers=1)
-    )
-    many = torch.zeros(50_000, 1)
-    found["lengths"] = [
-        len(poptorch.DataLoader(options, many, batch_size=32))
-        for options in (poptorch.Options(), popdist.poptorch.Options())
-    ]
-    return found
-
-
-def items(loader: poptorch.DataLoader) -> list[int]:
-    return [int(value) for item in loader for value in item]
-
-
 def horovod() -> dict[str, Any]:
     hvd.init()
     x = torch.tensor([float(RANK), 0.0])
@@ -131,7 +109,7 @@ def main(folder: Path, what: str) -> None:
     popdist.init()
     found["horovod"] = horovod()
     if what == "all":
-        found |= {"loaders": loaders(), "mistakes": mistakes()}
+        found["mistakes"] = mistakes()
     popdist.synchronize()
     popdist.finalizeBackend()
     popdist.initializeBackend()

@@ -124,16 +124,6 @@ class TestMistakes:
 class TestEnvironment:
     """Data reference, sections 5.1 and 7.1."""
 
-    @pytest.mark.parametrize("rank", range(2))
-    def test_functions_and_options_of_popdist_say_where_an_instance_stands(
-        self, results: list[dict[str, Any]], rank: int
-    ) -> None:
-        expected = {
-            "total": 4, "local": 2, "ipus": 1, "instances": 2, "index": rank, "local index": rank, "offset": 2 * rank,
-            "device": 2 * rank, "replication factor": 2, "process": rank,
-        }  # fmt: skip
-        assert {key: results[rank]["queries"][key] for key in expected} == expected
-
     @pytest.mark.parametrize("rank", range(4))
     def test_hosts_are_filled_one_after_the_other(self, on_hosts: list[dict[str, Any]], rank: int) -> None:
         expected = {
@@ -148,27 +138,6 @@ class TestEnvironment:
         )  # fmt: skip
         assert environment["MASTER_ADDR"] == "127.0.0.2"
         assert environment["MASTER_PORT"] == on_hosts[0]["queries"]["environment"]["MASTER_PORT"]
-
-
-class TestLoaders:
-    """The worked examples of the data reference, section 2.9."""
-
-    def test_instances_read_contiguous_ranges(self, results: list[dict[str, Any]]) -> None:
-        assert [result["loaders"]["unshuffled"] for result in results] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert [result["loaders"]["asynchronous"] for result in results] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-    def test_shuffled_passes_read_slots_of_common_permutations(self, results: list[dict[str, Any]]) -> None:
-        generator = torch.Generator().manual_seed(3)
-        for number, start in enumerate((2, 0)):
-            permutation = torch.randperm(10, generator=generator).tolist()
-            for rank, result in enumerate(results):
-                first = start + 4 * rank
-                assert result["loaders"]["shuffled"][number] == permutation[first : first + 4]
-
-    def test_lengths_follow_from_replicas_and_instances(self, results: list[dict[str, Any]]) -> None:
-        """50 000 rows of 32, 2 instances: plain options know one replica, PopDist's know two."""
-        expected = [50_000 // (32 * 2), 50_000 // (64 * 2)]
-        assert [result["loaders"]["lengths"] for result in results] == [expected, expected]
 
 
 class TestHorovod:

@@ -259,10 +259,6 @@ class TestStructures:
         joined = list(_utils.combine_batch_tensors_gen(batches))
         assert [tensor.tolist() for tensor in joined] == [[1, 1, 2, 2], [1, 2]]
 
-    def test_groups_of_batches_become_one_batch_each(self) -> None:
-        batches = ({"x": torch.tensor([i])} for i in range(5))
-        assert [b["x"].tolist() for b in _utils.combined_batch_generator(batches, 2)] == [[0, 1], [2, 3]]
-
 
 class TestSmallFunctions:
     def test_a_deprecated_function_says_so_and_works(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -151,16 +151,12 @@ def _find(name: str) -> Host:
             f"--host: {name} is unknown ({error.strerror}). Name hosts by an address, or by a name that this machine "
             "and the other hosts can look up."
         ) from None
-    local = _is_here(address)
-    if not local and ipaddress.ip_address(address).is_loopback:
-        raise Error(f"--host: {name} is {address}, a loopback address that this machine does not have.")
-    return Host(name, address, local)
-
-
-def _is_here(address: str) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((address, 0))
+            local = True
         except OSError:
-            return False
-    return True
+            local = False
+    if not local and ipaddress.ip_address(address).is_loopback:
+        raise Error(f"--host: {name} is {address}, a loopback address that this machine does not have.")
+    return Host(name, address, local)

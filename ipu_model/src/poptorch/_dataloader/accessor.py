@@ -131,19 +131,16 @@ class AsynchronousDataAccessor:
             iter(self)
         if self._at_end:
             raise StopIteration
+        self._release()
         try:
-            return self._next_item()
+            item = None
+            while item is None:
+                self._worker.wait_for_message()
+                item = self._item_of_message()
         except WorkerDied as death:
             self._failure = f"{_FAILED}: {death}. {_ENDED}"
             raise AssertionError(self._failure) from None
-
-    def _next_item(self) -> Any:
-        self._release()
-        while True:
-            self._worker.wait_for_message()
-            item = self._item_of_message()
-            if item is not None:
-                return self._structure.rebuild(self._ring.read(item.slot, item.rows))
+        return self._structure.rebuild(self._ring.read(item.slot, item.rows))
 
     @interrupt_postponed()
     def _release(self) -> None:

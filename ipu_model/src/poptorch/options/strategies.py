@@ -160,16 +160,14 @@ class PipelinedExecution(_IExecutionStrategy):
         elif len(args) == 1 and isinstance(args[0], AutoStage):
             self._auto = args[0]
         else:
-            self._list_stages([_as_stage(arg) for arg in args])
+            self._stages = [_as_stage(arg) for arg in args]
+            _check_listed_once(block for stage in self._stages for block in stage.blocks)
+            numbered = enumerate(self._stages)
+            self._stage_number = {block: number for number, stage in numbered for block in stage.blocks}
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the execution mode: 0 pipelined, 1 sharded."""
         return {"execution_mode": self._execution_mode}
-
-    def _list_stages(self, stages: list[Stage]) -> None:
-        _check_listed_once(block for stage in stages for block in stage.blocks)
-        self._stages = stages
-        self._stage_number = {block: number for number, stage in enumerate(stages) for block in stage.blocks}
 
     def _explicit_stages(self) -> dict[str, Stage]:
         return {block: stage for stage in self._stages for block in stage.blocks}

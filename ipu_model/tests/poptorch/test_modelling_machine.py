@@ -1,31 +1,25 @@
-"""Which machine a program is modelled on, and what queries for hardware say of it."""
+"""Which machine a program is modelled on."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, X, inference
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from modelling_support import Chain, inferred, quiet
 
 import poptorch
 from ipu_model.front_ends import program_behind
-from ipu_model.predict.hardware import known_hardware, system_named
+from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Program
-from poptorch import poptorch_core
 from poptorch._backend.modelling import machine_for
 
-MACHINE, VERSION, AS_HARDWARE = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION", "IPU_MODEL_AS_HARDWARE"
+MACHINE, VERSION = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION"
 
 
 @pytest.fixture(autouse=True)
 def _no_choice_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (MACHINE, VERSION, AS_HARDWARE):
+    for name in (MACHINE, VERSION):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -34,93 +28,48 @@ def program(options: poptorch.Options | None = None, replicas: int = 1, wanted: 
     return inferred((options or quiet()).replicationFactor(replicas), ipus=1, machine=wanted)
 
 
-class TestDefault:
-    @pytest.mark.parametrize(
-        ("ipus", "name"), [(1, "M2000"), (4, "M2000"), (5, "POD16"), (17, "POD64"), (65, "POD128"), (256, "POD256")]
-    )
-    def test_the_smallest_gc200_system_with_enough_ipus(self, ipus: int, name: str) -> None:
-        assert machine_for(poptorch.Options(), ipus).name == name
-
-    @settings(max_examples=30)
-    @given(st.integers(1, 256))
-    def test_no_smaller_system_would_do(self, ipus: int) -> None:
-        chosen = machine_for(poptorch.Options(), ipus)
-        gc200 = [s for s in known_hardware().systems.values() if s.chip.name == "GC200"]
-        assert chosen.ipus >= ipus
-        assert not [s for s in gc200 if ipus <= s.ipus < chosen.ipus]
-
-    def test_more_than_any_system_has(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"No system has 257 IPUs.*POD256"):
-            machine_for(poptorch.Options(), 257)
-
-    def test_costs_are_those_of_its_chip(self) -> None:
-        found = program(wanted="Bow")
-        assert found.settings.device.chip == found.system.chip == system_named("Bow").chip
+@pytest.mark.parametrize(
+    ("ipus", "name"), [(1, "M2000"), (4, "M2000"), (5, "POD16"), (17, "POD64"), (65, "POD128"), (256, "POD256")]
+)
+def test_the_default_is_the_smallest_gc200_system_with_enough_ipus(ipus: int, name: str) -> None:
+    assert machine_for(poptorch.Options(), ipus).name == name
 
 
 class TestVersions:
     @pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
     def test_an_offline_target_names_the_chip(self, version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """So does the variable of PopTorch's simulator, but a target of the options wins."""
+        """So does the variable of PopTorch's simulator, unless a target is named."""
         assert program(quiet().useOfflineIpuTarget(version)).system.chip.name == chip
         monkeypatch.setenv(VERSION, f"ipu{version}")
         assert program().system.chip.name == chip
         assert program(quiet().useOfflineIpuTarget(2)).system.chip.name == "GC200"
 
-    def test_a_version_that_does_not_exist(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"):
-            program(quiet().useOfflineIpuTarget(3))
 
-
-class TestNamed:
+class TestEnvironment:
     @pytest.mark.parametrize(
         ("named", "replicas", "version", "system"),
         [
             ("POD16", 1, None, "POD16"),
             ("pod-16", 1, None, "POD16"),
             ("Bow-POD16", 1, None, "Bow-POD16"),
-            # A chip stands for its smallest system with enough IPUs.
+            # a chip stands for its smallest system with enough IPUs
             ("Bow", 1, None, "Bow-2000"),
             ("Bow", 9, None, "Bow-POD16"),
             ("GC-200", 9, None, "POD16"),
-            # Bow IPUs are version 2; an offline target of another chip wins.
-            ("Bow-POD16", 1, 2, "Bow-POD16"),
+            # an offline target of another chip wins; Bow IPUs are version 2
+            ("POD64", 1, 21, "C600-server"),
             ("POD64", 1, 2, "POD64"),
-            ("POD64", 1, 21, "C600"),
+            ("Bow-POD16", 1, 2, "Bow-POD16"),
         ],
     )
-    def test_by_the_environment(
+    def test_it_names_the_machine(
         self, named: str, replicas: int, version: int | None, system: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(MACHINE, named)
         options = quiet() if version is None else quiet().useOfflineIpuTarget(version)
-        found = program(options, replicas).system
-        assert system in (found.name, found.chip.name)
-
-    def test_by_an_argument_which_wins_over_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(MACHINE, "POD16")
-        monkeypatch.setenv(VERSION, "ipu1")
-        assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
-        assert program(wanted=system_named("POD128")).system is system_named("POD128")
-
-    @pytest.mark.parametrize(
-        ("named", "wanted", "replicas", "words"),
-        [
-            ("Bow-2000", None, 6, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
-            ("POD7", None, 1, r"no machine 'POD7'.*POD16"),
-            ("POD16", "M2000", 5, r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"),
-            *[
-                ("POD16", wanted, 1, "named by a text such as 'POD16' or 'Bow', or it is")
-                for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)
-            ],
-        ],
-    )
-    def test_what_is_no_machine_or_too_small_is_refused_with_what_would_do(
-        self, named: str, wanted: Any, replicas: int, words: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(MACHINE, named)
-        with pytest.raises(poptorch.Error, match=words):
-            program(replicas=replicas, wanted=wanted)
+        found = program(options, replicas)
+        assert found.system.name == system
+        assert found.settings.device.chip == found.system.chip
 
     def test_an_executor_does_not_compile_for_one_that_is_too_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Chain(1)
@@ -135,72 +84,47 @@ class TestNamed:
         assert program_behind(executor).system.name == "POD16"
 
 
+def test_an_argument_wins_over_everything_and_may_be_a_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MACHINE, "POD16")
+    monkeypatch.setenv(VERSION, "ipu1")
+    assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
+    assert program(wanted=system_named("POD128")).system is system_named("POD128")
+
+
+NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
+
+
+@pytest.mark.parametrize(
+    ("environment", "replicas", "wanted", "message"),
+    [
+        (None, 257, None, r"No system has 257 IPUs.*POD256"),
+        ("Bow-2000", 6, None, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
+        ("POD7", 1, None, r"no machine 'POD7'.*POD16"),
+        (None, 5, "M2000", r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"),
+        *((None, 1, wanted, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_nearest_that_fits(
+    environment: str | None, replicas: int, wanted: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if environment is not None:
+        monkeypatch.setenv(MACHINE, environment)
+    with pytest.raises(poptorch.Error, match=message):
+        program(replicas=replicas, wanted=wanted)
+
+
+def test_a_version_that_does_not_exist() -> None:
+    with pytest.raises(poptorch.Error, match=r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"):
+        program(quiet().useOfflineIpuTarget(3))
+
+
 class TestReservedIpus:
     def test_rounding_up_occupies_idle_ipus(self) -> None:
+        """Those of every process."""
         found = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
         assert (found.reserved_ipus, found.ipus_per_replica) == (8, 5)
-        assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None
-
-    def test_of_every_process(self) -> None:
         options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
         options.Distributed.configureProcessId(0, 5)
         found = inferred(options, ipus=1)
         assert (found.reserved_ipus, found.system.name) == (20, "POD64")
-
-
-class TestAsHardware:
-    """`IPU_MODEL_AS_HARDWARE=1`: queries describe the modelled system, and a line on stderr says that it is a model."""
-
-    @pytest.fixture
-    def as_if(self, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-        poptorch_core._print_notice.cache_clear()
-        monkeypatch.setenv(AS_HARDWARE, "1")
-        return monkeypatch
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        # Execution reference: always False when a simulator's variable is active.
-        [(AS_HARDWARE, ""), (AS_HARDWARE, "0"), ("POPTORCH_IPU_MODEL", "1"), ("POPTORCH_SMALL_IPU_MODEL", "1")],
-    )
-    def test_by_default_there_is_no_hardware(self, name: str, value: str, as_if: pytest.MonkeyPatch) -> None:
-        as_if.setenv(name, value)
-        assert poptorch.ipuHardwareIsAvailable() is False
-        assert poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
-        with pytest.raises(AssertionError, match="No IPU hardware available"):
-            poptorch.ipuHardwareVersion()
-
-    @pytest.mark.parametrize(
-        ("machine", "ipus", "version"),
-        # Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5).
-        [("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)],
-    )
-    def test_there_are_as_many_ipus_as_in_the_modelled_system(
-        self, machine: str, ipus: int, version: int, as_if: pytest.MonkeyPatch
-    ) -> None:
-        as_if.setenv(MACHINE, machine)
-        assert poptorch.ipuHardwareIsAvailable()
-        assert poptorch.ipuHardwareIsAvailable(ipus)
-        assert not poptorch.ipuHardwareIsAvailable(ipus + 1)
-        assert poptorch.ipuHardwareVersion() == version
-
-    def test_a_machine_that_does_not_exist_is_an_error(self, as_if: pytest.MonkeyPatch) -> None:
-        as_if.setenv(MACHINE, "POD3")
-        with pytest.raises(poptorch.Error, match="POD3"):
-            poptorch.ipuHardwareIsAvailable()
-
-    def test_one_line_on_stderr_says_that_this_is_the_ipu_model(self, as_if: pytest.MonkeyPatch) -> None:
-        code = "import poptorch; print(*[poptorch.ipuHardwareIsAvailable() for _ in range(3)])"
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        assert done.stdout == "True True True\n"
-        assert done.stderr.count("\n") == 1
-        assert "this is the IPU Model" in done.stderr
-
-
-def test_the_executable_exists_once_the_model_is_compiled() -> None:
-    """PyTorch Lightning asks whether it is None."""
-    executor = inference(Net())
-    assert executor._executable is None
-    executor(X)
-    assert executor._executable is not None
-    executor.destroy()
-    assert executor._executable is None
+        assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None  # without it, used ones count

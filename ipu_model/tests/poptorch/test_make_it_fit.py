@@ -120,8 +120,8 @@ class TestFound:
 
 @pytest.fixture(scope="module")
 def one_ipu() -> FitResult:
-    """A decoder whose weights alone fill more than an IPU in single precision: 16 layers of 12 x 1,024^2 weights."""
-    return fitted(decoder(16, 1024, half=False, accumulation=32), ipus=1, keep="precision")
+    """A decoder whose weights alone fill more than an IPU in single precision: 4 layers of 12 x 2,048^2 weights."""
+    return fitted(decoder(4, 2048, half=False, accumulation=32), ipus=1, keep="precision")
 
 
 def test_what_does_not_fit_is_explained_with_the_nearest_that_works(one_ipu: FitResult) -> None:
@@ -149,20 +149,20 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works(one_ipu: Fit
     ],
 )
 def test_what_stays_stays(keep: Any, kept: tuple[str, ...]) -> None:
-    result = fitted(decoder(4, 256), keep=keep)
+    result = fitted(decoder(2, 64), keep=keep)
     for name in kept:
         assert {each.setting[name] for each in result.tried} == {result.start.setting[name]}
     assert any(each.setting["half_optimiser_state"] for each in found_for("decoder").tried)
 
 
 def test_a_chip_may_have_any_number_of_ipus_but_stays() -> None:
-    result = fitted(decoder(4, 256), machine="Bow")
+    result = fitted(decoder(2, 64), machine="Bow")
     assert both(result)[0].profile.machine.chip == "Bow"
     assert result.elsewhere is None
 
 
 def test_a_limit_between_two_powers_of_two_says_which_count() -> None:
-    result = fitted(decoder(4, 256), ipus=3)
+    result = fitted(decoder(2, 64), ipus=3)
     assert all(each.ipus <= 3 for each in result.tried)
     words = "so the search could use only 2 of the 3 that you allowed. ipus=4"
     assert f"PopTorch reserves 1, 2, 4, 8, ... IPUs, {words}" in str(result)
@@ -453,9 +453,9 @@ def test_lines_come_with_hints() -> None:
 
 
 def test_an_executor_that_ran_out_of_memory() -> None:
-    executor = poptorch.inferenceModel(nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(24))), quiet())
+    executor = poptorch.inferenceModel(nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))), quiet())
     with pytest.raises(poptorch.Error, match="out of memory"):
-        executor.compile(torch.zeros(8, 4096))
+        executor.compile(torch.zeros(8, 8192))
     result = ipu_model.make_it_fit(executor)
     assert result.start.verdict is Verdict.DOES_NOT_FIT
     assert both(result)[0].is_confirmed

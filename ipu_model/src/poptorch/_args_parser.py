@@ -37,16 +37,13 @@ class BoundArguments:
 
     @property
     def args(self) -> list[Any]:
-        """All values: those by position, then those by name only."""
         return [*self.positional, *self.keywords.values()]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors of all arguments, in a fixed order."""
         return flattenTensorStructure((self.positional, dict(self.keywords)))
 
     def with_tensors(self, tensors: list[Tensor]) -> BoundArguments:
-        """Return the same call with other tensors."""
         positional, keywords = reconstructTensorStructure((self.positional, dict(self.keywords)), tensors)
         return BoundArguments(positional, self.names, keywords)
 
@@ -63,7 +60,6 @@ class BoundArguments:
             )
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call `function` with these arguments."""
         return function(*self.positional, **self.keywords)
 
 
@@ -88,9 +84,8 @@ class ArgsParser:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], fast_path: bool = False) -> BoundArguments:
         """Move keyword arguments to their positions and fill in defaults; there is no faster path than this one.
 
-        Raises:
-            Error: a mandatory parameter is missing.
-            AssertionError: too many arguments, unknown or doubly given names.
+        Raises `Error`: a mandatory parameter is missing; `AssertionError`: too many arguments, unknown or doubly given
+        names.
         """
         names = [p.name for p in self._positional]
         require(
@@ -120,11 +115,7 @@ class ArgsParser:
 
 
 def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArguments:
-    """Return `given` with dict keys in the compiled order, if it fits the compiled model.
-
-    Raises:
-        Error: says which argument differs and how.
-    """
+    """Return `given` with dict keys in the compiled order, if it fits the compiled model."""
     if len(compiled.positional) != len(given.positional):
         raise _mismatch(
             f"Number of positional arguments mismatch: expected {len(compiled.positional)} arguments but got "
@@ -197,7 +188,6 @@ def _same_leaf(name: str, expected: Any, got: Any) -> None:
 
 
 def _equal(expected: Any, got: Any) -> bool:
-    """Compare two values of any type; what cannot be compared as a whole is not equal."""
     try:
         return expected is got or bool(expected == got)
     except (TypeError, ValueError, RuntimeError):
@@ -216,22 +206,14 @@ SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torc
 
 
 def check_layouts(tensors: list[Tensor]) -> None:
-    """Refuse tensors that are no plain arrays.
-
-    Raises:
-        Error: names the layout.
-    """
+    """Refuse tensors that are no plain arrays."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
 
 
 def check_on_host(tensors: list[Tensor]) -> None:
-    """Refuse tensors without data in the host's memory.
-
-    Raises:
-        Error: names the device, or says that the tensor is left over from a trace.
-    """
+    """Refuse tensors without data in the host's memory."""
     for tensor in tensors:
         if isinstance(tensor, FakeTensor):
             raise Error(
@@ -246,8 +228,7 @@ def check_on_host(tensors: list[Tensor]) -> None:
 def check_inputs(tensors: list[Tensor]) -> None:
     """Refuse tensors the device cannot take.
 
-    Raises:
-        Error: an unsupported element type or a tensor without elements.
+    Raises `Error`: an unsupported element type or a tensor without elements.
     """
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:

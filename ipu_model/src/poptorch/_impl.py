@@ -90,11 +90,7 @@ class NameScopeHook:
 
 
 def internal_cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `tensor` as float32 or float16.
-
-    Raises:
-        ValueError: another type.
-    """
+    """Return `tensor` as float32 or float16. Raises `ValueError`: another type."""
     if dtype not in (torch.float32, torch.float16):
         raise ValueError(f"Invalid poptorch.cast target type {dtype}. Expecting torch.float or torch.half.")
     return tensor.to(dtype)
@@ -125,10 +121,8 @@ class OptimizerWrapper(nn.Module):
 def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
     """Let the processes of a distributed run enter the body one after another, so that only the first has to compile.
 
-    Yields whether there is a lock: with several processes that share an executable cache.
-
-    Raises:
-        AssertionError: the folder of the cache is not writable.
+    Yields whether there is a lock: with several processes that share an executable cache. Raises `AssertionError`: the
+    folder of the cache is not writable.
     """
     folder = opts._backend.cache_folder
     if opts.Distributed.numProcesses <= 1 or folder is None:

@@ -72,11 +72,9 @@ class _PoptorchFormatter(logging.Formatter):
         self._stream = stream
 
     def outputToFile(self) -> bool:
-        """Return whether lines go to a file, or anything else that is no terminal."""
         return self._stream is None or not self._stream.isatty()
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Put the lower-case level word into the line."""
         word, colour = _WORDS.get(record.levelno, record.levelname.lower()), self.FORMATS.get(record.levelno)
         record.levelword = word if colour is None or self.outputToFile() else f"{colour}{word}{self.RESET_COLOR}"
         return super().formatMessage(record)
@@ -92,7 +90,6 @@ class _StreamHandler(logging.Handler):
         self.setFormatter(self._formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
         try:
             stream: TextIO = getattr(sys, self._stream_name)
             self._formatter.write_to(stream)
@@ -110,7 +107,6 @@ class _NativeHandler(logging.Handler):
         self._target: logging.Handler | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass the line on to the destination."""
         if self._target is None:
             destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
             if destination in ("stderr", "stdout"):
@@ -121,7 +117,6 @@ class _NativeHandler(logging.Handler):
         self._target.emit(record)
 
     def close(self) -> None:
-        """Close the destination, too."""
         if self._target is not None:
             self._target.close()
         super().close()

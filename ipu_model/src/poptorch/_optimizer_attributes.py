@@ -71,23 +71,18 @@ class OptimizerAttrTracker:
         self._type = _OptimizerType.SGD2
 
     def setType(self, optimizer_type: _OptimizerType) -> None:
-        """Say which optimiser the attributes belong to."""
         self._type = optimizer_type
 
     def enableChecks(self) -> None:
-        """Log new names from now on."""
         self._checks = True
 
     def checkOptimizerAttributes(self, provided: Iterable[str]) -> None:
-        """Take note of the names of the object's attributes."""
         self._check(_OBJECT, provided)
 
     def checkDefaultAttributes(self, provided: Iterable[str]) -> None:
-        """Take note of the names of the defaults of groups."""
         self._check(_DEFAULTS, provided)
 
     def checkGroupAttributes(self, provided: Iterable[str], group: int) -> None:
-        """Take note of the names in one parameter group."""
         self._check(_GROUP.format(group), provided)
 
     def _check(self, place: str, provided: Iterable[str]) -> None:
@@ -202,7 +197,6 @@ def _is_centred(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, Any]) -> Hyper:
-    """Return the numbers of one group, or of the defaults."""
     numbers: dict[str, Any] = {}
     for name in FAMILIES[family]:
         value = values[name] if values.get(name) is not None else optimizer.defaults[name]
@@ -215,7 +209,6 @@ def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, A
 
 
 def _variable(optimizer: torch.optim.Optimizer, family: str, numbers: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the attributes that are streamed instead of compiled in."""
     if isinstance(optimizer, poptorch_optim.Optimizer):
         return frozenset(name for name in numbers if not optimizer.variable_attrs.isConstant(name))
     usual = dict(_NATIVE_DEFAULTS, **({"weight_decay": _ADAMW_WEIGHT_DECAY} if family == "ADAMW" else {}))
@@ -231,7 +224,6 @@ def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:
 
 
 def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker) -> None:
-    """Warn about settings that the built-in update ignores."""
     kind = type(optimizer)
     known = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
     concrete = {torch.optim.Optimizer, poptorch_optim.Optimizer}.intersection(kind.__bases__)

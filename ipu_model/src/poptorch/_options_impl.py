@@ -32,7 +32,6 @@ class ProgressBar:
         self._bar: tqdm[Any] | None = None
 
     def __call__(self, progress: int, total: int) -> None:
-        """Show that `progress` of `total` ticks are done."""
         if self._bar is None:
             self._bar = tqdm(
                 total=total,
@@ -115,7 +114,6 @@ class OptionsDict(Freezable):
         return OptionsDict.__getattr__(self, option)
 
     def _hasattr(self, option: str) -> bool:
-        """Return whether there is an attribute of this name, a key or any other."""
         return option in self._values or option in self.__dict__
 
     def __dir__(self) -> list[str]:
@@ -132,7 +130,6 @@ class OptionsDict(Freezable):
         return f"{type(self).__name__}({stored}, {self._repr_of_the_rest()})"
 
     def _repr_of_the_rest(self) -> str:
-        """Return the text printed after the stored keys."""
         return ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name != "_values")
 
     def set(self, **kwargs: Any) -> Self:

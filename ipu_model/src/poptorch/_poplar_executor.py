@@ -91,12 +91,10 @@ class _SetDefaultDeviceType:
         self._saved = DefaultDeviceType.get_device_type()
 
     def replace(self) -> None:
-        """Replace PyTorch's choice."""
         self._saved = DefaultDeviceType.get_device_type()
         DefaultDeviceType.set_device_type("cpu")
 
     def restore(self) -> None:
-        """Put PyTorch's choice back."""
         DefaultDeviceType.set_device_type(self._saved)
 
 
@@ -329,7 +327,6 @@ class PoplarExecutor:
             self._optimisation.after_run()
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
-        """Bind a call's arguments; warn once about tensors that are detached or copied first."""
         arguments = self._signature(args, kwargs)
         check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
@@ -435,7 +432,6 @@ class PoplarExecutor:
             return now is not None
 
     def _with_newer_weights(self) -> Compiled | None:
-        """Return the compiled program if its device has newer weights than the host."""
         now = self._compiled
         return now if now is not None and now.device.newer_weights and now.device.attached else None
 
@@ -558,11 +554,7 @@ class PoplarExecutor:
         return anchored[short_name]
 
     def _debugGetPopartIR(self) -> str:
-        """Return the ops as JSON text (`graph_text`).
-
-        Raises:
-            AssertionError: not compiled, or destroyed.
-        """
+        """Return the ops as JSON text (`graph_text`). Raises `AssertionError`: not compiled, or destroyed."""
         if self._compiled is None:
             raise AssertionError("Model must be compiled before its graph can be shown. Call compile() first.")
         return graph_text(self._compiled.step, self._options)
@@ -702,7 +694,6 @@ class PoplarExecutor:
         self._use(_poptorch_data.read(path), path)
 
     def _take_groupings(self, executable: Executable, path: Path) -> None:
-        """Let replicas share the parameters as they did where the file was saved."""
         _poptorch_data.check_groupings(executable, path, self._traced_model, self._options)
         self._host.groupings.update(executable.replica_groups)
 

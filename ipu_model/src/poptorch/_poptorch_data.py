@@ -78,17 +78,14 @@ class Executable(msgspec.Struct, frozen=True):
 
     @property
     def bound_arguments(self) -> BoundArguments:
-        """The arguments that it was compiled for, without their data."""
         return BoundArguments(*self.arguments)
 
     @property
     def replica_groups(self) -> dict[str, ReplicaGroups]:
-        """The groups of the replicas that share a parameter, by its name."""
         return {name: ReplicaGroups(*parts) for name, parts in self.groupings.items()}
 
 
 def weights_of(graph: Graph) -> tuple[Weight, ...]:
-    """Return what a program's weights look like."""
     specs = [(v, graph.spec(v.tensor)) for v in graph.variables]
     return tuple((v.names, spec.shape, str(spec.dtype), v.trainable) for v, spec in specs)
 
@@ -105,11 +102,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(values: Mapping[str, Any]) -> None:
-    """Compare the versions in a file with those running.
-
-    Raises:
-        OtherVersion: names both.
-    """
+    """Compare the versions in a file with those running."""
     for name, here in versions().items():
         if values.get(name) != here:
             shown = {"poptorch": "PopTorch"}.get(name, name)
@@ -117,12 +110,7 @@ def check_versions(values: Mapping[str, Any]) -> None:
 
 
 def write(path: Path, executable: Executable) -> None:
-    """Write an executable.
-
-    Raises:
-        Error: arguments that a file cannot hold.
-        OSError: the file cannot be written.
-    """
+    """Write an executable. Raises `Error`: arguments that a file cannot hold; `OSError`: the file cannot be written."""
     try:
         files.write(path, {"kind": _KIND, **versions(), **msgspec.structs.asdict(executable)})
     except files.NotStorable as reason:
@@ -135,9 +123,7 @@ def write(path: Path, executable: Executable) -> None:
 def read(path: Path) -> Executable:
     """Read what `write` wrote; the exported module stays pickled.
 
-    Raises:
-        Error: "Invalid file", and why.
-        OSError: the file cannot be read.
+    Raises `Error`: "Invalid file", and why; `OSError`: the file cannot be read.
     """
     try:
         values = files.read(path)
@@ -159,11 +145,7 @@ def check(
     *,
     training: bool,
 ) -> None:
-    """Compare kind, options and replica groups of what was saved with those of the model that it is loaded into.
-
-    Raises:
-        Error: "Invalid file", and everything that differs.
-    """
+    """Compare kind, options and replica groups of what was saved with those of the model that it is loaded into."""
     there_groups = executable.replica_groups
     differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
     if differing:
@@ -196,11 +178,7 @@ def _check_rng_state(state: list[int], path: Path, options: Options, *, training
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
-    """Compare the program that was saved with the one that has been traced.
-
-    Raises:
-        Error: "Invalid file", and what differs.
-    """
+    """Compare the program that was saved with the one that has been traced."""
     own, there = weights_of(graph), executable.weights
     for number in range(max(len(own), len(there))):
         here, saved = own[number : number + 1], there[number : number + 1]
@@ -224,8 +202,7 @@ def _shown(weight: tuple[Weight, ...]) -> str:
 def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
     """Check the replica groups of a file's parameters for the module that it was saved with.
 
-    Raises:
-        Error: "Invalid file": no such parameter, or not as many slices as the options' replicas have groups.
+    Raises `Error`: "Invalid file": no such parameter, or not as many slices as the options' replicas have groups.
     """
     parameters = object.__getattribute__(module, "_parameters")
     for name, groups in executable.replica_groups.items():

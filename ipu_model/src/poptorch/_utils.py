@@ -289,8 +289,7 @@ def isOnIpu(x: Tensor) -> bool:
 def getIpuTensorId(x: Tensor) -> int:
     """Return a number that identifies this tensor in the program that is being traced.
 
-    Raises:
-        Error: the tensor is not on the device.
+    Raises `Error`: the tensor is not on the device.
     """
     trace = tracing.current()
     node = trace.node_of(x) if trace is not None else None
@@ -302,10 +301,7 @@ def getIpuTensorId(x: Tensor) -> int:
 def accessAttributes(attribute_id_str: str) -> Any:
     """Return the attributes of a custom op that a text stands for: `attr:` and the `id` of the object, in hex.
 
-    The caller keeps the object alive.
-
-    Raises:
-        ValueError: no such text.
+    The caller keeps the object alive. Raises `ValueError`: no such text.
     """
     logger.debug("Accessing attributes with: %s", attribute_id_str)
     if not isinstance(attribute_id_str, str):

@@ -133,7 +133,6 @@ class SharingStrategy(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> SharingStrategy | None:
-        """Return the member that a string names."""
         return cls.__members__.get(value) if isinstance(value, str) else None
 
 

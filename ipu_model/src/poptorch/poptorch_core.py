@@ -35,7 +35,6 @@ OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
 
 
 def _validateOptions(options: Mapping[str, object]) -> None:
-    """Check `Options.toDict()`; raise `poptorch.Error` for an unknown or ill-typed key."""
     validate_options(options)
 
 
@@ -145,7 +144,6 @@ def _is_on(variable: str) -> bool:
 
 @cache
 def _print_notice() -> None:
-    """Say it once in each process."""
     print(
         f"{_AS_HARDWARE} is set: this is the IPU Model, which reports IPU hardware although there is none.",
         file=sys.stderr,

@@ -45,11 +45,8 @@ def program_of_module(
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
     Module and options do not change; `changes` are made to copies. There may be more replicas than one process can run;
-    other processes need not exist.
-
-    Raises:
-        Error: what PopTorch refuses when it wraps and compiles; an optimiser for inference.
-        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+    other processes need not exist. Raises `Error`: what PopTorch refuses when it wraps and compiles; an optimiser for
+    inference; `AssertionError`: rows that do not divide into micro-batches, unknown blocks.
     """
     trains = optimizer is not None if training is None else training
     if optimizer is not None and not trains:
@@ -77,11 +74,6 @@ def program_of_module(
 
 
 def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch: bool) -> BoundArguments:
-    """Bind `inputs` to forward's parameters, as the arguments of one call.
-
-    Raises:
-        AssertionError: rows that do not divide into micro-batches.
-    """
     parser, batching = ArgsParser(module), batching_of(options)
     if isinstance(inputs, Mapping):
         arguments = parser((), dict(inputs))
@@ -114,8 +106,7 @@ def captured_again(
 ) -> Program:
     """Return the program of a copy of `module` with changes, without optimiser; `arguments` are those of one call.
 
-    Raises:
-        Error: a module that cannot be copied, or what PopTorch refuses of the changed one.
+    Raises `Error`: a module that cannot be copied, or what PopTorch refuses of the changed one.
     """
     wanted: Options = options.clone()
     wanted._unfreeze()
@@ -138,10 +129,8 @@ def _changed_arguments(
 ) -> BoundArguments:
     """Return arguments without data, of whole calls of `new_slices` micro-batches in place of `slices`.
 
-    A micro-batch gets as many rows as is asked for.
-
-    Raises:
-        Error: inputs of several numbers of rows, not all of which can change in proportion.
+    A micro-batch gets as many rows as is asked for. Raises `Error`: inputs of several numbers of rows, not all of which
+    can change in proportion.
     """
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
     wanted = rows if changes.micro_batch is None else changes.micro_batch
@@ -156,11 +145,6 @@ def _changed_arguments(
 
 
 def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
-    """Return a copy of `module` with the changes.
-
-    Raises:
-        Error: a module that cannot be copied, or names of modules that it does not have.
-    """
     shared: dict[int, Any] = {}
     for parameter in module.parameters():
         shared[id(parameter)] = parameter

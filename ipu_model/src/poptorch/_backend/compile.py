@@ -113,14 +113,11 @@ class Compiled:
 
     @property
     def step(self) -> Step:
-        """The graph's description."""
         return self.program.step
 
 
 @dataclass(frozen=True)
 class Saved:
-    """An executable that was read from a file."""
-
     executable: Executable
     path: Path
 
@@ -137,11 +134,9 @@ def trace(
     """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
     `one_process` is true if this process runs all replicas in the options; `warns` is false for a module that was
-    traced before, whose warnings are known.
-
-    Raises:
-        AssertionError: rows that do not divide into micro-batches, unknown blocks.
-        Error: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors included.
+    traced before, whose warnings are known. Raises `AssertionError`: rows that do not divide into micro-batches,
+    unknown blocks; `Error`: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors
+    included.
     """
     tensors, strategy = arguments.tensors, options._execution_strategy
     check_inputs(tensors)
@@ -189,10 +184,9 @@ def compiled(
 
     Without a `seed` one is drawn, together with the other instances of a run. The program of `saved` must be the same.
 
-    Raises:
-        AssertionError: rows that do not divide into micro-batches, unknown blocks, a cache that cannot be written.
-        KeyError: a parameter group holds a tensor that is no parameter of the model.
-        Error: everything else that PopTorch refuses when it compiles.
+    Raises `AssertionError`: rows that do not divide into micro-batches, unknown blocks, a cache that cannot be written;
+    `KeyError`: a parameter group holds a tensor that is no parameter of the model; `Error`: everything else that
+    PopTorch refuses when it compiles.
     """
     # Imported when a model is compiled, so that `import poptorch` stays quick.
     from poptorch._backend.memory_check import checked

@@ -53,7 +53,6 @@ def not_as_expected(what: str, error: Exception) -> str:
 
 
 def invalid(path: Path, what: str) -> Error:
-    """Return the error for a file that cannot be used."""
     return createPoptorchError(
         f"Invalid file {path}: {what}. Export it again with compileAndExport or save, from the model and options that "
         "it is loaded into."
@@ -89,11 +88,8 @@ def path_to_read(filename: str | os.PathLike[str]) -> Path:
 def write(path: Path, values: Mapping[str, Any]) -> None:
     """Write `values` so that `path` has either all of them or what was there before.
 
-    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these.
-
-    Raises:
-        NotStorable: a value of another type.
-        OSError: the file cannot be written.
+    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `NotStorable`: a value of
+    another type; `OSError`: the file cannot be written.
     """
     body = _bytes_of(dict(values))
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -123,9 +119,8 @@ def _bytes_of(values: dict[str, Any]) -> bytes:
 def read(path: Path) -> dict[str, Any]:
     """Read what `write` wrote.
 
-    Raises:
-        Invalid: no such file, another number of the format, truncated, corrupt, or larger than the memory.
-        OSError: the file cannot be read.
+    Raises `Invalid`: no such file, another number of the format, truncated, corrupt, or larger than the memory;
+    `OSError`: the file cannot be read.
     """
     with open(path, "rb") as file:
         if file.read(len(_NAME)) != _NAME:
@@ -171,11 +166,7 @@ _CARRIERS = ("torch.fx", "torch.jit", "torch.package", "torch.export", "torch._d
 
 
 def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
-    """Return module, optimiser and options as `torch.save` writes them, as a tensor of bytes.
-
-    Raises:
-        Error: something in them cannot be pickled.
-    """
+    """Return module, optimiser and options as `torch.save` writes them, as a tensor of bytes."""
     buffer = io.BytesIO()
     try:
         torch.save({"model": module, "optimizer": optimizer, "options": options}, buffer)
@@ -194,8 +185,7 @@ def unpickled(
 
     With `weights_only`, only classes of imported models, PopTorch's settings and optimisers are created.
 
-    Raises:
-        Error: "Invalid file": not a result of `pickled`, or something in it is not allowed.
+    Raises `Error`: "Invalid file": not a result of `pickled`, or something in it is not allowed.
     """
     content = data.numpy().tobytes()
     try:
@@ -214,11 +204,7 @@ def unpickled(
 
 
 def _allowed(content: bytes, path: Path) -> list[Any]:
-    """Return the classes and functions that a pickle may use besides those that PyTorch allows in any case.
-
-    Raises:
-        Error: names those that are not allowed.
-    """
+    """Return the classes and functions that a pickle may use besides those that PyTorch allows in any case."""
     wanted = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content))
     values = {name: _safe_global(name) for name in wanted}
     refused = sorted(name for name, value in values.items() if value is None)
@@ -249,7 +235,6 @@ def _safe_global(name: str) -> Any | None:
 
 
 def _already_imported(name: str) -> tuple[Any, str]:
-    """Find a full name in the modules that the program has imported; return the module's name, too."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:cut]))

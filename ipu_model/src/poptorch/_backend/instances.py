@@ -23,8 +23,7 @@ from poptorch.options import Options
 def group_of(options: Options) -> Group:
     """Return the process group that the options describe; join it first if necessary.
 
-    Raises:
-        Error: the environment does not say where the others are, or they cannot be reached.
+    Raises `Error`: the environment does not say where the others are, or they cannot be reached.
     """
     return world(options.Distributed.processId, options.Distributed.numProcesses)
 
@@ -40,10 +39,8 @@ def agree(
 ) -> int:
     """Check that all instances compiled the same program; return instance 0's seed for the shared random numbers.
 
-    Different initial weights cause only a warning: PopTorch does not broadcast them either.
-
-    Raises:
-        Error: names what differs, with its values.
+    Different initial weights cause only a warning: PopTorch does not broadcast them either. Raises `Error`: names what
+    differs, with its values.
     """
     everyone = group.gathered_objects((program_text(graph, step, options, spec), _digest_of(weights), seed), "programs")
     check_programs([program for program, _, _ in everyone])
@@ -64,11 +61,7 @@ def fewest_threads(group: Group, threads: Threads) -> Threads:
 
 
 def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
-    """Compare what the instances compiled, given as named texts in their order.
-
-    Raises:
-        Error: names each text that differs, with an instance for every value.
-    """
+    """Compare what the instances compiled, given as named texts in their order."""
     differences = []
     for name in programs[0]:
         values = [program[name] for program in programs]

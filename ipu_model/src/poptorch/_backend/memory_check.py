@@ -63,9 +63,8 @@ def checked(
 ) -> tuple[Warnings, bool]:
     """Return the warnings about a program's memory, and whether they were `known` or stored; write requested reports.
 
-    Raises:
-        OutOfMemory: the program does not fit. Its report is written first, and the message says what to do next.
-        AssertionError: the executable cache cannot be written.
+    Raises `OutOfMemory`: the program does not fit. Its report is written first, and the message says what to do next;
+    `AssertionError`: the executable cache cannot be written.
     """
     ignored = os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
     engine, folder = options._backend.engine_options, options._backend.cache_folder
@@ -91,9 +90,8 @@ def checked(
 def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
     """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close.
 
-    Raises:
-        OutOfMemory: names the fullest tile, what it holds and what usually helps.
-        Error: hints that no device can follow.
+    Raises `OutOfMemory`: names the fullest tile, what it holds and what usually helps; `Error`: hints that no device
+    can follow.
     """
     try:
         memory = memory_of_program(program)
@@ -194,11 +192,7 @@ def _read(path: Path, key: str) -> Warnings | None:
 
 
 def _write_report(program: Program, profile: Profile, engine: EngineOptions) -> Path:
-    """Write the report of a program and return its folder; without `engine.execution` it holds no timeline.
-
-    Raises:
-        Error: the folder cannot be written.
-    """
+    """Write the report of a program and return its folder; without `engine.execution` it holds no timeline."""
     from ipu_model.explore.advise import advise
     from ipu_model.report.files import write_report
 
@@ -216,7 +210,6 @@ def _write_report(program: Program, profile: Profile, engine: EngineOptions) -> 
 
 
 def _report_folder(name: str, engine: EngineOptions) -> Path:
-    """Return the folder of a model's report; names of models may contain separators or other invalid characters."""
     plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
     while len(plain.encode()) > _LONGEST_NAME:
         plain = plain[:-1]

@@ -57,10 +57,8 @@ def program_of(
 ) -> Program:
     """Return the program to model for a captured graph under (resolved) options.
 
-    `groups` maps names of parameters to the parameter groups of `optimiser`.
-
-    Raises:
-        Error: the machine is too small or does not exist, or a memory proportion is not between 0 and 1.
+    `groups` maps names of parameters to the parameter groups of `optimiser`. Raises `Error`: the machine is too small
+    or does not exist, or a memory proportion is not between 0 and 1.
     """
     backend, per_replica = options._backend, ipus_of_replica(step)
     batching, processes = _over_processes(batching_of(options), per_replica)
@@ -103,11 +101,7 @@ def program_of(
 
 
 def _over_processes(batching: Batching, ipus_per_replica: int) -> tuple[Batching, int]:
-    """Return the batching of one process and the smallest number of processes that can run all replicas.
-
-    Raises:
-        Error: replicas that share their input need more IPUs than one process can have.
-    """
+    """Return the batching of one process and the smallest number of processes that can run all replicas."""
     for processes in range(1, batching.replicas + 1):
         replicas = batching.replicas // processes
         whole = batching.replicas % processes == 0 and replicas % batching.input_group == 0
@@ -151,10 +145,8 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 
     `wanted` takes precedence. Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
     and `IPU_MODEL_MACHINE` names the machine if it has that chip. Otherwise the machine is the smallest system of that
-    chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs.
-
-    Raises:
-        Error: no such machine, or it has fewer IPUs.
+    chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs. Raises `Error`:
+    no such machine, or it has fewer IPUs.
     """
     if wanted is not None:
         return hardware.system_with_room(wanted, ipus, "the argument machine")
@@ -164,8 +156,7 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 def modelled_system(ipus: int, version: int | None = None) -> System:
     """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`.
 
-    Raises:
-        Error: no such machine, or it has fewer IPUs.
+    Raises `Error`: no such machine, or it has fewer IPUs.
     """
     if version is None:
         version = _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))

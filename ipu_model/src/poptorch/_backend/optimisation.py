@@ -47,27 +47,20 @@ class Optimisation:
     def groups(self, module: nn.Module) -> dict[str, int | None]:
         """Return the parameter group of every parameter of `module` by name; `None` for those in no group.
 
-        Raises:
-            KeyError: a parameter group holds a tensor that is no parameter of the model.
+        Raises `KeyError`: a parameter group holds a tensor that is no parameter of the model.
         """
         return group_of(self.optimizer, dict(module.named_parameters()))
 
     def number_names(self, graph: Graph, module: nn.Module) -> list[str]:
-        """Return the names of the numbers that updates of the program of `module` read.
-
-        Raises:
-            KeyError: as `groups`.
-        """
+        """Return the names of the numbers that updates of the program of `module` read."""
         return scalar_names(self.spec, graph.gradients, self.groups(module))
 
     @property
     def half_accumulators(self) -> bool:
-        """Whether gradients are accumulated in float16."""
         return self.spec.accum_dtype == FLOAT16
 
     @property
     def clips_gradients(self) -> bool:
-        """Whether gradients are clipped to a maximum norm."""
         return self.spec.max_grad_norm != math.inf
 
     @property
@@ -81,23 +74,18 @@ class Optimisation:
         return self.stateful is not None and self.stateful._has_pending
 
     def detach(self) -> None:
-        """Read the device's state back into the optimiser."""
         if self.stateful is not None:
             self.stateful._unbind()
 
     def after_run(self) -> None:
-        """Note that a run has changed the device's state."""
         if self.stateful is not None:
             self.stateful._invalidate()
 
     def replace(self, optimizer: torch.optim.Optimizer, options: Options, updates: Updates | None) -> None:
         """Read the numbers of `optimizer` (the same object or another) and use them from the next call on.
 
-        `updates` are those of the compiled program, if there is one.
-
-        Raises:
-            ValueError: half accumulators after compilation with another mean strategy than `Running`.
-            Error: a change of something that is compiled in.
+        `updates` are those of the compiled program, if there is one. Raises `ValueError`: half accumulators after
+        compilation with another mean strategy than `Running`; `Error`: a change of something that is compiled in.
         """
         spec = self._read(optimizer)
         strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
@@ -124,8 +112,7 @@ class Optimisation:
 class Updates:
     """The weight updates of one compiled program, and the transfer of their state to and from the optimiser.
 
-    Raises:
-        KeyError: a parameter group holds a tensor that is no parameter of the model.
+    Raises `KeyError`: a parameter group holds a tensor that is no parameter of the model.
     """
 
     def __init__(
@@ -150,7 +137,6 @@ class Updates:
         self._updater = self._started()
 
     def _started(self) -> Updater:
-        """Make the updater with fresh state, and let the session use it."""
         updater = Updater(
             self._optimisation.spec,
             self._weights,
@@ -167,11 +153,6 @@ class Updates:
         return updater
 
     def set_spec(self, spec: OptimiserSpec) -> None:
-        """Use other numbers from the next update on.
-
-        Raises:
-            Error: a change of something that is compiled in.
-        """
         self._updater.set_spec(spec)
         self._session.loss_scaling = self._updater.loss_scaling
 
@@ -181,7 +162,6 @@ class Updates:
             self._updater = self._started()
 
     def attach(self) -> None:
-        """Upload state that the optimiser holds; afterwards its `state_dict()` reads the device."""
         self.upload_pending()
         self.bind()
 
@@ -204,7 +184,6 @@ class Updates:
         self._session.loss_scaling = self._updater.loss_scaling
 
     def _load_factor(self, state: dict[str, Tensor] | None) -> list[str]:
-        """Continue with the factor of automatic loss scaling that a checkpoint holds; return warnings."""
         automatic = self._session.automatic
         if state is None:
             return []
@@ -216,7 +195,6 @@ class Updates:
         return []
 
     def bind(self) -> None:
-        """Let the optimiser's `state_dict()` read the device."""
         updater, automatic, optimizer = self._updater, self._session.automatic, self._optimisation.stateful
 
         def read() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

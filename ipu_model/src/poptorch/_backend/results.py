@@ -25,14 +25,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Anchor:
-    """One `anchorTensor` of the options, found in the graph."""
-
     short_name: str
     source: Source
 
 
 def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
-    """Return the named tensors of `graph`, as the options name them, and the optimiser's `numbers`."""
     names = tensor_names(graph, step, module_scopes=options._module_namescope_enabled, numbers=numbers)
     if graph.loss is not None and options._backend.adapts_loss_scaling:
         names[FINAL] = Source(updated=FINAL)
@@ -42,8 +39,7 @@ def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] 
 def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
     """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers.
 
-    Raises:
-        Error: a name that the program does not have; names the nearest ones.
+    Raises `Error`: a name that the program does not have; names the nearest ones.
     """
     if not options.anchored_tensors:
         return []
@@ -74,10 +70,8 @@ def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
 def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
-    Numbers of the optimiser are not tensors of the graph and are skipped here.
-
-    Raises:
-        Error: a name that the program does not have.
+    Numbers of the optimiser are not tensors of the graph and are skipped here. Raises `Error`: a name that the program
+    does not have.
     """
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
     wanted = [a.source.node for a in anchors_of(graph, step, options, numbers) if a.source.node is not None]
@@ -85,7 +79,6 @@ def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
 
 
 def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
-    """Return the variables anchored with their values after the weight update, in order."""
     return tuple(anchor.source.updated for anchor in anchors if anchor.source.updated is not None)
 
 
@@ -108,7 +101,6 @@ def present(graph: Graph, results: Sequence[Tensor]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Give every call its own copy of a compile-time constant."""
     if not isinstance(value, Tensor):
         return value
     return value.detach().to(RETURNED_DTYPE.get(value.dtype, value.dtype), copy=True)

@@ -26,11 +26,7 @@ _VERSIONS = ("ipu1", "ipu2", "ipu21")
 
 
 def check_options(options: Options) -> None:
-    """Refuse options that contradict each other or that the backend does not know, and log the others.
-
-    Raises:
-        Error: names the option and what works instead.
-    """
+    """Refuse options that contradict each other or that the backend does not know, and log the others."""
     batching_of(options)
     _check_target(options)
     processes = options.Distributed.numProcesses
@@ -68,7 +64,6 @@ def _check_target(options: Options) -> None:
 
 
 def _simulator_asked_for(options: Options) -> bool:
-    """Return whether options or environment choose the simulator, and log the choice."""
     shown = {True: "Enabled", False: "Disabled"}
     if options.exists("use_model"):
         native_logger.info("From the user configuration: Ipu model: %s", shown[bool(options.use_model)])
@@ -90,10 +85,8 @@ def _simulator_asked_for(options: Options) -> bool:
 def check_program(graph: Graph, step: Step, options: Options, *, training: bool, one_process: bool) -> None:
     """Refuse a traced program that the options, or a device, cannot run.
 
-    `one_process` is true if this process runs all replicas in the options.
-
-    Raises:
-        Error: names the rule, what breaks it and what works.
+    `one_process` is true if this process runs all replicas in the options. Raises `Error`: names the rule, what breaks
+    it and what works.
     """
     _check_pipeline(graph, step, options, training=training)
     for earlier, place in _data_flow(step):
@@ -162,7 +155,6 @@ def reserved_ipus(used: int, options: Options) -> int:
 
 
 def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
-    """Refuse more IPUs than one process can have, and log counts that hardware would round up."""
     per_replica = ipus_of_replica(step)
     total = per_replica * options.replication_factor
     limited = total if one_process else per_replica

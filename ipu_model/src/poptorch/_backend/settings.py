@@ -33,8 +33,7 @@ _KEPT = {
 def own_options(options: Options | None, training: bool) -> Options:
     """Return a frozen copy of `options` with the output mode resolved; `options` itself does not change.
 
-    Raises:
-        Error: not an `Options`, or gradient accumulation for an inference model.
+    Raises `Error`: not an `Options`, or gradient accumulation for an inference model.
     """
     own: Options = options.clone() if options is not None else Options()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
@@ -55,8 +54,7 @@ def own_options(options: Options | None, training: bool) -> Options:
 def batching_of(options: Options) -> Batching:
     """Return the batch arithmetic that the options ask for.
 
-    Raises:
-        Error: a count below one; PopTorch stores such values and fails when it compiles.
+    Raises `Error`: a count below one; PopTorch stores such values and fails when it compiles.
     """
     for name, value in (
         ("deviceIterations", options.device_iterations),
@@ -75,16 +73,11 @@ def batching_of(options: Options) -> Batching:
 
 
 def returns_of(options: Options) -> Returns:
-    """Return which results the (resolved) output mode keeps."""
     return Returns(_KEPT[OutputMode(options.output_mode)], options.output_return_period)
 
 
 def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
-    """Return the shape and type of one micro-batch of each tensor of a call.
-
-    Raises:
-        AssertionError: rows that do not divide into micro-batches.
-    """
+    """Return the shape and type of one micro-batch of each tensor of a call."""
     specs = []
     for tensor in tensors:
         rows = tensor.shape[0] if tensor.dim() else 1
@@ -112,10 +105,8 @@ def _indivisible(tensor: Tensor, rows: int, batching: Batching) -> str:
 def arithmetic_of(options: Options) -> Arithmetic:
     """Return the arithmetic that `Options.Precision` and this package's own environment variables ask for.
 
-    Half-precision results beyond the range are clipped, unless the user asks for infinities.
-
-    Raises:
-        Error: a value that `IPU_MODEL_HALF_OVERFLOW` cannot have.
+    Half-precision results beyond the range are clipped, unless the user asks for infinities. Raises `Error`: a value
+    that `IPU_MODEL_HALF_OVERFLOW` cannot have.
     """
     wanted = os.environ.get(_HALF_OVERFLOW) or Overflow.CLIP.value
     if wanted not in [overflow.value for overflow in Overflow]:
@@ -135,8 +126,7 @@ def arithmetic_of(options: Options) -> Arithmetic:
 def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
     """Return how the loss scaling of a training program adapts, or `None` if it does not.
 
-    Raises:
-        Error: no trained float16 weight whose gradients could be watched, or settings outside their range.
+    Raises `Error`: no trained float16 weight whose gradients could be watched, or settings outside their range.
     """
     if not options._backend.adapts_loss_scaling:
         return None

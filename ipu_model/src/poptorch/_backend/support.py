@@ -48,7 +48,6 @@ class Area:
     entries: tuple[Entry, ...]
 
     def shown(self, entry: Entry) -> str:
-        """Return a name as programs write it."""
         return f"{self.prefix}.{entry.name}" if self.prefix else entry.name
 
 
@@ -65,7 +64,6 @@ def table() -> tuple[Area, ...]:
 
 
 def status_of(name: str) -> Entry | None:
-    """Return the entry of a name as programs write it, such as `poptorch.Options.deviceIterations`."""
     return _by_full_name().get(name)
 
 

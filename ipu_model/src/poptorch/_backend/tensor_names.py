@@ -111,7 +111,6 @@ def _path(op: Op, module_scopes: bool) -> str:
 
 
 def _type(op: Op) -> str:
-    """Return PopART's word for an op, or its aten name in CamelCase."""
     if op.hints.is_printed:
         return "PrintTensor"
     return _types().get(op.kind) or "".join(word.capitalize() for word in op.kind.split("_"))

@@ -21,7 +21,6 @@ Ticks = tuple[float, float]
 
 
 def empty_counters() -> PerfCounters:
-    """Return the counters of a model that has not run."""
     return {event: [[]] for event in EVENTS}
 
 

@@ -32,15 +32,13 @@ class HostWeights:
         self.groupings: dict[str, ReplicaGroups] = {}
 
     def tensors(self) -> list[Tensor]:
-        """Return all distinct parameters and buffers."""
         with torch._C.DisableTorchFunctionSubclass():
             return [slot.tensor for slot in slots_of(self._module)]
 
     def values(self, graph: Graph, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
         """Return the host's values of device variables, by the variables' names.
 
-        Raises:
-            Error: a tensor has no data, or another shape than the program was compiled for.
+        Raises `Error`: a tensor has no data, or another shape than the program was compiled for.
         """
         registered = self._registered()
         found: dict[str, Tensor] = {}
@@ -88,9 +86,8 @@ def groups_of(
 ) -> ReplicaGroups:
     """Return the groups that the arguments of `replicaGrouping` ask for.
 
-    Raises:
-        AssertionError: arguments of another type.
-        Error: a scalar, groups that do not divide the replicas, or a leading dimension that does not count them.
+    Raises `AssertionError`: arguments of another type; `Error`: a scalar, groups that do not divide the replicas, or a
+    leading dimension that does not count them.
     """
     if not isinstance(kind, CommGroupType):
         raise AssertionError(f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}.")
@@ -124,11 +121,7 @@ def groups_of(
 
 
 def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spec: OptimiserSpec | None) -> None:
-    """Refuse combinations that grouped parameters do not support.
-
-    Raises:
-        Error: names what they cannot be combined with.
-    """
+    """Refuse combinations that grouped parameters do not support."""
     if not groupings:
         return
     grouped = "replicaGrouping() of parameter " + ", ".join(f"'{name}'" for name in groupings)

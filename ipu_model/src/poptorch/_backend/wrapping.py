@@ -42,15 +42,12 @@ class HostLink:
 
     @property
     def executor(self) -> Any:
-        """The training executor, `None` if it is no longer alive."""
         return self._executor()
 
     def note_run(self) -> None:
-        """Remember that the executor ran later than all others."""
         self.last_run = next(_runs)
 
     def refresh(self) -> bool:
-        """Copy weights to the host if the device has newer ones; return whether that was so."""
         executor = self._executor()
         return executor is not None and executor.copyWeightsToHostIfNeeded()
 
@@ -59,7 +56,6 @@ Links = tuple[HostLink, ...]
 
 
 def refresh(links: Links) -> None:
-    """Bring newer weights to the host; if a tensor is on several devices, the last one to run wins."""
     if len(links) == 1:
         links[0].refresh()
         return
@@ -86,7 +82,6 @@ registerWrapperType(Wrapped)
 
 
 def original_class(obj: Any) -> type:
-    """Return the class that an object has without its wrapping."""
     original: type = type(obj).__dict__.get("_poptorch_original", type(obj))
     return original
 
@@ -112,25 +107,21 @@ class Sources:
         self._uploaded: list[int] = []
 
     def refresh(self) -> None:
-        """Let them bring newer weights to the host."""
         for link in self._links:
             link.refresh()
 
     def note_upload(self) -> None:
-        """Remember that the device has got the host's present weights."""
         self._uploaded = [link.version for link in self._links]
 
     @property
     def have_newer(self) -> bool:
-        """Whether the host's weights have changed since the last upload."""
         return self._uploaded != [link.version for link in self._links]
 
 
 def checked_module(module: object) -> nn.Module:
     """Return a module that can be wrapped.
 
-    Raises:
-        Error: anything else, or a module that is or holds a scripted one.
+    Raises `Error`: anything else, or a module that is or holds a scripted one.
     """
     if not isinstance(module, nn.Module):
         raise Error(
@@ -159,11 +150,7 @@ def shallow_copy(module: nn.Module) -> nn.Module:
 
 
 def refuse_wrapped(module: nn.Module) -> None:
-    """Refuse a module that a training executor has wrapped.
-
-    Raises:
-        RuntimeError: says how to unwrap it.
-    """
+    """Refuse a module that a training executor has wrapped."""
     if links_of(module):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or "
@@ -177,8 +164,7 @@ class Wrapping:
 
     An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
 
-    Raises:
-        Error: a buffer that is no plain tensor.
+    Raises `Error`: a buffer that is no plain tensor.
     """
 
     def __init__(self, module: nn.Module, executor: Any, link: HostLink) -> None:
@@ -192,8 +178,7 @@ class Wrapping:
     def apply(self, tensors: list[Tensor]) -> None:
         """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
 
-        Raises:
-            RuntimeError: another training executor has wrapped the module.
+        Raises `RuntimeError`: another training executor has wrapped the module.
         """
         if self._wrapped:
             return

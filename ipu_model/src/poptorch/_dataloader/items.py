@@ -42,11 +42,9 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def combinedBatchSize(self) -> int | None:
-        """The number of rows of a full item; `None` without batching."""
         return self._combined_batch_size
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
-        """Return an iterator over items."""
         batches: Iterator[Any] = super().__iter__()
         if self.batches_per_item in (None, 1):
             return batches
@@ -76,9 +74,7 @@ class ItemStructure:
     def flatten(self, item: Any) -> Chunk:
         """Return the tensors of an item.
 
-        Raises:
-            TypeError: it holds more than tensors.
-            ValueError: its structure differs from that of the first one.
+        Raises `TypeError`: it holds more than tensors; `ValueError`: its structure differs from that of the first one.
         """
         kind, values = _taken_apart(item)
         if kind != self.kind or values.keys() != set(self.keys):
@@ -90,7 +86,6 @@ class ItemStructure:
         return [_checked(values[key], where.format(key)) for key in self.keys]
 
     def rebuild(self, tensors: Chunk) -> Any:
-        """Return an item with these tensors; sequences come out as lists."""
         if self.kind == "tensor":
             return tensors[0]
         if self.kind == "sequence":
@@ -104,7 +99,6 @@ class ItemStructure:
 
 
 def _taken_apart(item: Any) -> tuple[str, dict[Hashable, Any]]:
-    """Return the kind of an item and what it holds, by key."""
     parser = getCustomParser(item)
     if parser is not None:
         return "custom", dict(enumerate(parser.yieldTensors(item)))

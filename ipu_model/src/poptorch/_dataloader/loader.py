@@ -90,11 +90,9 @@ class DataLoader(ItemLoader):
 
     @property
     def options(self) -> Options:
-        """The options of the model; a loader without batches has none."""
         return self._options
 
     def _init_groups(self, dataset: Any, batch_sampler: Any) -> None:
-        """Set up items made of a batch sampler's batches."""
         batches = micro_batches_per_item(self.options)
         warn_about_groups(batch_sampler, batches, self._drop_last_item)
         super().__init__(
@@ -107,7 +105,6 @@ class DataLoader(ItemLoader):
         )
 
     def _init_batches(self, dataset: Any, batch_size: int | None, shuffle: bool, distributed: bool) -> None:
-        """Set up items of consecutive samples, or of single ones if `batch_size` is `None`."""
         combined = None if batch_size is None else batch_size * micro_batches_per_item(self.options)
         own = self._torch_arguments
         if combined is not None:
@@ -135,7 +132,6 @@ class DataLoader(ItemLoader):
         )
 
     def _load_ahead(self, mode: DataLoaderMode, async_options: dict[str, Any], worker_size: int | None) -> None:
-        """Start the process that loads the items for this object."""
         require(
             "rebatched_size" not in async_options,
             "rebatched_size is not for async_options: a DataLoader always re-batches to its combined batch "
@@ -195,8 +191,7 @@ def _(loader: DataLoader) -> LoaderFacts:
 def micro_batches_per_item(options: Options) -> int:
     """Return how many micro-batches one call of a model with these options consumes.
 
-    Raises:
-        Error: a count below one, for which there is no batch.
+    Raises `Error`: a count below one, for which there is no batch.
     """
     batching_of(options)  # refuses counts below one
     chunks = options.replication_factor // options.input_group_size

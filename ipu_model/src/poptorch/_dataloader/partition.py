@@ -89,7 +89,6 @@ class _SubDataset(Dataset[Any]):
         self._start = begin + self.share.shift if self._start == begin else begin
 
     def __len__(self) -> int:
-        """Return the number of samples of this process."""
         return self.share.length
 
     def __getitem__(self, index: int) -> Any:
@@ -103,7 +102,6 @@ class _SubDataset(Dataset[Any]):
         return self._dataset[at if self._permutation is None else int(self._permutation[at])]
 
     def positions(self) -> list[GlobalIndex]:
-        """Return where this process's samples are in the whole data set, in order."""
         if self._permutation is None:
             return list(map(GlobalIndex, range(self._start, self._start + len(self))))
         return list(map(GlobalIndex, self._permutation[self._start : self._start + len(self)].tolist()))
@@ -120,7 +118,6 @@ class ShuffledPart(Sampler[GlobalIndex]):
         self._part = part
 
     def __len__(self) -> int:
-        """Return the number of samples of a pass."""
         return len(self._part)
 
     def __iter__(self) -> Iterator[GlobalIndex]:

@@ -207,7 +207,6 @@ class _Pickler(ForkingPickler):
         super().__init__(file, protocol)
 
     def reducer_override(self, obj: Any) -> Any:
-        """Replace the reductions that multiprocessing has for these types."""
         if isinstance(obj, _BaseDataLoaderIter):
             # This is how a loader keeps its persistent workers; the copy starts its own.
             return type(None), ()

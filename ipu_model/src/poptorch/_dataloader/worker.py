@@ -59,7 +59,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Describe an exception that is being handled."""
         told = traceback.TracebackException.from_exception(error)
         trace, what, line = "".join(told.format()), "".join(told.format_exception_only()), line_that_raised(error)
         _, _, within = what.partition(_WITHIN_TORCH_WORKER)
@@ -160,7 +159,6 @@ class ProcessState:
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def install(self) -> None:
-        """Make it this process's state."""
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch_state), dtype=torch.uint8))
         np.random.set_state(self.numpy_state)
         random.setstate(self.python_state)

@@ -30,29 +30,23 @@ class Body:
     def begin(cls) -> Body | None:
         """Remember the present end of the trace under way; `None` outside a trace."""
         trace = tracing.current()
-        if trace is None:
-            return None
-        return cls(trace, next(iter(reversed(trace.nodes.nodes)), None))
+        return None if trace is None else cls(trace, next(iter(reversed(trace.nodes.nodes)), None))
 
     @property
     def is_current(self) -> bool:
         return tracing.current() is self.trace
 
     def ops(self) -> list[Node]:
-        """Return the ops recorded since, in order."""
         later = takewhile(lambda node: node is not self.before, reversed(self.trace.nodes.nodes))
         return [node for node in later if node.op == "call_function"][::-1]
 
     def writes_outside(self) -> Node | None:
         """Return an op of the body that changes a tensor made before it in place, or `None`."""
-        ops = self.ops()
-        inside = set(ops)
-        writes = (op for op in ops if any(_owner(argument) not in inside for argument in written_arguments(op)))
-        return next(writes, None)
+        ops = dict.fromkeys(self.ops())
+        return next((op for op in ops if any(_owner(tensor) not in ops for tensor in written_arguments(op))), None)
 
 
 def _owner(node: Node) -> Node:
-    """Return the node that made the storage `node` is a view of."""
     source = aliased_argument(node)
     while source is not None:
         node, source = source, aliased_argument(source)
@@ -71,14 +65,18 @@ def refuse_training(name: str, remedy: str = _REMEDY) -> None:
         raise createPoptorchError(f"{name} is only supported in inference. {remedy}")
 
 
+def check(fits: object, message: str) -> None:
+    """Raise `poptorch.Error` with this message unless an argument of an op fits."""
+    if not fits:
+        raise createPoptorchError(message)
+
+
 def require_tensors(function: str, **arguments: object) -> None:
     """Raise `poptorch.Error` unless these arguments of a function are tensors."""
     for name, value in arguments.items():
-        if not isinstance(value, torch.Tensor):
-            raise createPoptorchError(f"{function}: {name} must be a tensor, not {type(value)}.")
+        check(isinstance(value, torch.Tensor), f"{function}: {name} must be a tensor, not {type(value)}.")
 
 
 def require_tensor(function: str, value: object) -> None:
     """Raise `poptorch.Error` unless the first argument of a function is a tensor."""
-    if not isinstance(value, torch.Tensor):
-        raise createPoptorchError(f"{function} must take a torch.tensor argument, not {type(value)}.")
+    check(isinstance(value, torch.Tensor), f"{function} must take a torch.tensor argument, not {type(value)}.")

@@ -18,10 +18,10 @@ from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from ipu_model.errors import require
 from ipu_model.step import Serialisation
-from poptorch._impl import createPoptorchError
 from poptorch._options_impl import check_type
+from poptorch._utils import same_sequence
 from poptorch.enums import MatMulSerializationMode
-from poptorch.ops._tracing import Body, require_tensor
+from poptorch.ops._tracing import Body, check, require_tensor
 
 aten = torch.ops.aten
 
@@ -66,9 +66,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     if trace is None or not container or not _are_checkpoints_noted.get():
         return kept
     marked = [_marked(tensor, trace) for tensor in container]
-    if not isinstance(kept, (list, tuple)):
-        return marked[0]
-    return getattr(type(kept), "_make", type(kept))(marked)  # a named tuple is not made from one list
+    return same_sequence(kept, marked) if isinstance(kept, (list, tuple)) else marked[0]
 
 
 def _marked(tensor: Tensor, trace: tracing.Trace) -> Tensor:
@@ -101,11 +99,10 @@ def nop(tensor: Tensor) -> Tensor:
     """
     require_tensor("poptorch.nop", tensor)
     trace = tracing.current()
-    if trace is None:
-        return tensor
-    result = tensor.clone()
-    trace.hint(result, is_nop=True)
-    return result
+    if trace is not None:
+        tensor = tensor.clone()
+        trace.hint(tensor, is_nop=True)
+    return tensor
 
 
 def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
@@ -136,7 +133,7 @@ def serializedMatMul(
     check_type("keep_precision", keep_precision, bool)
     check_type("factor", factor, int)
     check_type("mode", mode, MatMulSerializationMode)
-    if tracing.is_tracing():
+    if tracing.is_tracing() and mode is not MatMulSerializationMode.Disabled:
         _check_factor(lhs, rhs, mode, factor)
     product = torch.matmul(lhs, rhs)
     _hint_producer(product, _PRODUCTS, serialisation=Serialisation(mode.value, factor, keep_precision))
@@ -144,26 +141,23 @@ def serializedMatMul(
 
 
 def _check_factor(lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, factor: int) -> None:
-    if mode is MatMulSerializationMode.Disabled:
-        return
     length = {
         MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
         MatMulSerializationMode.ReducingDim: lhs.shape[-1],
         MatMulSerializationMode.OutputChannels: rhs.shape[-1] if rhs.dim() > 1 else 1,
     }[mode]
-    if factor < 1 or length % factor:
-        raise createPoptorchError(
-            f"poptorch.serializedMatMul: factor {factor} does not divide the dimension of {mode.name}, "
-            f"which has {length} elements ({list(lhs.shape)} x {list(rhs.shape)}). Use a divisor of "
-            f"{length}, or MatMulSerializationMode.Disabled."
-        )
+    check(
+        factor >= 1 and length % factor == 0,
+        f"poptorch.serializedMatMul: factor {factor} does not divide the dimension of {mode.name}, "
+        f"which has {length} elements ({list(lhs.shape)} x {list(rhs.shape)}). Use a divisor of "
+        f"{length}, or MatMulSerializationMode.Disabled.",
+    )
 
 
 def _hint_producer(tensor: Tensor, wanted: frozenset[Any], **marks: Any) -> None:
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
-    node = None if trace is None else trace.node_of(tensor)
-    if trace is not None and node is not None:
+    if trace is not None and (node := trace.node_of(tensor)) is not None:
         trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, **marks)
 
 
@@ -184,7 +178,6 @@ class _Entered:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the trace under way is in its body."""
         return any(body is not None and body.is_current for body in self._bodies)
 
     def __enter__(self) -> None:
@@ -198,7 +191,6 @@ class _Entered:
             self._note(body)
 
     def _note(self, body: Body) -> None:
-        """Note on the ops of a body what the program says about them."""
         raise NotImplementedError
 
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from ipu_model.capture import tracing
-from ipu_model.capture.tracing import Trace
 from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 
@@ -62,18 +61,18 @@ class _BlockHook:
         self._ipu_id = ipu_id
 
     def __call__(self, module: nn.Module, input: Any) -> None:
-        trace = tracing.current()
-        if trace is not None:
-            self._user_id = _entered(trace, self._user_id, self._ipu_id)
+        _enter(self)
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
 
 
-def _entered(trace: Trace, user_id: str | None, ipu_id: int | None) -> str:
-    """Start a block and return its id, for its owner to keep: another trace must put it in the same stage."""
-    trace.begin_block(user_id, ipu_id)
-    return trace.block_entries[-1].block
+def _enter(owner: _BlockHook | LegacyBeginBlockFn) -> None:
+    """Start a block; its owner keeps the id, because another trace must put it in the same stage."""
+    trace = tracing.current()
+    if trace is not None:
+        trace.begin_block(owner._user_id, owner._ipu_id)
+        owner._user_id = trace.block_entries[-1].block
 
 
 class LegacyBeginBlockFn(nn.Module):
@@ -89,9 +88,7 @@ class LegacyBeginBlockFn(nn.Module):
 
     def __call__(self, *input: Any, **kwargs: Any) -> Any:
         """Start the block and call the function."""
-        trace = tracing.current()
-        if trace is not None:
-            self._user_id = _entered(trace, self._user_id, self._ipu_id)
+        _enter(self)
         return self._layer_to_call(*input, **kwargs)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ipu_model.capture import tracing
 from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import Body, refuse_training, require_tensors
+from poptorch.ops._tracing import Body, check, refuse_training, require_tensors
 
 if TYPE_CHECKING:
     from ipu_model.capture.tracing import Trace
@@ -40,15 +40,12 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     if trace is None:
         return _call(body, inputs)
     refuse_training("poptorch.for_loop()")
-    if not _is_count(count):
-        raise createPoptorchError(
-            "poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got "
-            f"{count!r}."
-        )
-    if _looping.get() is trace:
-        raise createPoptorchError(
-            "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
-        )
+    number: object = count
+    fits = isinstance(number, int) and number >= 0
+    rule = "count must be an int from 0 upwards, fixed when the model is compiled"
+    check(fits, f"poptorch.for_loop(): {rule}; got {count!r}.")
+    nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
+    check(_looping.get() is not trace, nested)
     token = _looping.set(trace)
     try:
         tensors = list(inputs)
@@ -62,11 +59,7 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def cond(
-    condition: Tensor,
-    then_body: Function,
-    then_inps: list[Tensor],
-    else_body: Function,
-    else_inps: list[Tensor],
+    condition: Tensor, then_body: Function, then_inps: list[Tensor], else_body: Function, else_inps: list[Tensor]
 ) -> list[Tensor]:
     """Return the results of `then_body` if `condition` is true at run time, else those of `else_body`.
 
@@ -83,7 +76,12 @@ def cond(
     if not tracing.is_tracing():
         return _call(then_body, then_inps) if bool(condition) else _call(else_body, else_inps)
     refuse_training("poptorch.cond()")
-    selector = _selector(condition)
+    given: Any = condition
+    is_bool = isinstance(given, torch.Tensor) and given.dtype == torch.bool and given.numel() == 1
+    shown = f"{given.dtype} {list(given.shape)}" if isinstance(given, torch.Tensor) else repr(given)
+    rule = "the condition must be a bool tensor of one element, like x.sum() > 0"
+    check(is_bool, f"poptorch.cond(): {rule}; got {shown}.")
+    selector = condition.reshape(())
     then_results = _traced_call("poptorch.cond()", then_body, then_inps)
     else_results = _traced_call("poptorch.cond()", else_body, else_inps)
     if len(then_results) != len(else_results):
@@ -92,10 +90,6 @@ def cond(
             f"{len(else_results)}. Both must return the same number."
         )
     return [_select(selector, a, b) for a, b in zip(then_results, else_results, strict=True)]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
 
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -133,20 +127,9 @@ def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
             )
 
 
-def _selector(condition: Any) -> Tensor:
-    if isinstance(condition, torch.Tensor) and condition.dtype == torch.bool and condition.numel() == 1:
-        return condition.reshape(())
-    given = f"{condition.dtype} {list(condition.shape)}" if isinstance(condition, torch.Tensor) else repr(condition)
-    raise createPoptorchError(
-        f"poptorch.cond(): the condition must be a bool tensor of one element, like x.sum() > 0; got {given}."
-    )
-
-
 def _select(selector: Tensor, then_result: Tensor, else_result: Tensor) -> Tensor:
-    if else_result.dim() == 0:
-        raise createPoptorchError(
-            "poptorch.cond(): a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
-        )
+    no_dimension = "a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
+    check(else_result.dim(), f"poptorch.cond(): {no_dimension}")
     if then_result.numel() != else_result.numel() or then_result.dtype != else_result.dtype:
         raise createPoptorchError(
             f"poptorch.cond(): a result of then_body is {then_result.dtype} {list(then_result.shape)}, that "
@@ -181,7 +164,13 @@ def dynamic_slice(tensor: Tensor, dim: int, start: Tensor, size: int, step: int)
     if tracing.is_tracing():
         refuse_training("poptorch.dynamic_slice()")
         _check_size(size)
-        _check_slicing(tensor, dim, size, step)
+        check(step >= 1, f"The step of a slice must be at least 1; got {step}.")
+        length = tensor.shape[dim]
+        check(
+            length % size == 0,
+            f"The size of a slice must be a factor of the slicing dimension: {size} does not divide "
+            f"{length}. Use a divisor of {length} and take what you need of the result.",
+        )
     return tensor.index_select(dim, _positions(start, size, step))
 
 
@@ -196,19 +185,21 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
             training model.
     """
     _check_arguments("poptorch.dynamic_update", {"input": input, "src": src}, dim, start, {"size": size})
-    if input.dim() != src.dim():
-        raise createPoptorchError(
-            "poptorch.dynamic_update: input and src must have the same dimensionality; they have "
-            f"{input.dim()} and {src.dim()} dimensions."
-        )
-    if input.dtype != src.dtype:
-        raise createPoptorchError(
-            f"poptorch.dynamic_update: input and src must have the same dtype, not {input.dtype} and {src.dtype}."
-        )
+    ranks = f"they have {input.dim()} and {src.dim()} dimensions"
+    same = input.dim() == src.dim()
+    check(same, f"poptorch.dynamic_update: input and src must have the same dimensionality; {ranks}.")
+    types = f"{input.dtype} and {src.dtype}"
+    check(input.dtype == src.dtype, f"poptorch.dynamic_update: input and src must have the same dtype, not {types}.")
     if tracing.is_tracing():
         refuse_training("poptorch.dynamic_update()")
         _check_size(size)
-    _check_source(input, src, dim, size)
+    expected = list(input.shape)
+    expected[dim] = size
+    check(
+        list(src.shape) == expected,
+        f"poptorch.dynamic_update: src must have the shape {expected} (that of input, but for {size} "
+        f"elements along dimension {dim}), not {list(src.shape)}.",
+    )
     return input.index_copy(dim, _positions(start, size, 1), src)
 
 
@@ -220,40 +211,14 @@ def _positions(start: Tensor, size: int, step: int) -> Tensor:
 def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]) -> None:
     require_tensors(name, **tensors, start=start)
     for argument, number in {"dim": dim, **ints}.items():
-        if not isinstance(number, int):
-            raise createPoptorchError(f"{name}: {argument} must be an int, fixed when compiling; got {number!r}.")
-    if start.numel() != 1 or start.dtype not in _START_TYPES:
-        raise createPoptorchError(
-            f"{name}: start must be an integer tensor of one element; got {start.dtype} {list(start.shape)}."
-        )
+        is_int = isinstance(number, int)
+        check(is_int, f"{name}: {argument} must be an int, fixed when compiling; got {number!r}.")
+    fits = start.numel() == 1 and start.dtype in _START_TYPES
+    check(fits, f"{name}: start must be an integer tensor of one element; got {start.dtype} {list(start.shape)}.")
     rank = next(iter(tensors.values())).dim()
-    if not -rank <= dim < rank:
-        raise createPoptorchError(f"{name}: there is no dimension {dim} in a tensor of {rank} dimensions.")
+    check(-rank <= dim < rank, f"{name}: there is no dimension {dim} in a tensor of {rank} dimensions.")
 
 
 def _check_size(size: int) -> None:
-    if size == 0:
-        raise createPoptorchError("The start and end of a slice must be different: size is 0. Use at least 1.")
-    if size < 0:
-        raise createPoptorchError(f"The size of a slice must not be negative; got {size}.")
-
-
-def _check_slicing(tensor: Tensor, dim: int, size: int, step: int) -> None:
-    if step < 1:
-        raise createPoptorchError(f"The step of a slice must be at least 1; got {step}.")
-    length = tensor.shape[dim]
-    if length % size:
-        raise createPoptorchError(
-            f"The size of a slice must be a factor of the slicing dimension: {size} does not divide "
-            f"{length}. Use a divisor of {length} and take what you need of the result."
-        )
-
-
-def _check_source(input: Tensor, src: Tensor, dim: int, size: int) -> None:
-    expected = list(input.shape)
-    expected[dim] = size
-    if list(src.shape) != expected:
-        raise createPoptorchError(
-            f"poptorch.dynamic_update: src must have the shape {expected} (that of input, but for {size} "
-            f"elements along dimension {dim}), not {list(src.shape)}."
-        )
+    check(size != 0, "The start and end of a slice must be different: size is 0. Use at least 1.")
+    check(size > 0, f"The size of a slice must not be negative; got {size}.")

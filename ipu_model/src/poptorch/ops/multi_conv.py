@@ -10,9 +10,8 @@ import torch
 
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution
-from poptorch._impl import createPoptorchError
 from poptorch.enums import MultiConvPlanType
-from poptorch.ops._tracing import Body
+from poptorch.ops._tracing import Body, check
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,6 +20,10 @@ _PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 # The context whose body is being traced; contexts must not nest, also not those of different objects.
 _open: ContextVar[Body | None] = ContextVar("poptorch_multi_conv", default=None)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 class MultiConv:
@@ -34,8 +37,8 @@ class MultiConv:
     """
 
     def __init__(self) -> None:
-        # By the names of the engine's hints; a list holds one value for each convolution, or one for all.
-        self._settings: dict[str, Any] = {}
+        # By the names of the engine's hints: one value for each convolution, or one for all.
+        self._settings: dict[str, list[Any]] = {}
         self._body: Body | None = None
 
     def availableMemoryProportions(self, value: float | Sequence[float] | None) -> Self:
@@ -43,7 +46,7 @@ class MultiConv:
 
         Raises `AssertionError` for anything else.
         """
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        values = _listed(value)
         require(
             value is None or (values and all(isinstance(item, float) for item in values)),
             f"Invalid available memory proportion! It must be a float, a list of floats or None; got {value!r}.",
@@ -55,7 +58,7 @@ class MultiConv:
 
         Raises `ValueError` for anything else.
         """
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        values = _listed(value)
         names = [_PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in _PARTIALS]
         if not values or len(names) < len(values):
             raise ValueError(
@@ -70,38 +73,36 @@ class MultiConv:
         """
         message = f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
         require(value is None or isinstance(value, MultiConvPlanType), message)
-        return self._set("plan_type", None if value is None else value.name.lower())
+        return self._set("plan_type", None if value is None else [value.name.lower()])
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least; raise `AssertionError` for a non-int."""
         require(isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}.")
-        return self._set("per_conv_reserved_tiles", value)
+        return self._set("per_conv_reserved_tiles", [value])
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one; raise `AssertionError` for a non-float."""
         require(isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}.")
-        return self._set("cycle_back_off", value)
+        return self._set("cycle_back_off", [value])
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
         """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`.
 
         Raises `ValueError` for anything else.
         """
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        values = _listed(value)
         if value is not None and not all(isinstance(item, bool) for item in values):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
         return self._set("conv_dithering", None if value is None else values)
 
     def __enter__(self) -> None:
-        body = Body.begin()
+        body, around = Body.begin(), _open.get()
         if body is None:
             return
-        around = _open.get()
-        if around is not None and around.is_current:
-            raise createPoptorchError(
-                "Nested poptorch.MultiConv operations are not supported. End one `with` body before the "
-                "next one begins."
-            )
+        nested = (
+            "Nested poptorch.MultiConv operations are not supported. End one `with` body before the next one begins."
+        )
+        check(around is None or not around.is_current, nested)
         self._body = body
         _open.set(body)
 
@@ -116,28 +117,21 @@ class MultiConv:
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""
         convolutions = [node for node in body.ops() if node.target == torch.ops.aten.convolution.default]
-        if not convolutions:
-            raise createPoptorchError(
-                "Unexpected end_multi_conv: the body of poptorch.MultiConv holds no convolution. Remove the "
-                "context, or move the convolutions into it."
-            )
+        check(
+            convolutions,
+            "Unexpected end_multi_conv: the body of poptorch.MultiConv holds no convolution. Remove the context, or "
+            "move the convolutions into it.",
+        )
         count = len(convolutions)
         for name, values in self._settings.items():
-            if isinstance(values, list) and len(values) not in (1, count):
-                raise createPoptorchError(
-                    f"poptorch.MultiConv: {len(values)} values of {name} were set for {count} convolutions. Give "
-                    "one value, or one for each."
-                )
+            given = f"{len(values)} values of {name} were set for {count} convolutions"
+            check(len(values) in (1, count), f"poptorch.MultiConv: {given}. Give one value, or one for each.")
         for index, node in enumerate(convolutions):
-            own: dict[str, Any] = {
-                name: values[index % len(values)] if isinstance(values, list) else values
-                for name, values in self._settings.items()
-            }
-            plan = MultiConvolution(convolutions[0].name, count, **own)
-            body.trace.hint_op(node, multi_convolution=plan)
+            own: dict[str, Any] = {name: values[index % len(values)] for name, values in self._settings.items()}
+            body.trace.hint_op(node, multi_convolution=MultiConvolution(convolutions[0].name, count, **own))
 
-    def _set(self, name: str, value: object) -> Self:
+    def _set(self, name: str, values: list[Any] | None) -> Self:
         self._settings.pop(name, None)
-        if value is not None:
-            self._settings[name] = value
+        if values is not None:
+            self._settings[name] = values
         return self

@@ -10,7 +10,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from torch import Tensor
 
 from ipu_model.capture import tracing
 from ipu_model.errors import require
@@ -20,8 +19,6 @@ from poptorch.enums import OverlapMode
 from poptorch.options.strategies import runs_stages_at_once
 
 if TYPE_CHECKING:
-    import torch.fx
-
     from ipu_model.capture.tracing import Trace
 
 T = TypeVar("T")
@@ -45,7 +42,14 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
         return input_tensors
     inputs = flattenTensorStructure(input_tensors)
     for tensor in inputs:
-        _check_input(trace, tensor)
+        node = trace.node_of(tensor)
+        if node is None or node.op != "placeholder" or not node.name.startswith("input_"):
+            raise createPoptorchError(
+                "poptorch.set_overlap_for_input applied on a node which is not a tensor input to the model. "
+                "Apply it to the arguments of forward, before anything else."
+            )
+        if node.users:
+            raise _other_use(next(iter(node.users)).name)
     _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
     # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
     marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
@@ -84,13 +88,13 @@ def check_marks(outputs: Any) -> None:
     trace = tracing.current()
     if trace is None:
         raise AssertionError("forward is not being traced")
-    for node in trace.marked(lambda marks: marks.overlap_input is not None):
-        _check_only_use(node, trace, outputs)
-    marked = trace.marked(lambda marks: marks.overlap_output is not None)
-    if not marked:
-        return
     returned = Counter(trace.node_of(tensor) for tensor in flattenTensorStructure(outputs))
-    for node in marked:
+    for mark in trace.marked(lambda marks: marks.overlap_input is not None):
+        (source,) = mark.all_input_nodes
+        others = [node.name for node in source.users if node is not mark]
+        if others or returned[source]:
+            raise _other_use(others[0] if others else "the output of forward")
+    for node in trace.marked(lambda marks: marks.overlap_output is not None):
         if not returned[node]:
             raise _no_output()
         if returned[node] > 1:
@@ -101,30 +105,9 @@ def check_marks(outputs: Any) -> None:
 
 
 def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:
-    message = f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}."
-    require(isinstance(mode, OverlapMode), message)
+    is_mode = isinstance(mode, OverlapMode)
+    require(is_mode, f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}.")
     return tracing.current()
-
-
-def _check_input(trace: Trace, tensor: Tensor) -> None:
-    node = trace.node_of(tensor)
-    if node is None or node.op != "placeholder" or not node.name.startswith("input_"):
-        raise createPoptorchError(
-            "poptorch.set_overlap_for_input applied on a node which is not a tensor input to the model. "
-            "Apply it to the arguments of forward, before anything else."
-        )
-    if node.users:
-        raise _other_use(next(iter(node.users)).name)
-
-
-def _check_only_use(mark: torch.fx.Node, trace: Trace, outputs: Any) -> None:
-    """Refuse an input of which forward uses the tensor itself beside the marked one."""
-    (source,) = mark.all_input_nodes
-    others = [node.name for node in source.users if node is not mark]
-    if any(trace.node_of(tensor) is source for tensor in flattenTensorStructure(outputs)):
-        others.append("the output of forward")
-    if others:
-        raise _other_use(others[0])
 
 
 def _other_use(user: str) -> Exception:

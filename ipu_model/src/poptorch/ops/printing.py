@@ -11,8 +11,7 @@ from torch import Tensor
 from ipu_model.capture import tracing
 from ipu_model.capture.graph import Printed
 from ipu_model.compute.printing import PrintLayout
-from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import require_tensor
+from poptorch.ops._tracing import check, require_tensor
 
 _FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 
@@ -51,7 +50,10 @@ def ipu_print_tensor(
         summarise_threshold, edge_items, max_line_width, digits, float_format,
         separator[:1], open_bracket[:1], close_bracket[:1],
     )  # fmt: skip
-    _check_counts(layout)
+    for name in ("summarise_threshold", "edge_items", "max_line_width", "digits"):
+        count: object = getattr(layout, name)
+        fits = isinstance(count, int) and count >= 0
+        check(fits, f"poptorch.ipu_print_tensor: {name} must be a whole number from 0 on, not {count!r}.")
     if tracing.current() is None:
         return tensor
     printed = Printed(str(title), astuple(layout))
@@ -59,15 +61,6 @@ def ipu_print_tensor(
         result: Tensor = _PrintedWithGradient.apply(tensor, printed)  # type: ignore[no-untyped-call]
         return result
     return _noted(tensor.clone(), printed)
-
-
-def _check_counts(layout: PrintLayout) -> None:
-    for name in ("summarise_threshold", "edge_items", "max_line_width", "digits"):
-        count: object = getattr(layout, name)
-        if not isinstance(count, int) or count < 0:
-            raise createPoptorchError(
-                f"poptorch.ipu_print_tensor: {name} must be a whole number from 0 on, not {count!r}."
-            )
 
 
 class _PrintedWithGradient(torch.autograd.Function):
@@ -78,7 +71,7 @@ class _PrintedWithGradient(torch.autograd.Function):
         result = _noted(tensor.clone(), printed)
         trace = tracing.current()
         node = trace.node_of(result) if trace is not None else None
-        title = f"{printed.title}_gradient" if printed.title else ""
+        title = printed.title and f"{printed.title}_gradient"
         ctx.printed = Printed(title, printed.layout, gradient_of=node.name if node is not None else "")
         return result
 
@@ -88,7 +81,6 @@ class _PrintedWithGradient(torch.autograd.Function):
 
 
 def _noted(copy: Tensor, printed: Printed) -> Tensor:
-    """Say in the graph that `copy` is printed whenever it is computed."""
     trace = tracing.current()
     if trace is not None:
         trace.hint(copy, printed=printed)

@@ -20,8 +20,7 @@ from ipu_model.capture.graph import PythonFunction, TensorSpec
 from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
-from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import refuse_training
+from poptorch.ops._tracing import check, refuse_training
 
 
 def custom_op(
@@ -42,10 +41,13 @@ def custom_op(
         Error: arguments of other types, a float attribute outside the range of float32; when traced, an op that has no
             arithmetic.
     """
-    _check_arguments(inputs, name, domain, domain_version)
+    check(_are_tensors(inputs), "poptorch.custom_op: inputs must be a list or tuple of tensors.")
+    for argument, value in (("name", name), ("domain", domain)):
+        check(isinstance(value, str), f"poptorch.custom_op: {argument} must be a string, not {type(value)}.")
+    is_int = type(domain_version) is int
+    check(is_int, f"poptorch.custom_op: domain_version must be an int, not {type(domain_version)}.")
     examples = list(example_outputs)
-    if not examples or not all(isinstance(example, torch.Tensor) for example in examples):
-        raise createPoptorchError("poptorch.custom_op: example_outputs must be one or more tensors.")
+    check(examples and _are_tensors(examples), "poptorch.custom_op: example_outputs must be one or more tensors.")
     values = popart_attributes(attributes)
     trace = tracing.current()
     if trace is None:
@@ -63,7 +65,6 @@ class _Call:
         self.label = f"The custom op {op.domain}.{op.name}"
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Record the op and return its results."""
         return record(CUSTOM, self.trace, inputs, self.specs, PythonFunction(self.label, self._computed))
 
     def backward(
@@ -91,18 +92,15 @@ class _Call:
             else:
                 returned = self.op.backward(inputs, outputs, incoming, self.attributes)
                 made = [returned] if isinstance(returned, torch.Tensor) else list(returned)
-            if any(index >= len(made) for index in needed):
-                raise createPoptorchError(
-                    f"{self.label}: backward must return a gradient for each of {count} inputs; it returned "
-                    f"{len(made)}."
-                )
+            enough = all(index < len(made) for index in needed)
+            rule = f"backward must return a gradient for each of {count} inputs"
+            check(enough, f"{self.label}: {rule}; it returned {len(made)}.")
             pairs = ((made[index], inputs[index]) for index in needed)
             return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in pairs]
 
         return gradients
 
     def _automatic(self, inputs: list[Tensor], incoming: list[Tensor]) -> Sequence[Tensor | None]:
-        """Differentiate forward with PyTorch."""
         with torch.enable_grad():
             leaves = [t.requires_grad_() if t.dtype.is_floating_point else t for t in inputs]
             results = self._computed(leaves)
@@ -118,8 +116,6 @@ class _Call:
 
 
 class _Differentiable(torch.autograd.Function):
-    """A custom op whose gradient is another op."""
-
     @staticmethod
     def forward(ctx: Any, call: _Call, *inputs: Tensor) -> tuple[Tensor, ...]:
         results = call.forward(inputs)
@@ -136,18 +132,12 @@ class _Differentiable(torch.autograd.Function):
         return None, *ctx.call.backward(inputs, outputs, gradients, needed)
 
 
+def _are_tensors(values: object) -> bool:
+    return isinstance(values, (list, tuple)) and all(isinstance(value, torch.Tensor) for value in values)
+
+
 def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec.contiguous(tuple(tensor.shape), tensor.dtype)
-
-
-def _check_arguments(inputs: Any, name: Any, domain: Any, domain_version: Any) -> None:
-    if not isinstance(inputs, (list, tuple)) or not all(isinstance(tensor, torch.Tensor) for tensor in inputs):
-        raise createPoptorchError("poptorch.custom_op: inputs must be a list or tuple of tensors.")
-    for argument, value in (("name", name), ("domain", domain)):
-        if not isinstance(value, str):
-            raise createPoptorchError(f"poptorch.custom_op: {argument} must be a string, not {type(value)}.")
-    if type(domain_version) is not int:
-        raise createPoptorchError(f"poptorch.custom_op: domain_version must be an int, not {type(domain_version)}.")
 
 
 Scalar = int | float | str
@@ -175,7 +165,7 @@ def popart_attributes(attributes: dict[str, Any] | None) -> dict[str, Value]:
 def _listed(key: str, values: list[Any] | tuple[Any, ...]) -> Value:
     if not values:
         raise ValueError(f"Attribute {key!r} is an empty list, whose type is unknown.")
-    if len({type(value) for value in values}) > 1:
+    if len(set(map(type, values))) > 1:
         raise ValueError(f"The types of the elements of attribute {key!r} must all be the same; got {values!r}.")
     converted: Any = [_scalar(key, value) for value in values]
     return converted  # type: ignore[no-any-return]  # all of one type, as checked above
@@ -189,10 +179,8 @@ def _scalar(key: str, value: Any) -> Scalar:
             raise ValueError(f"Attribute {key!r} does not fit in 64 bits: {value}.")
         return int(value)
     if isinstance(value, float):
-        if abs(value) > _LARGEST:
-            raise createPoptorchError(
-                f"{value:g} is too {'high' if value > 0 else 'low'} for a Popart float attribute."
-            )
+        side = "high" if value > 0 else "low"
+        check(not abs(value) > _LARGEST, f"{value:g} is too {side} for a Popart float attribute.")
         return float(np.float32(value))
     raise ValueError(
         f"Attribute {key!r} has the unsupported type {type(value)}. Use int, float, str, or a list of one of these."
@@ -219,10 +207,8 @@ class CPU:
     """
 
     def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:
-        if not callable(layer_to_call):
-            raise createPoptorchError(f"poptorch.CPU: layer_to_call must be callable, not {type(layer_to_call)}.")
-        if not isinstance(ID, str):
-            raise createPoptorchError(f"poptorch.CPU: ID must be a string, not {type(ID)}.")
+        check(callable(layer_to_call), f"poptorch.CPU: layer_to_call must be callable, not {type(layer_to_call)}.")
+        check(isinstance(ID, str), f"poptorch.CPU: ID must be a string, not {type(ID)}.")
         self._layer_to_call = layer_to_call
         self._ID = ID
         if isinstance(layer_to_call, nn.Module):
@@ -238,11 +224,11 @@ class CPU:
                 while tracing.
         """
         outer = _calling.get()
-        if outer is not None:
-            raise createPoptorchError(
-                f"poptorch.CPU: the op {self._ID!r} is called inside the op {outer!r}. CPU ops must not overlap: call "
-                "its Python function directly."
-            )
+        check(
+            outer is None,
+            f"poptorch.CPU: the op {self._ID!r} is called inside the op {outer!r}. CPU ops must not overlap: call "
+            "its Python function directly.",
+        )
         trace = tracing.current()
         if trace is None:
             return self._layer_to_call(*input)
@@ -250,11 +236,10 @@ class CPU:
         return self._record(trace, input)
 
     def _record(self, trace: Trace, args: tuple[Tensor, ...]) -> Tensor | list[Tensor]:
+        op = f"the op {self._ID!r}"
         for position, argument in enumerate(args):
-            if not isinstance(argument, torch.Tensor):
-                raise createPoptorchError(
-                    f"poptorch.CPU: argument {position} of the op {self._ID!r} must be a tensor, not {type(argument)}."
-                )
+            is_tensor = isinstance(argument, torch.Tensor)
+            check(is_tensor, f"poptorch.CPU: argument {position} of {op} must be a tensor, not {type(argument)}.")
         function: Callable[..., Any] = trace.host_functions.setdefault(self._ID, self._layer_to_call)
         token = _calling.set(self._ID)
         try:
@@ -264,12 +249,10 @@ class CPU:
         finally:
             _calling.reset(token)
         listed = [example] if isinstance(example, torch.Tensor) else example
-        if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(t, torch.Tensor) for t in listed):
-            raise createPoptorchError(
-                f"poptorch.CPU: the op {self._ID!r} must return a tensor or a sequence of tensors, not {type(example)}."
-            )
+        rule = "must return a tensor or a sequence of tensors"
+        check(_are_tensors(listed) and listed, f"poptorch.CPU: {op} {rule}, not {type(example)}.")
         specs = [TensorSpec.contiguous(tuple(t.shape), _host_type(t.dtype)) for t in listed]
-        called = PythonFunction(f"poptorch.CPU: the op {self._ID!r}", lambda tensors: function(*tensors))
+        called = PythonFunction(f"poptorch.CPU: {op}", lambda tensors: function(*tensors))
         results = record(HOST_CALL, trace, args, specs, called)
         return results[0] if isinstance(example, torch.Tensor) else results
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
-from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import require_tensors
+from poptorch.ops._tracing import check, require_tensors
 
 Batch = list[int] | Tensor | None
 
@@ -65,20 +64,20 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
 
 
 def _check_sampling(src: Any, ptr: Any, ratio: Any, random_start: Any) -> None:
-    if not isinstance(src, torch.Tensor) or src.dim() == 0:
-        raise createPoptorchError(f"poptorch.fps: src must be a tensor [points, features], not {_kind(src)}.")
-    if not isinstance(ptr, list) or not all(type(entry) is int for entry in ptr):
-        raise createPoptorchError(f"poptorch.fps: ptr must be a list of ints, not {_kind(ptr)}.")
-    if len(ptr) < 2:
-        raise createPoptorchError(f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")
-    if ptr[0] < 0 or ptr[-1] > src.shape[0] or any(end < begin for begin, end in pairwise(ptr)):
-        raise createPoptorchError(
-            f"poptorch.fps: ptr must increase from 0 to at most the {src.shape[0]} rows of src; got {ptr}."
-        )
-    if type(ratio) not in (float, int) or not 0 < ratio <= 1:
-        raise createPoptorchError(f"poptorch.fps: ratio must be a float above 0 and at most 1, not {ratio!r}.")
-    if not isinstance(random_start, bool):
-        raise createPoptorchError(f"poptorch.fps: random_start must be a bool, not {_kind(random_start)}.")
+    is_tensor = isinstance(src, torch.Tensor) and src.dim() > 0
+    check(is_tensor, f"poptorch.fps: src must be a tensor [points, features], not {_kind(src)}.")
+    check(_are_ints(ptr), f"poptorch.fps: ptr must be a list of ints, not {_kind(ptr)}.")
+    check(len(ptr) > 1, f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")
+    increases = ptr[0] >= 0 and ptr[-1] <= src.shape[0] and all(begin <= end for begin, end in pairwise(ptr))
+    check(increases, f"poptorch.fps: ptr must increase from 0 to at most the {src.shape[0]} rows of src; got {ptr}.")
+    is_ratio = type(ratio) in (float, int) and 0 < ratio <= 1
+    check(is_ratio, f"poptorch.fps: ratio must be a float above 0 and at most 1, not {ratio!r}.")
+    is_bool = isinstance(random_start, bool)
+    check(is_bool, f"poptorch.fps: random_start must be a bool, not {_kind(random_start)}.")
+
+
+def _are_ints(value: Any) -> bool:
+    return isinstance(value, list) and all(type(entry) is int for entry in value)
 
 
 def _kind(value: Any) -> str:
@@ -92,38 +91,33 @@ def _as_rows(name: str, tensor: Tensor) -> Tensor:
 
 
 def _batches(x: Tensor, y: Tensor, batch_x: Batch, batch_y: Batch) -> tuple[Tensor | None, Tensor | None]:
-    """Return both batch vectors as tensors, or neither."""
     _check_batch("batch_x", batch_x, x)
     _check_batch("batch_y", batch_y, y)
     if batch_x is None and batch_y is None:
         return None, None
-    batch_x = [0] * x.shape[0] if batch_x is None else batch_x
-    batch_y = [0] * y.shape[0] if batch_y is None else batch_y
+    batch_x = [0] * len(x) if batch_x is None else batch_x
+    batch_y = [0] * len(y) if batch_y is None else batch_y
     if isinstance(batch_x, list) and isinstance(batch_y, list) and set(batch_x) != set(batch_y):
         raise ValueError(
             "poptorch.nearest: batch_x and batch_y must hold the same batch elements, not "
             f"{sorted(set(batch_x))} and {sorted(set(batch_y))}."
         )
     dtype = next((batch.dtype for batch in (batch_x, batch_y) if isinstance(batch, torch.Tensor)), torch.int64)
-    return _as_tensor(batch_x, dtype, x), _as_tensor(batch_y, dtype, y)
-
-
-def _as_tensor(batch: list[int] | Tensor, dtype: torch.dtype, like: Tensor) -> Tensor:
-    return batch if isinstance(batch, torch.Tensor) else torch.tensor(batch, dtype=dtype, device=like.device)
+    return tuple(  # type: ignore[return-value]  # two of them
+        batch if isinstance(batch, torch.Tensor) else torch.tensor(batch, dtype=dtype, device=x.device)
+        for batch in (batch_x, batch_y)
+    )
 
 
 def _check_batch(name: str, batch: Any, rows: Tensor) -> None:
     if batch is None:
         return
     is_tensor = isinstance(batch, torch.Tensor)
-    if not is_tensor and not (isinstance(batch, list) and all(type(entry) is int for entry in batch)):
-        raise createPoptorchError(
-            f"poptorch.nearest: {name} must be a list of ints, a tensor or None, not {type(batch)}."
-        )
-    entries = list(batch.shape) if is_tensor else [len(batch)]
-    if entries != [rows.shape[0]]:
-        shown = entries if is_tensor else len(batch)
-        raise ValueError(f"poptorch.nearest: {name} must have {rows.shape[0]} entries, not {shown}.")
+    fits = is_tensor or _are_ints(batch)
+    check(fits, f"poptorch.nearest: {name} must be a list of ints, a tensor or None, not {type(batch)}.")
+    entries = list(batch.shape) if is_tensor else len(batch)
+    if entries not in (rows.shape[0], [rows.shape[0]]):
+        raise ValueError(f"poptorch.nearest: {name} must have {rows.shape[0]} entries, not {entries}.")
     if not is_tensor and any(after < before for before, after in pairwise(batch)):
         raise ValueError(f"poptorch.nearest: {name} must be sorted.")
 
@@ -144,37 +138,23 @@ def ctc_beam_search_decoder(
         Error: arguments of other types or shapes, a `blank` that is no class, or more paths than beams.
     """
     require_tensors(_BEAMS, probs=probs, lengths=lengths)
-    _check_probabilities(probs, lengths)
-    _check_beams(probs.shape[2], blank, beam_width, top_paths)
+    are_probabilities = probs.dim() == 3 and probs.dtype.is_floating_point
+    given = f"not {probs.dtype} {list(probs.shape)}"
+    check(are_probabilities, f"{_BEAMS}: probs must be log-probabilities [time, batch, classes], {given}.")
+    steps, samples, classes = probs.shape
+    are_lengths = not lengths.dtype.is_floating_point and tuple(lengths.shape) == (samples,)
+    given = f"not {lengths.dtype} {list(lengths.shape)}"
+    check(are_lengths, f"{_BEAMS}: lengths must hold a whole number for each of the {samples} samples, {given}.")
+    for name, number in (("blank", blank), ("beam_width", beam_width), ("top_paths", top_paths)):
+        is_int = type(number) is int
+        check(is_int, f"{_BEAMS}: {name} must be an int, fixed when compiling; got {number!r}.")
+    check(0 <= blank < classes, f"{_BEAMS}: blank must be one of the {classes} classes, not {blank}.")
+    between = f"between 1 and beam_width ({beam_width})"
+    check(1 <= top_paths <= beam_width, f"{_BEAMS}: top_paths must be {between}, not {top_paths}.")
     if tracing.is_tracing():
         return beam_search(probs, lengths, blank, beam_width, top_paths)
-    steps, samples, _ = probs.shape
     return (
         probs.new_zeros(samples, top_paths),
         probs.new_zeros(samples, top_paths, dtype=torch.int32),
         probs.new_zeros(samples, top_paths, steps, dtype=torch.int32),
     )
-
-
-def _check_probabilities(probs: Tensor, lengths: Tensor) -> None:
-    if probs.dim() != 3 or not probs.dtype.is_floating_point:
-        raise createPoptorchError(
-            f"{_BEAMS}: probs must be log-probabilities [time, batch, classes], not {probs.dtype} {list(probs.shape)}."
-        )
-    if lengths.dtype.is_floating_point or tuple(lengths.shape) != (probs.shape[1],):
-        raise createPoptorchError(
-            f"{_BEAMS}: lengths must hold a whole number for each of the {probs.shape[1]} samples, not "
-            f"{lengths.dtype} {list(lengths.shape)}."
-        )
-
-
-def _check_beams(classes: int, blank: Any, beam_width: Any, top_paths: Any) -> None:
-    for name, number in (("blank", blank), ("beam_width", beam_width), ("top_paths", top_paths)):
-        if type(number) is not int:
-            raise createPoptorchError(f"{_BEAMS}: {name} must be an int, fixed when compiling; got {number!r}.")
-    if not 0 <= blank < classes:
-        raise createPoptorchError(f"{_BEAMS}: blank must be one of the {classes} classes, not {blank}.")
-    if not 1 <= top_paths <= beam_width:
-        raise createPoptorchError(
-            f"{_BEAMS}: top_paths must be between 1 and beam_width ({beam_width}), not {top_paths}."
-        )

@@ -44,14 +44,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
     ) -> None:
         numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm)
         require_numbers(numbers)
-        defaults: dict[str, Any] = {
-            "lr": 1e-3,
-            "betas": (0.9, 0.999),
-            "eps": 1e-8,
-            "weight_decay": 1e-2,
-            "max_weight_norm": NO_WEIGHT_NORM_LIMIT,
-            **numbers,
-        }
+        usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
+        defaults: dict[str, Any] = {**usual, "max_weight_norm": NO_WEIGHT_NORM_LIMIT, **numbers}
         _check_range(defaults)
         dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         torch.optim.Optimizer.__init__(self, params, defaults)
@@ -65,10 +59,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
 
         The limit on the weight norm is the attribute `max_weight_norm`, not the groups'.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -78,9 +70,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(step=torch.zeros(()), **zeros)
         tensors = {"Accl1": state["exp_avg"], "Accl2": state["exp_avg_sq"], "Step": state["step"]}
         assert parameter.grad is not None
         entry = Entry(parameter, parameter.grad.clone(), tensors, half=False, fresh=False)
@@ -91,7 +82,6 @@ class LAMB(Optimizer, torch.optim.Optimizer):
 
 
 def _check_range(values: dict[str, Any]) -> None:
-    """Raise ValueError for the numbers that PyTorch's own optimisers refuse."""
     for name, shown in (("lr", "learning rate"), ("eps", "epsilon value"), ("weight_decay", "weight_decay value")):
         if not values[name] >= 0.0:
             raise ValueError(f"Invalid {shown}: {values[name]}; it must not be negative.")

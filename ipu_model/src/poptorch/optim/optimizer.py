@@ -59,7 +59,6 @@ class VariableAttributes:
             self._variable_attributes.append(attr)
 
     def copy(self) -> VariableAttributes:
-        """Return an independent copy."""
         return VariableAttributes(self._variable_attributes, self._allowed_attributes)
 
     def _known(self, attr: str) -> str:
@@ -131,11 +130,8 @@ class Optimizer(_Base):
     def get_state_dict(self) -> dict[str, Any]:
         """Return the part of `state_dict` that is the device's."""
         self._read_if_stale()
-        state, parameters = self._held.state, self._held.parameters
-        return {
-            "ipu_state": None if state is None else dict(state),
-            "ipu_param": None if parameters is None else dict(parameters),
-        }
+        parts = {"ipu_state": self._held.state, "ipu_param": self._held.parameters}
+        return {name: None if tensors is None else dict(tensors) for name, tensors in parts.items()}
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the device's part of a state dict at the next run."""
@@ -150,15 +146,9 @@ class Optimizer(_Base):
 
     def __getstate__(self) -> dict[str, Any]:
         self._read_if_stale()
-        kept = {name: getattr(self, name) for name in self._options}
-        return {
-            **super().__getstate__(),
-            **kept,
-            "variable_attrs": self.variable_attrs.copy(),
-            "_options": self._options,
-            "_held": self._held,
-            "_pending": self._pending,
-        }
+        names = (*self._options, "_options", "_held", "_pending")
+        kept = {name: getattr(self, name) for name in names}
+        return {**super().__getstate__(), **kept, "variable_attrs": self.variable_attrs.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -183,7 +173,6 @@ class Optimizer(_Base):
 
     @property
     def _has_pending(self) -> bool:
-        """Whether state or scalars wait to be uploaded."""
         return self._pending is not None
 
     def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
@@ -198,7 +187,6 @@ class Optimizer(_Base):
             self._pending = None if state is None else DeviceState(state)
 
     def _invalidate(self) -> None:
-        """Note that a run has changed the device's state."""
         self._stale = self._reader is not None
 
     def _read_if_stale(self) -> None:

@@ -25,8 +25,6 @@ LOSS_SCALING = "automaticLossScalingSettings"
 
 
 class _Switch:
-    """A setting that is on or off."""
-
     def __init__(self, key: str) -> None:
         self._key = key
 
@@ -55,7 +53,6 @@ class BackendSettings:
 
     @property
     def updatable_buffers(self) -> tuple[str, ...]:
-        """Names of the buffers that may be uploaded on their own."""
         return tuple(self.raw.get("updatableNamedBuffers") or ())
 
     @property
@@ -70,7 +67,6 @@ class BackendSettings:
 
     @property
     def pipelining(self) -> bool:
-        """Whether a pipelined strategy may run as a pipeline."""
         return bool(self.raw.get("enablePipelining", True))
 
     @property

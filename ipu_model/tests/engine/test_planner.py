@@ -25,6 +25,7 @@ from ipu_model.predict.planner import (
     evaluate,
     in_slices,
     matrix_product,
+    splits_of,
 )
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
 
@@ -122,6 +123,36 @@ def every_split(field: int, outs: int, groups: int, device: Device) -> Split:
         results=part * go * 8,
         parts=Parts(np.ceil(field / part), i, o, one),
     )
+
+
+class TestReads:
+    """What each of four tiles reads of 16 channels of an image, which is cut in rows, in columns, or in both."""
+
+    LAYER = Problem(LayerPass.FORWARD, 1, 1, 16, 8, (8, 12), (8, 12), (3, 5))
+    STRIDED = replace(LAYER, image=(16, 24), stride=(2, 2))
+
+    @pytest.mark.parametrize(
+        ("problem", "method", "reads"),
+        [
+            # Two rows and four columns more than results, but never more than there are.
+            (LAYER, "rows", {(2 + 2) * 12 * 16, (4 + 2) * (6 + 4) * 16, 8 * (3 + 4) * 16}),
+            # The five columns of the kernel are channels.
+            (LAYER, "expanded columns", {(2 + 2) * 12 * 80, (4 + 2) * 6 * 80, 8 * 3 * 80}),
+            # Every second row and column has a result: 2 x 1 + 3 rows for two, 2 x 5 + 5 columns for six.
+            (STRIDED, "rows", {(2 + 3) * 24 * 16, (6 + 3) * (10 + 5) * 16, 16 * (4 + 5) * 16}),
+            # Of the gradients with a stride of two: half of four rows and the two above, rounded up.
+            (
+                replace(STRIDED, which=LayerPass.DATA_GRADIENT, in_channels=8, out_channels=16),
+                "rows",
+                {3 * 12 * 16, 5 * 8 * 16, 8 * 5 * 16},
+            ),
+        ],
+    )
+    def test_by_hand(self, problem: Problem, method: str, reads: set[float]) -> None:
+        unit = MatrixUnit(element_bytes=2, partial_bytes=4, units=8, channel_group=16, workers=6)
+        (split,) = (split for split in splits_of(problem, unit, 4) if split.method == method)
+        whole = (split.parts.field == 4) & (split.parts.ins == 1)
+        assert set(split.inputs[whole]) == reads
 
 
 class TestProperties:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,11 @@ def infer(function: Callable[..., Any] | nn.Module, *inputs: Tensor, **settings:
     module = function if isinstance(function, nn.Module) else Net(lambda net, *tensors: function(*tensors))
     session = session_of(module, *inputs, training=False, arithmetic=Arithmetic(**settings))
     return session.run(list(inputs))
+
+
+def infer_each(functions: Sequence[Callable[..., Tensor]], *inputs: Tensor, **settings: Any) -> list[Tensor]:
+    """Return what each function returns for the same inputs; one model computes them all."""
+    return infer(lambda *tensors: tuple(function(*tensors) for function in functions), *inputs, **settings)
 
 
 def differentiate(function: Callable[..., Tensor], seed: Tensor, **weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

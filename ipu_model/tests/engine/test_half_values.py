@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from half_oracle import on_grid, rounded
-from half_support import differentiate, half, infer
+from half_support import differentiate, half, infer, infer_each
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ INF, NAN = math.inf, math.nan
 X = half(0.1, 0.3, -0.3, 2.0, -65504.0, 0.0, 1000.0)
 
 
-@pytest.mark.parametrize("function", [
+CHOOSING: list[Callable[[Tensor], Tensor]] = [
     lambda x: x == 0.1, lambda x: x != 0.1, lambda x: x >= 0.1, lambda x: x <= 0.3, lambda x: x > 0.3,
     lambda x: x < 0.1, lambda x: x.clamp(0.1, 0.3), lambda x: x.clamp(min=0.1),
     lambda x: x.masked_fill(x > 1, 0.1),
@@ -51,12 +51,12 @@ X = half(0.1, 0.3, -0.3, 2.0, -65504.0, 0.0, 1000.0)
     lambda x: x.clone().fill_(0.1), lambda x: x.new_full((3,), 0.1), lambda x: F.hardshrink(x, 0.1),
     lambda x: torch.full((2,), 1 / 3, dtype=torch.float16), lambda x: x.scatter(0, torch.tensor([1]), 0.1),
     lambda x: torch.arange(0, 1, 0.1, dtype=torch.float16), lambda x: torch.tensor([0.1, 1 / 3]).half(),
-])  # fmt: skip
-def test_a_number_that_is_compared_or_chosen_becomes_a_float16_value_first(
-    function: Callable[[Tensor], Tensor],
-) -> None:
-    (result,) = infer(function, X)
-    assert torch.equal(result, function(X))
+]  # fmt: skip
+
+
+def test_a_number_that_is_compared_or_chosen_becomes_a_float16_value_first() -> None:
+    for position, (function, result) in enumerate(zip(CHOOSING, infer_each(CHOOSING, X), strict=True)):
+        assert torch.equal(result, function(X)), position
 
 
 @pytest.mark.parametrize("number", [-1e9, torch.finfo(torch.float32).min, 70000, float("-inf")])
@@ -68,23 +68,23 @@ def test_a_number_beyond_the_range_is_clipped_and_an_infinity_kept(number: float
     assert weights.tolist() == [0.0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, i: x * i, lambda x, i: x + i, lambda x, i: i - x, lambda x, i: x / i, lambda x,
-    i: torch.maximum(x, i),
-    lambda x, i: torch.where(x > 0, x, i), lambda x, i: x < i, lambda x, i: torch.cat([x, i]),
-    lambda x, i: torch.stack([x, i]), lambda x, i: i.to(x.dtype), lambda x, i: i.type_as(x), lambda x,
-    i: x.clone().copy_(i),
-])  # fmt: skip
+MEETING: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, i: x * i, lambda x, i: x + i, lambda x, i: i - x, lambda x, i: x / i,
+    lambda x, i: torch.maximum(x, i), lambda x, i: torch.where(x > 0, x, i), lambda x, i: x < i,
+    lambda x, i: torch.cat([x, i]), lambda x, i: torch.stack([x, i]), lambda x, i: i.to(x.dtype),
+    lambda x, i: i.type_as(x), lambda x, i: x.clone().copy_(i),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("integer", [torch.int32, torch.int16])
-def test_integers_become_float16_values_before_they_meet_some(
-    function: Callable[..., Tensor], integer: torch.dtype
-) -> None:
+def test_integers_become_float16_values_before_they_meet_some(integer: torch.dtype) -> None:
     """2049 is between two float16 values, and 70000 (not in 16 bits) is clipped to 65504 before it is used."""
     numbers = torch.tensor([1, 2049, 4099, 2051, -8195, 10001, 32767 if integer is torch.int16 else 70000]).to(integer)
-    (result,) = infer(function, X, numbers)
-    expected = function(X, numbers.clamp(max=65504) if integer is torch.int32 else numbers)
-    expected = expected.clamp(-65504, 65504) if expected.is_floating_point() else expected
-    assert torch.equal(result, expected)
+    clipped = numbers.clamp(max=65504) if integer is torch.int32 else numbers
+    for position, (function, result) in enumerate(zip(MEETING, infer_each(MEETING, X, numbers), strict=True)):
+        expected = function(X, clipped)
+        expected = expected.clamp(-65504, 65504) if expected.is_floating_point() else expected
+        assert torch.equal(result, expected), position
 
 
 def test_a_32_bit_scalar_tensor_takes_the_type_of_the_float16_tensor_it_meets() -> None:
@@ -106,15 +106,17 @@ def test_numbers_of_arithmetic_keep_their_32_bits() -> None:
     assert result.item() == 1.625
 
 
-@pytest.mark.parametrize("draw", [
-    lambda x: torch.rand(20000, dtype=torch.float16), lambda x: torch.rand_like(x),
-    lambda x: torch.empty_like(x).uniform_(), lambda x: x.clone().uniform_(2, 4) / 4,
-])  # fmt: skip
-def test_uniform_numbers_stay_below_one(draw: Callable[[Tensor], Tensor]) -> None:
+def test_uniform_numbers_stay_below_one() -> None:
     """A float32 draw would round up to 1.0 once in 4,096 times, and -log(1 - u) to infinity."""
-    (result,) = infer(draw, torch.zeros(20000, dtype=torch.float16))
-    assert result.dtype is torch.float16
-    assert 0 <= result.min() < result.max() < 1
+    draws: list[Callable[[Tensor], Tensor]] = [
+        lambda x: torch.rand(20000, dtype=torch.float16),
+        torch.rand_like,
+        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: x.clone().uniform_(2, 4) / 4,
+    ]
+    for result in infer_each(draws, torch.zeros(20000, dtype=torch.float16)):
+        assert result.dtype is torch.float16
+        assert 0 <= result.min() < result.max() < 1
 
 
 @pytest.mark.parametrize("function", [
@@ -299,12 +301,12 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("product", "a", "b"), PAIRS)
-def test_products_take_the_type_of_the_activation(product, a: Tensor, b: Tensor) -> None:
-    for x, y in ((a, b), (a.float(), b.half())):
-        (result,) = infer(product, x, y)
-        assert result.dtype is x.dtype
-        assert torch.equal(result, product(x, y.to(x.dtype)))
+def test_products_take_the_type_of_the_activation() -> None:
+    for product, a, b in PAIRS:
+        for x, y in ((a, b), (a.float(), b.half())):
+            (result,) = infer(product, x, y)
+            assert result.dtype is x.dtype
+            assert torch.equal(result, product(x, y.to(x.dtype)))
 
 
 def test_a_product_of_mixed_types_that_no_rule_covers_is_refused() -> None:
@@ -315,7 +317,7 @@ def test_a_product_of_mixed_types_that_no_rule_covers_is_refused() -> None:
         infer(behind, half(1.0, 2.0, 3.0, 4.0).view(2, 2))
 
 
-@pytest.mark.parametrize(("function", "expected"), [
+CASTS: list[tuple[Callable[[Tensor], Tensor], torch.dtype]] = [
     (lambda x: x.float(), FLOAT), (lambda x: x.half(), HALF), (lambda x: x.to(FLOAT), FLOAT),
     (lambda x: x.to(torch.zeros((), dtype=FLOAT)), FLOAT),
     (lambda x: x.type_as(torch.zeros(1, dtype=FLOAT)), FLOAT),
@@ -328,16 +330,17 @@ def test_a_product_of_mixed_types_that_no_rule_covers_is_refused() -> None:
     (lambda x: torch.cat([x, x.float()]), FLOAT), (lambda x: torch.zeros(2, dtype=HALF) + x[0], HALF),
     (lambda x: torch.where(x > 0, x, x.float()), FLOAT), (lambda x: x.type(torch.float16), HALF),
     (lambda x: F.mse_loss(x, torch.tensor([1.0, 2.0])), FLOAT), (lambda x: F.l1_loss(x, x * 2), HALF),
-])  # fmt: skip
-def test_casts_and_promotion_in_forward_are_pytorchs(
-    function: Callable[[Tensor], Tensor], expected: torch.dtype
-) -> None:
+]  # fmt: skip
+
+
+def test_casts_and_promotion_in_forward_are_pytorchs() -> None:
     x = half(1 / 3, 1 / 7)
-    (result,) = infer(function, x)
-    native = function(x)
-    assert result.dtype is expected
-    assert native.dtype in (expected, torch.float64)
-    torch.testing.assert_close(result.double(), native.double(), rtol=2.0**-11 if expected is HALF else 1e-6, atol=0)
+    for (function, expected), result in zip(CASTS, infer_each([function for function, _ in CASTS], x), strict=True):
+        native = function(x)
+        assert result.dtype is expected
+        assert native.dtype in (expected, torch.float64)
+        tolerance = 2.0**-11 if expected is HALF else 1e-6
+        torch.testing.assert_close(result.double(), native.double(), rtol=tolerance, atol=0)
 
 
 def test_a_recurrent_layer_of_another_type_than_its_input_is_refused_by_torch() -> None:
@@ -397,7 +400,7 @@ def test_a_product_of_matrices_at_the_ends_of_the_range(
     assert result.item() == product or (math.isnan(product) and result.isnan().all())
 
 
-@pytest.mark.parametrize(("function", "value", "expected"), [
+ENDS_OF_THE_RANGE: list[tuple[Callable[[Tensor], Tensor], float, float]] = [
     (lambda x: x + x, 65504.0, 65504.0), (lambda x: x * 3, -65504.0, -65504.0),
     (lambda x: x - x, INF, NAN), (lambda x: x * 0, INF, NAN),
     (lambda x: x / 0, 8.0, NAN), (lambda x: x / 0, -1.0, NAN), (lambda x: x / 0, 0.0, NAN),
@@ -413,12 +416,16 @@ def test_a_product_of_matrices_at_the_ends_of_the_range(
     (lambda x: x.clamp(-1, 1), NAN, NAN),
     (lambda x: x.clamp(-1, 1), INF, 1.0), (lambda x: x.half(), 65504.0, 65504.0), (F.gelu, INF, INF),
     (lambda x: (x.float() * 2).half(), 65504.0, 65504.0), (lambda x: x.float() * 2, 65504.0, 131008.0),
-])  # fmt: skip
-def test_functions_at_the_ends_of_the_range(
-    function: Callable[[Tensor], Tensor], value: float, expected: float
-) -> None:
-    (result,) = infer(function, half(value))
-    assert result.item() == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+]  # fmt: skip
+
+
+def test_functions_at_the_ends_of_the_range() -> None:
+    def every(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(function(value) for (function, *_), value in zip(ENDS_OF_THE_RANGE, values, strict=True))
+
+    results = infer(every, *(half(value) for _, value, _ in ENDS_OF_THE_RANGE))
+    expected = [number for *_, number in ENDS_OF_THE_RANGE]
+    assert [result.item() for result in results] == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
 
 
 def test_a_sum_may_pass_the_range_inside_an_op_but_not_between_ops() -> None:
@@ -459,19 +466,27 @@ def test_a_gradient_that_overflows_is_clipped_in_that_element_only() -> None:
     assert gradients["b"].tolist() == [1024.0, 1024.0]
 
 
+def arithmetic(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return x + y, x - y, x * y, x / y
+
+
+@pytest.fixture(scope="module")
+def calculators() -> dict[Overflow, Session]:
+    model, zeros = Net(lambda net, x, y: arithmetic(x, y)), torch.zeros(4, dtype=HALF)
+    return {o: session_of(model, zeros, zeros, training=False, arithmetic=Arithmetic(overflow=o)) for o in Overflow}
+
+
 @given(FLOATS, FLOATS)
-def test_elementwise_arithmetic_is_rounded_as_if_computed_exactly(a: list[float], b: list[float]) -> None:
+def test_elementwise_arithmetic_is_rounded_as_if_computed_exactly(
+    calculators: dict[Overflow, Session], a: list[float], b: list[float]
+) -> None:
     """IEEE half arithmetic with clipping, or PyTorch's own where overflow is infinite."""
-
-    def arithmetic(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        return x + y, x - y, x * y, x / y
-
     x, y = half(*a), half(*b)
     *others, quotient = arithmetic(x.double(), y.double())
     exact = (*others, quotient.masked_fill(y == 0, NAN))
-    for result, expected in zip(infer(arithmetic, x, y), exact):
+    for result, expected in zip(calculators[Overflow.CLIP].run([x, y]), exact):
         torch.testing.assert_close(result.double(), rounded(expected), rtol=0, atol=0, equal_nan=True)
-    for result, native in zip(infer(arithmetic, x, y, overflow=Overflow.INFINITY), arithmetic(x, y)):
+    for result, native in zip(calculators[Overflow.INFINITY].run([x, y]), arithmetic(x, y)):
         torch.testing.assert_close(result, native, rtol=0, atol=0, equal_nan=True)
 
 
@@ -503,16 +518,18 @@ def test_ops_that_are_not_clipped_stay_in_the_range(op: Callable[..., Tensor]) -
     assert int(poles.sum()) <= 2
 
 
-@pytest.mark.parametrize("function", [
+WITH_NUMBERS: list[Callable[[Tensor], Tensor]] = [
     lambda x: x * 1.001, lambda x: x * -1, lambda x: x * 0.5, lambda x: x / 0.999, lambda x: x / -1, lambda x: x / 3,
     lambda x: x + 15.9, lambda x: x + 16, lambda x: x - 15.9, lambda x: x - 33, lambda x: 1 - x, lambda x: 40 - x,
     lambda x: x.add(1, alpha=100), lambda x: x.clone().mul_(2), lambda x: x.clone().add_(20), lambda x: x.mul(x),
     lambda x: x.sub(x, alpha=-2), lambda x: x * torch.tensor(3.0), lambda x: x.float().mul(3).mean(0, dtype=x.dtype),
-])  # fmt: skip
-def test_arithmetic_with_numbers_clips_where_it_must(function: Callable[[Tensor], Tensor]) -> None:
+]  # fmt: skip
+
+
+def test_arithmetic_with_numbers_clips_where_it_must() -> None:
     x = half(65504.0, -65504.0, 65472.0, 1.0, 0.1)
-    (result,) = infer(function, x)
-    torch.testing.assert_close(result.double(), function(x.double()).clamp(-65504, 65504), rtol=2**-11, atol=0)
+    for function, result in zip(WITH_NUMBERS, infer_each(WITH_NUMBERS, x), strict=True):
+        torch.testing.assert_close(result.double(), function(x.double()).clamp(-65504, 65504), rtol=2**-11, atol=0)
 
 
 def test_dropout_masks_are_within_the_range_and_others_that_are_divided_are_clipped() -> None:
@@ -529,7 +546,7 @@ def test_dropout_masks_are_within_the_range_and_others_that_are_divided_are_clip
 # Division by zero, in the sense of IEEE 754: an infinite result that is exact.
 
 
-@pytest.mark.parametrize(("function", "value", "divisor"), [
+DIVIDING: list[tuple[Callable[[Tensor, Tensor], Tensor], float, float]] = [
     (lambda x, y: x / y, 8.0, 0.0), (lambda x, y: x / y, -8.0, -0.0), (lambda x, y: x / y, 0.0, 0.0),
     (lambda x, y: x.clone().div_(y), 8.0, 0.0), (lambda x, y: x / 0, 8.0, 0.0),
     (lambda x, y: torch.div(x, y, rounding_mode="floor"), 8.0, 0.0), (lambda x, y: x / y.sum(), 8.0, 0.0),
@@ -539,16 +556,20 @@ def test_dropout_masks_are_within_the_range_and_others_that_are_divided_are_clip
     (lambda x, y: y.atanh(), 1.0, 1.0),
     (lambda x, y: y**-1, 1.0, 0.0), (lambda x, y: y**x, -0.5, 0.0), (lambda x, y: 0.0**x, -2.0, 0.0),
     (lambda x, y: torch.addcdiv(x, x, y), 8.0, 0.0),
-])  # fmt: skip
-def test_a_division_by_zero_gives_nan_and_an_infinity_in_float32_or_on_a_gpu(
-    function: Callable[..., Tensor], value: float, divisor: float
-) -> None:
-    x, y = half(value), half(divisor)
-    (result,) = infer(function, x, y)
-    assert result.isnan().all()
-    plain = function(x.float(), y.float())
-    for same in (*infer(function, x.float(), y.float()), *infer(function, x, y, overflow=Overflow.INFINITY)):
-        torch.testing.assert_close(same.float(), plain, equal_nan=True)
+]  # fmt: skip
+
+
+def test_a_division_by_zero_gives_nan_and_an_infinity_in_float32_or_on_a_gpu() -> None:
+    def every(*pairs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(row[0](x, y) for row, x, y in zip(DIVIDING, pairs[::2], pairs[1::2], strict=True))
+
+    halves = [half(number) for _, *numbers in DIVIDING for number in numbers]
+    singles = [number.float() for number in halves]
+    assert all(result.isnan().all() for result in infer(every, *halves))
+    plain = every(*singles)
+    for results in (infer(every, *singles), infer(every, *halves, overflow=Overflow.INFINITY)):
+        for result, expected in zip(results, plain):
+            torch.testing.assert_close(result.float(), expected, equal_nan=True)
 
 
 def test_only_the_elements_that_divide_by_zero_are_nan() -> None:

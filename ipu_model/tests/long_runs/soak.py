@@ -182,12 +182,10 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=200, help="models and loaders made in turn (default 200)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = [
-        *_watch(f"{arguments.steps} training steps with asynchronous loading",
-                training_steps(arguments.steps, _QUARTERS), STEPS),
-        *_watch(f"{arguments.programs} programs, each with a model and a loader",
-                programs(arguments.programs, _QUARTERS), PROGRAMS),
-    ]  # fmt: skip
+    steps = f"{arguments.steps} training steps with asynchronous loading"
+    found = _watch(steps, training_steps(arguments.steps, _QUARTERS), STEPS)
+    made = f"{arguments.programs} programs, each with a model and a loader"
+    found += _watch(made, programs(arguments.programs, _QUARTERS), PROGRAMS)
     print("grew: " + "; ".join(found) if found else "nothing grew beyond the tolerance")
     return int(bool(found))
 

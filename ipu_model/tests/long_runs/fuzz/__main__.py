@@ -40,9 +40,12 @@ def main() -> int:
 def _try_some(number: int, seconds: float, outcomes: list[tuple[Case, Outcome]]) -> None:
     @seed(number)
     @settings(
-        max_examples=_AT_ONCE, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=_AT_ONCE,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(cases())
     def attempt(case: Case) -> None:
         if time.process_time() < seconds:

@@ -13,11 +13,8 @@ from torch.utils._pytree import tree_map_only
 import poptorch
 from fuzz.networks import KINDS, Network
 
-DTYPES = {
-    "float32": torch.float32, "float16": torch.float16, "float64": torch.float64, "bfloat16": torch.bfloat16,
-    "int64": torch.int64, "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8, "bool": torch.bool,
-    "complex64": torch.complex64,
-}  # fmt: skip
+_NAMES = ["float32", "float16", "float64", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "complex64"]
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,13 @@ def _mended(case: Case) -> Case:
     dtype = case.dtype if case.network in ("integers", "masks") or case.dtype in _REAL else "float32"
     surplus = case.surplus if case.loader != "tensors" else 0
     return replace(
-        case, surplus=surplus, accumulation=accumulation, period=period, group=group, rows=rows, iterations=iterations,
-        strategy=strategy, dtype=dtype,
-    )  # fmt: skip
+        case,
+        surplus=surplus,
+        accumulation=accumulation,
+        period=period,
+        group=group,
+        rows=rows,
+        iterations=iterations,
+        strategy=strategy,
+        dtype=dtype,
+    )

@@ -41,9 +41,14 @@ def _loaded(case: Case, data: Any) -> Iterator[Any]:
     fork = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
     asynchronous: dict[str, Any] = {} if case.loader == "Sync" else fork
     loader = poptorch.DataLoader(
-        options_of(case), data, batch_size=case.rows, drop_last=case.drop_last, num_workers=case.workers,
-        mode=mode, **asynchronous,
-    )  # fmt: skip
+        options_of(case),
+        data,
+        batch_size=case.rows,
+        drop_last=case.drop_last,
+        num_workers=case.workers,
+        mode=mode,
+        **asynchronous,
+    )
     try:
         start = 0
         for item in loader:

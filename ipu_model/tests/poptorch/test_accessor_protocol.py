@@ -109,27 +109,22 @@ def test_the_next_pass_starts_before_it_is_asked_for(access: Make) -> None:
     wait_for(lambda: passes.value >= 2)
 
 
-def test_only_the_first_item_is_loaded_before_the_first_iterator(access: Make) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "taken", "loaded"),
+    [
+        ({}, 0, 1),  # only the first item is loaded before the first iterator
+        ({"buffer_size": 4, "early_preload": True}, 0, 4),
+        ({"buffer_size": 3}, 1, 3),  # three slots: the one in use and two more
+    ],
+)
+def test_the_ring_is_filled_and_no_more(access: Make, arguments: dict[str, Any], taken: int, loaded: int) -> None:
     samples = counter()
-    access(Counted(9, samples))
+    accessor = access(Counted(9, samples), **arguments)
+    for number in range(taken):
+        assert next(accessor).tolist() == [number, number]
+    wait_for(lambda: samples.value == loaded)
     stay_idle()
-    assert samples.value == 1
-
-
-def test_an_early_preload_fills_the_ring_and_no_more(access: Make) -> None:
-    samples = counter()
-    access(Counted(9, samples), buffer_size=4, early_preload=True)
-    wait_for(lambda: samples.value == 4)
-    stay_idle()
-    assert samples.value == 4
-
-
-def test_loading_goes_on_while_an_item_is_in_use(access: Make) -> None:
-    # Three slots: the one in use and two more.
-    samples = counter()
-    accessor = access(Counted(9, samples), buffer_size=3)
-    assert next(accessor).tolist() == [0, 0]
-    wait_for(lambda: samples.value == 3)
+    assert samples.value == loaded
 
 
 def test_items_are_views_until_the_next_one(access: Make) -> None:
@@ -175,20 +170,16 @@ def test_a_data_set_ends_at_its_length_and_a_plain_list_will_do(access: Make) ->
 # What items look like.
 
 
-def test_tuples_come_out_as_lists(access: Make) -> None:
-    for number, item in enumerate(access(Pairs(3))):
+def test_tuples_come_out_as_lists_and_dicts_keep_their_keys_in_order(access: Make) -> None:
+    for number, (item, keyed) in enumerate(zip(access(Pairs(3)), access(Dicts(3)), strict=True)):
         assert isinstance(item, list)
         image, label = item
         assert (image.shape, image.dtype) == ((3, 4, 4), torch.float32)
         assert (label.shape, label.dtype) == ((), torch.int64)
         assert torch.equal(image, torch.full((3, 4, 4), float(number)))
         assert label == number
-
-
-def test_dicts_keep_their_keys_in_order(access: Make) -> None:
-    for number, item in enumerate(access(Dicts(3))):
-        assert list(item) == ["y", "x"]
-        assert (item["y"].item(), item["x"].tolist()) == (number, [number, number])
+        assert list(keyed) == ["y", "x"]
+        assert (keyed["y"].item(), keyed["x"].tolist()) == (number, [number, number])
 
 
 def test_every_dtype_arrives_unchanged(access: Make) -> None:
@@ -215,25 +206,18 @@ def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
 # Re-batching.
 
 
-def test_whole_items_are_glued_and_the_rest_is_dropped(access: Make) -> None:
+def test_whole_items_are_glued_and_the_rest_is_dropped_unless_the_loader_keeps_it(access: Make) -> None:
     # 10 samples in batches of 4, 4, 2 become three items of 3 rows; 4 * 3 // 3 is what len() says.
     loader = torch.utils.data.DataLoader(Pairs(10), batch_size=4)
     accessor = access(loader, rebatched_size=3)
     for _ in range(2):
         assert [y.tolist() for _, y in accessor] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert len(accessor) == len(loader) * 4 // 3
-
-
-def test_a_loader_that_keeps_its_remainder_keeps_it_glued(access: Make) -> None:
-    loader = DataLoader(Options(), Pairs(10), batch_size=4, drop_last=False)
-    items = [y.tolist() for _, y in access(loader, rebatched_size=3)]
+    keeping = DataLoader(Options(), Pairs(10), batch_size=4, drop_last=False)
+    items = [y.tolist() for _, y in access(keeping, rebatched_size=3)]
     assert items == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-
-
-def test_the_length_of_glued_items_may_be_unknown(access: Make) -> None:
-    accessor = access([torch.zeros(2, 3)] * 3, rebatched_size=4)
     with pytest.raises(TypeError, match="batch_size"):
-        len(accessor)
+        len(access([torch.zeros(2, 3)] * 3, rebatched_size=4))
 
 
 @pytest.mark.parametrize(

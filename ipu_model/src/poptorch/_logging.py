@@ -159,17 +159,6 @@ class LogOnce:
 repeat_filter = RepeatFilter()
 
 
-def _named(level: str | int) -> str:
-    if isinstance(level, int):
-        if level not in _NUMBERED:
-            accepted = ", ".join(f"{number} ({name})" for number, name in _NUMBERED.items())
-            raise ValueError(f"Invalid log level integer: {level}. Use one of {accepted}.")
-        return _NUMBERED[level]
-    if level not in _LOG_LEVEL_MAPPING:
-        raise ValueError(f"Unknown log level: {level}. Valid values are: {', '.join(_PUBLIC_NAMES)}.")
-    return level
-
-
 def _fine_number(name: str) -> int:
     return _FINER.get(name, _LOG_LEVEL_MAPPING[name][1])
 
@@ -180,7 +169,12 @@ def setLogLevel(level: str | int, update_cpp: bool = True) -> None:
     `TRACE`, `DEBUG`, `INFO`, `WARN`, `ERR`, `OFF`, or 0, 1, 2, 3, 4, 6 in that order; also `TRACE_ALL`,
     `DEBUG_IR`. Raises `ValueError` for anything else.
     """
-    name = _named(level)
+    name = _NUMBERED.get(level) if isinstance(level, int) else level
+    if name is None:
+        accepted = ", ".join(f"{number} ({name})" for number, name in _NUMBERED.items())
+        raise ValueError(f"Invalid log level integer: {level}. Use one of {accepted}.")
+    if name not in _LOG_LEVEL_MAPPING:
+        raise ValueError(f"Unknown log level: {level}. Valid values are: {', '.join(_PUBLIC_NAMES)}.")
     logger.setLevel(_LOG_LEVEL_MAPPING[name][1])
     if update_cpp:
         native_logger.setLevel(_fine_number(name))

@@ -137,11 +137,7 @@ class PoplarExecutor:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        options: Options | None,
-        training: bool,
-        optimizer: torch.optim.Optimizer | None = None,
+        self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
         require(training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel.")
         options = Options() if options is None else options
@@ -287,15 +283,9 @@ class PoplarExecutor:
             # What is traced is not compiled yet, so its weights are on the host.
             directly = nullcontext() if self._wrapping is None else self._wrapping.lifted()
             with compilation_progress(self._options), _OverwriteContextManager(), directly:
-                now = compiled(
-                    self._traced_model,
-                    self._options,
-                    arguments,
-                    self._host,
-                    self._optimisation,
-                    seed=self._rng_state[0] if self._rng_state else None,
-                    saved=saved,
-                )
+                seed = self._rng_state[0] if self._rng_state else None
+                model = self._traced_model
+                now = compiled(model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved)
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
             self._compiled, self._too_large = now, None
@@ -458,10 +448,8 @@ class PoplarExecutor:
         now = self._require_attached("copyNamedBuffersToDevice")
         names = self._options._backend.updatable_buffers
         if not names:
-            raise Error(
-                "No named buffers marked as updatable. Name them in "
-                "poptorch.Options().updatableNamedBuffers([...]) first."
-            )
+            nearest = "Name them in poptorch.Options().updatableNamedBuffers([...]) first."
+            raise Error(f"No named buffers marked as updatable. {nearest}")
         variables = tuple(v for v in now.graph.variables if set(v.names) & set(names))
         now.session.upload(self._host.values(now.graph, variables))
 
@@ -523,11 +511,9 @@ class PoplarExecutor:
         Raises:
             AssertionError: not compiled, or destroyed.
         """
-        now = self._compiled
+        now, missing = self._compiled, "Model must be compiled before its tensors have names."
         if now is None:
-            raise AssertionError(
-                "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
-            )
+            raise AssertionError(f"{missing} Call the model, or compile() it, first.")
         return list(names_of(now.graph, now.step, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:

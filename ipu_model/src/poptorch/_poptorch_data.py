@@ -30,27 +30,10 @@ from poptorch.options import Options
 _KIND = "executable"
 
 # They say where and how a program runs or what is shown, not what it computes.
-_OF_THE_HOST = frozenset(
-    (
-        "cachePath",
-        "enableEngineCaching",
-        "log_dir",
-        "max_repeat_logs",
-        "connection_type",
-        "ipu_version",
-        "use_model",
-        "ipu_id",
-        "model_name",
-        "random_seed",
-        "sync_pattern",
-        "engineOptions",
-        "instrumentWithHardwareCycleCounter",
-        "distributed_process_id",
-        "ipuof_configs",
-        "auto_round_num_ipus",
-        "rearrangeAnchorsOnHost",
-        "compilation_progress_bar_fn",
-    )
+_OF_THE_HOST = (
+    "cachePath enableEngineCaching log_dir max_repeat_logs connection_type ipu_version use_model ipu_id model_name "
+    "random_seed sync_pattern engineOptions instrumentWithHardwareCycleCounter distributed_process_id ipuof_configs "
+    "auto_round_num_ipus rearrangeAnchorsOnHost compilation_progress_bar_fn"
 )
 
 # Its names, shape, element type, and whether it is trained.
@@ -92,7 +75,7 @@ def weights_of(graph: Graph) -> tuple[Weight, ...]:
 
 def options_text(options: Options) -> dict[str, str]:
     """Return the options that a program was compiled with, by name, as text."""
-    chosen = {name: value for name, value in sorted(options.toDict().items()) if name not in _OF_THE_HOST}
+    chosen = {name: value for name, value in sorted(options.toDict().items()) if name not in _OF_THE_HOST.split()}
     return {name: str(int(value)) if isinstance(value, int) else repr(value) for name, value in chosen.items()}
 
 
@@ -138,20 +121,14 @@ def read(path: Path) -> Executable:
 
 
 def check(
-    executable: Executable,
-    path: Path,
-    options: Options,
-    groupings: Mapping[str, ReplicaGroups],
-    *,
-    training: bool,
+    executable: Executable, path: Path, options: Options, groupings: Mapping[str, ReplicaGroups], *, training: bool
 ) -> None:
     """Compare kind, options and replica groups of what was saved with those of the model that it is loaded into."""
     there_groups = executable.replica_groups
     differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
     if differing:
-        raise invalid(
-            path, f"it was compiled with other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
-        )
+        groups = f"other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
+        raise invalid(path, f"it was compiled with {groups}")
     kinds = {True: "poptorch.trainingModel", False: "poptorch.inferenceModel"}
     if executable.training != training:
         raise invalid(path, f"it was compiled by {kinds[executable.training]}, this is a {kinds[training]}")
@@ -164,17 +141,13 @@ def check(
     if differing:
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
     if executable.rng_state is not None:
-        _check_rng_state(executable.rng_state, path, options, training=training)
-
-
-def _check_rng_state(state: list[int], path: Path, options: Options, *, training: bool) -> None:
-    streams = RandomStreams(0, options.replication_factor)
-    if training and options._backend.stochastic_rounding:
-        streams.keep(torch.Generator(), reseeded=True)
-    try:
-        streams.restore(state)
-    except ValueError as error:
-        raise invalid(path, str(error)) from error
+        streams = RandomStreams(0, options.replication_factor)
+        if training and options._backend.stochastic_rounding:
+            streams.keep(torch.Generator(), reseeded=True)
+        try:
+            streams.restore(executable.rng_state)
+        except ValueError as error:
+            raise invalid(path, str(error)) from error
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
@@ -185,11 +158,8 @@ def check_program(executable: Executable, path: Path, graph: Graph) -> None:
         if here != saved:
             raise invalid(path, f"the model's weights are others: {_shown(here)} here, {_shown(saved)} in the file")
     if digest_of(graph) != executable.digest:
-        raise invalid(
-            path,
-            "it was compiled from another model: what forward computes, or where the execution strategy places it, is "
-            "not the same",
-        )
+        other = "what forward computes, or where the execution strategy places it, is not the same"
+        raise invalid(path, f"it was compiled from another model: {other}")
 
 
 def _shown(weight: tuple[Weight, ...]) -> str:

@@ -30,13 +30,8 @@ def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Functi
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def warning(*args: Any, **kwargs: Any) -> Any:
-            logger.warning(
-                "%s.%s is deprecated since version %s and will be removed in future releases. Reason: %s.",
-                domain,
-                function.__name__,
-                since_version,
-                reason,
-            )
+            text = "%s.%s is deprecated since version %s and will be removed in future releases. Reason: %s."
+            logger.warning(text, domain, function.__name__, since_version, reason)
             return function(*args, **kwargs)
 
         return cast(Function, warning)
@@ -175,19 +170,16 @@ def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
         leaves.extend(tensors)
         return lambda new: parser.reconstruct(value, iter([next(new) for _ in tensors]))
     if isinstance(value, dict):
-        return _visit_dict(value, leaves)
+        entries = {key: _visit(item, leaves) for key, item in value.items()}
+        return lambda new: refilled(value, {key: part(new) for key, part in entries.items()})
     if isinstance(value, (tuple, list)):
         parts = [_visit(item, leaves) for item in value]
         return lambda new: same_sequence(value, [part(new) for part in parts])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _visit_data_object(value, leaves)
+        fields = {name: _visit(item, leaves) for name, item in data_fields(value).items()}
+        return lambda new: with_fields(value, {name: part(new) for name, part in fields.items()})
     leaves.append(value)
     return next
-
-
-def _visit_data_object(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    parts = {name: _visit(item, leaves) for name, item in data_fields(value).items()}
-    return lambda new: with_fields(value, {name: part(new) for name, part in parts.items()})
 
 
 def data_fields(value: Any) -> dict[str, Any]:
@@ -203,12 +195,6 @@ def with_fields(original: Any, fields: dict[str, Any]) -> Any:
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made
-
-
-def _visit_dict(value: dict[Any, Any], leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    parts = {key: _visit(item, leaves) for key, item in value.items()}
-
-    return lambda new: refilled(value, {key: part(new) for key, part in parts.items()})
 
 
 def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
@@ -230,9 +216,7 @@ def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 def same_sequence(original: Any, items: list[Any]) -> Any:
     """Return a list, tuple or named tuple of `original`'s type that holds `items`."""
-    if hasattr(original, "_fields"):
-        return type(original)(*items)
-    return type(original)(items)
+    return type(original)(*items) if hasattr(original, "_fields") else type(original)(items)
 
 
 def combine_batch_tensors_gen(tensors: Sequence[Any]) -> Iterator[Tensor]:

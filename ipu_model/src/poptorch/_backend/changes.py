@@ -62,15 +62,9 @@ def program_of_module(
     if changes is not None:
         return captured_again(twin, own, arguments, training=trains, changes=changes)
     graph, step = trace(twin, own, arguments, training=trains, one_process=False)
-    return program_of(
-        graph,
-        step,
-        own,
-        training=trains,
-        optimiser=optimisation.spec if optimisation is not None else None,
-        groups=optimisation.groups(twin) if optimisation is not None else None,
-        machine=machine,
-    )
+    spec = None if optimisation is None else optimisation.spec
+    groups = None if optimisation is None else optimisation.groups(twin)
+    return program_of(graph, step, own, training=trains, optimiser=spec, groups=groups, machine=machine)
 
 
 def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch: bool) -> BoundArguments:
@@ -161,8 +155,8 @@ def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
         ) from problem
     if changes.begins is not None:
         removeBlocks(twin)
-        for name, ipu in changes.begins.items():
-            BeginBlock(_submodule(twin, name), ipu_id=ipu)
+    for name, ipu in (changes.begins or {}).items():
+        BeginBlock(_submodule(twin, name), ipu_id=ipu)
     for name in changes.checkpoints or ():
         _submodule(twin, name).register_forward_hook(_keep_output)
     return twin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +20,12 @@ from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.session import Reduction, Session
 from ipu_model.compute.threads import threads_for
+from ipu_model.compute.update_rules import scalar_names
 from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error, replace_message
 from ipu_model.instances import Group
 from ipu_model.process import deliver_interrupt, no_garbage_collection
-from ipu_model.step import Step, ipus_in_use
+from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.instances import agree, fewest_threads, group_of
 from poptorch._backend.optimisation import Optimisation, Updates
@@ -150,15 +152,8 @@ def trace(
     with contextlib.ExitStack() as stack:
         stack.callback(_run, _hooks_after)
         strategy.begin_trace()
-        graph = capture(
-            module,
-            specs,
-            call,
-            flatten,
-            training=training,
-            placer=strategy,
-            before_forward=partial(_run, _hooks_before),
-        )
+        before = partial(_run, _hooks_before)
+        graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
     step = step_of(graph)
     check_program(graph, step, options, training=training, one_process=one_process)
     if warns:
@@ -199,15 +194,15 @@ def compiled(
         graph, step = trace(module, options, arguments, training=optimisation is not None)
     if saved is not None:
         check_saved_program(saved.executable, saved.path, graph)
-    numbers = [] if optimisation is None else optimisation.number_names(graph, module)
+    groups = None if optimisation is None else optimisation.groups(module)
+    numbers = [] if spec is None else scalar_names(spec, graph.gradients, groups or {})
     anchors = anchors_of(graph, step, options, numbers)
     deliver_interrupt()
     overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
-    clips = optimisation is not None and optimisation.clips_gradients
+    clips = spec is not None and spec.max_grad_norm != math.inf
     derived_settings(options, TracedProgram(max(1, len(ipus_in_use(step))), clips, overlapped))
     log_ops(step, options)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
-    groups = None if optimisation is None else optimisation.groups(module)
     program = program_of(graph, step, options, training=optimisation is not None, optimiser=spec, groups=groups)
     known = None if saved is None else saved.executable.warnings
     warnings, was_stored = checked(program, graph, options, host.groupings, known)
@@ -252,7 +247,7 @@ def _reduction(options: Options, optimisation: Optimisation | None, group: Group
     reduction = Reduction(
         mean=mean,
         running=mean and training.meanAccumulationAndReplicationReductionStrategy.name == "Running",
-        half=optimisation is not None and optimisation.half_accumulators,
+        half=optimisation is not None and optimisation.spec.accum_dtype == FLOAT16,
         process=where.processId,
     )
     if group is None:

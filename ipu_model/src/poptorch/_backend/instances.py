@@ -13,7 +13,7 @@ from ipu_model.capture.graph import Graph
 from ipu_model.compute.threads import Threads
 from ipu_model.errors import Error
 from ipu_model.instances import Group, world
-from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import Step
 from poptorch._logging import logger
 from poptorch.enums import ReductionType
@@ -98,13 +98,11 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
 def _optimiser_text(spec: OptimiserSpec) -> str:
     """Return the optimiser's numbers as text; sets are sorted because their order differs between processes."""
     shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
-    groups = [_hyper_text(hyper, spec.attributes) for hyper in (spec.default, *spec.groups)]
+    groups = []
+    for hyper in (spec.default, *spec.groups):
+        numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in spec.attributes)
+        groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
     return f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}"
-
-
-def _hyper_text(hyper: Hyper, attributes: Sequence[str]) -> str:
-    numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in attributes)
-    return f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}"
 
 
 def _short(text: str) -> str:

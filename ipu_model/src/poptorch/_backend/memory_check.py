@@ -55,11 +55,7 @@ Warnings = tuple[str, ...]
 
 
 def checked(
-    program: Program,
-    graph: Graph,
-    options: Options,
-    groupings: Mapping[str, ReplicaGroups],
-    known: Warnings | None,
+    program: Program, graph: Graph, options: Options, groupings: Mapping[str, ReplicaGroups], known: Warnings | None
 ) -> tuple[Warnings, bool]:
     """Return the warnings about a program's memory, and whether they were `known` or stored; write requested reports.
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def trainingModel(
-    model: nn.Module | PoplarExecutor,
-    options: Options | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    model: nn.Module | PoplarExecutor, options: Options | None = None, optimizer: torch.optim.Optimizer | None = None
 ) -> PoplarExecutor:
     """Wrap a module so that every call trains it: forward, backward and weight updates on the device.
 
@@ -57,10 +55,7 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
 
 
 def load(
-    filename: str | os.PathLike[str],
-    edit_opts_fn: Callable[[Options], Any] | None = None,
-    *,
-    weights_only: bool = True,
+    filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any] | None = None, *, weights_only: bool = True
 ) -> PoplarExecutor:
     """Return the executor that `save` or `compileAndExport` wrote with its model: wrapped, compiled and attached.
 
@@ -136,18 +131,11 @@ def _program_behind(executor: PoplarExecutor) -> Program:
 
 @captures_of.register(PoplarExecutor)
 def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
-    now = executor._compiled
+    from poptorch._backend.changes import captured_again
+
+    now, training = executor._compiled, executor._optimisation is not None
     arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
     if arguments is None:
         return None
-    compiled_for = arguments
-
-    def again(changes: ModuleChanges) -> Program:
-        from poptorch._backend.changes import captured_again
-
-        training = executor._optimisation is not None
-        return captured_again(
-            executor._traced_model, executor._options, compiled_for, training=training, changes=changes
-        )
-
-    return again
+    module, options = executor._traced_model, executor._options
+    return lambda changes: captured_again(module, options, arguments, training=training, changes=changes)

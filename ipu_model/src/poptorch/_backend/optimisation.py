@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import FACTOR
 from ipu_model.compute.session import Session
-from ipu_model.compute.update_rules import scalar_names
 from ipu_model.compute.updater import Updater
 from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec
@@ -50,18 +48,6 @@ class Optimisation:
         Raises `KeyError`: a parameter group holds a tensor that is no parameter of the model.
         """
         return group_of(self.optimizer, dict(module.named_parameters()))
-
-    def number_names(self, graph: Graph, module: nn.Module) -> list[str]:
-        """Return the names of the numbers that updates of the program of `module` read."""
-        return scalar_names(self.spec, graph.gradients, self.groups(module))
-
-    @property
-    def half_accumulators(self) -> bool:
-        return self.spec.accum_dtype == FLOAT16
-
-    @property
-    def clips_gradients(self) -> bool:
-        return self.spec.max_grad_norm != math.inf
 
     @property
     def stateful(self) -> optim.Optimizer | None:
@@ -116,13 +102,7 @@ class Updates:
     """
 
     def __init__(
-        self,
-        optimisation: Optimisation,
-        session: Session,
-        graph: Graph,
-        module: nn.Module,
-        options: Options,
-        seed: int,
+        self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
     ) -> None:
         self._optimisation, self._session = optimisation, session
         groups = optimisation.groups(module)

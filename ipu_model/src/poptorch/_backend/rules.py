@@ -167,19 +167,14 @@ def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
     if total == reserved:
         return
     if options.auto_round_num_ipus:
-        logger.warning(
-            "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle.",
-            total,
-            reserved,
-            reserved - total,
-        )
+        text = "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle."
+        logger.warning(text, total, reserved, reserved - total)
     else:
-        logger.info(
+        text = (
             "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
-            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set.",
-            total,
-            reserved,
+            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set."
         )
+        logger.info(text, total, reserved)
 
 
 def overlaps(graph: Graph, key: str) -> bool:
@@ -246,11 +241,8 @@ def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> No
         warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
     returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
     for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
-        logger.warning(
-            "Outputs of type %s are returned as %s, in which large values lose their range.",
-            dtype,
-            RETURNED_DTYPE[dtype],
-        )
+        text = "Outputs of type %s are returned as %s, in which large values lose their range."
+        logger.warning(text, dtype, RETURNED_DTYPE[dtype])
     if graph.forgotten:
         logger.warning(
             "Integer and bool buffers are constants of the compiled program. What forward writes to %s is lost at the "

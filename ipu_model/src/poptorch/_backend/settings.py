@@ -92,13 +92,12 @@ def _indivisible(tensor: Tensor, rows: int, batching: Batching) -> str:
     below = rows // batching.slices * batching.slices
     nearest = f"{below} and {below + batching.slices}" if below else str(batching.slices)
     return (
-        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) must be a "
-        f"multiple of Options.deviceIterations({batching.device_iterations}) * "
-        f"(Options.replicationFactor({batching.replicas}) / "
-        f"Options.inputReplicaGrouping({batching.input_group})) * Options.Training.gradientAccumulation("
-        f"{batching.accumulation}) = {batching.slices} because it is used to calculate the batch size which "
-        "will be executed on the device in any given iteration. For a full explanation see the batching semantics "
-        f"page of the documentation. Nearest multiples: {nearest}."
+        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) must be a multiple of "
+        f"Options.deviceIterations({batching.device_iterations}) * (Options.replicationFactor({batching.replicas}) / "
+        f"Options.inputReplicaGrouping({batching.input_group})) * "
+        f"Options.Training.gradientAccumulation({batching.accumulation}) = {batching.slices} because it is used to "
+        "calculate the batch size which will be executed on the device in any given iteration. For a full explanation "
+        f"see the batching semantics page of the documentation. Nearest multiples: {nearest}."
     )
 
 
@@ -142,10 +141,7 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
             "Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)."
         )
     settings = options._backend.loss_scaling
-    for name, share in (
-        ("binEdgeLocation", settings.bin_edge),
-        ("thresholdUpperCountProportion", settings.threshold),
-    ):
+    for name, share in (("binEdgeLocation", settings.bin_edge), ("thresholdUpperCountProportion", settings.threshold)):
         if not 0.0 <= share <= 1.0:
             raise Error(f"{LOSS_SCALING}.{name} is a proportion between 0 and 1, not {share}.")
     if settings.period < 1:

@@ -32,12 +32,12 @@ def _require(op: str, fits: bool, what: str) -> None:
 
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
     """Place the following ops in this stage and phase (-1 if phases are not used), on this IPU."""
-    numbers: list[tuple[str, object, int]] = [
-        ("stage_id", stage_id, 0),
-        ("phase_id", phase_id, -1),
-        ("ipu_id", ipu_id, 0),
-    ]
-    for name, number, least in numbers:
+    numbers: dict[str, tuple[object, int]] = {
+        "stage_id": (stage_id, 0),
+        "phase_id": (phase_id, -1),
+        "ipu_id": (ipu_id, 0),
+    }
+    for name, (number, least) in numbers.items():
         fits = isinstance(number, int) and number >= least
         _require("begin_ipu_block", fits, f"{name} must be an int, {least} or more; got {number!r}")
     trace = tracing.current()
@@ -93,30 +93,13 @@ def optimizer_group(group: int, inputs: list[Tensor]) -> None:
     """Do nothing: the executor reads the groups from the optimiser."""
 
 
+_OWN = (begin_ipu_block, end_ipu_block, internal_cast, identity_loss, custom_operation, optimizer_group)
+_OVERLAPPING = (set_overlap_for_input, set_overlap_for_output)
+_SCOPES = (push_name_scope, pop_name_scope, set_attribute, clear_attribute)
+_HINTS = (ops.ipu_print_tensor, ops.nop, ops.set_available_memory)
+_SELECTIONS = (ops.dynamic_slice, ops.dynamic_update, ops.ctc_beam_search_decoder, ops.fps, ops.nearest)
 _OPS: dict[str, Callable[..., Any]] = {
-    op.__name__: op
-    for op in (
-        begin_ipu_block,
-        end_ipu_block,
-        internal_cast,
-        identity_loss,
-        custom_operation,
-        set_overlap_for_input,
-        set_overlap_for_output,
-        optimizer_group,
-        push_name_scope,
-        pop_name_scope,
-        set_attribute,
-        clear_attribute,
-        ops.ipu_print_tensor,
-        ops.nop,
-        ops.dynamic_slice,
-        ops.dynamic_update,
-        ops.ctc_beam_search_decoder,
-        ops.set_available_memory,
-        ops.fps,
-        ops.nearest,
-    )
+    op.__name__: op for op in (*_OWN, *_OVERLAPPING, *_SCOPES, *_HINTS, *_SELECTIONS)
 }
 _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
 

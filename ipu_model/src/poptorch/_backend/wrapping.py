@@ -90,10 +90,7 @@ def links_into(module: nn.Module) -> list[HostLink]:
     """Return the links of the living training executors that own any parameter or buffer of `module`."""
     found: dict[int, HostLink] = {}
     for child in module.modules():
-        registries = (
-            object.__getattribute__(child, "_parameters"),
-            object.__getattribute__(child, "_buffers"),
-        )
+        registries = (object.__getattribute__(child, "_parameters"), object.__getattribute__(child, "_buffers"))
         for tensor in (t for registry in registries for t in registry.values() if t is not None):
             found.update((id(link), link) for link in links_of(tensor) if link.executor is not None)
     return list(found.values())
@@ -153,9 +150,8 @@ def refuse_wrapped(module: nn.Module) -> None:
     """Refuse a module that a training executor has wrapped."""
     if links_of(module):
         raise RuntimeError(
-            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or "
-            "on the model first to wrap it again; an executor that was never compiled unwraps its model when "
-            "it is deleted."
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or on the "
+            "model first to wrap it again; an executor that was never compiled unwraps its model when it is deleted."
         )
 
 

@@ -25,17 +25,15 @@ _ENDED = "Its process has ended; create a new loader to continue."
 class AsynchronousDataAccessor:
     """Iterates over `dataset` in another process, which keeps a ring of items in shared memory filled.
 
-    Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as
-    lists. Returned tensors are views of the ring, valid until the next `next()`: clone the tensors that you want to
-    keep.
+    Items are tensors, flat tuples, lists or dicts of tensors, or registered custom types; tuples come out as lists.
+    Returned tensors are views of the ring, valid until the next `next()`: clone the tensors that you want to keep.
 
     Args:
         dataset: any iterable, torch data set or loader, or a `poptorch.DataLoader` in `Sync` mode.
         buffer_size: number of items the ring holds, the one in use included.
         miss_sleep_time_in_ms: has no effect here: the process is woken instead of polling a full ring.
         load_indefinitely: start the next pass over the data as soon as one ends, not when it is asked for.
-        early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is
-            loaded.
+        early_preload: fill the ring before the first iterator is asked for; otherwise only the first item is loaded.
         sharing_strategy: how the data set gets into the process.
         rebatched_size: join and cut the items of `dataset` along dimension 0 into items of this many rows.
 
@@ -108,9 +106,8 @@ class AsynchronousDataAccessor:
     def __iter__(self) -> Self:
         """Return the accessor, at the first item of a pass.
 
-        Continues with the next pass after a complete one, starts from the beginning after an incomplete one,
-        and does nothing if no item was taken yet. Raises `AssertionError` after `terminate()` or a failure of
-        the process.
+        Continues with the next pass after a complete one, starts from the beginning after an incomplete one, and does
+        nothing if no item was taken yet. Raises `AssertionError` after `terminate()` or a failure of the process.
         """
         self._check_usable()
         if self._at_end:

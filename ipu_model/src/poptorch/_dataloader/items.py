@@ -46,9 +46,8 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises a class of its own
         batches: Iterator[Any] = super().__iter__()
-        if self.batches_per_item in (None, 1):
+        if self.batches_per_item is None or self.batches_per_item == 1:
             return batches
-        assert self.batches_per_item is not None
         return combined_batch_generator(batches, self.batches_per_item, drop_last=not self.keeps_remainder)
 
 

@@ -22,10 +22,9 @@ from poptorch.options import Options
 class DataLoader(ItemLoader):
     """Loads batches for whole calls: `batch_size` rows for every micro-batch that one call consumes.
 
-    An item has `combinedBatchSize = batch_size * deviceIterations * gradientAccumulation * replicas /
-    inputGroupSize` rows. `Sync` items are those of torch's loader; the asynchronous modes load them ahead in
-    another process (tensors, flat tuples, lists and dicts of tensors, registered custom types) and hand out
-    views that the next item overwrites.
+    An item has `combinedBatchSize = batch_size * deviceIterations * gradientAccumulation * replicas / inputGroupSize`
+    rows. `Sync` items are those of torch's loader; the asynchronous modes load them ahead in another process (tensors,
+    flat tuples, lists and dicts of tensors, registered custom types) and hand out views that the next item overwrites.
 
     Args:
         options: the options of the model; frozen by this call.
@@ -35,13 +34,11 @@ class DataLoader(ItemLoader):
         num_workers: torch worker processes.
         drop_last: drop samples that do not fill an item.
         persistent_workers: keep torch's workers between passes; `None` means whenever there are any.
-        auto_distributed_partitioning: give each process of a distributed run its own part of a map-style data
-            set.
+        auto_distributed_partitioning: give each process of a distributed run its own part of a map-style data set.
         mode: a `DataLoaderMode`.
         async_options: arguments for `AsynchronousDataAccessor`, without `rebatched_size`.
         rebatched_worker_size: rows that torch's workers collate at a time when items are re-batched.
-        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-
-            batches.
+        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro- batches.
         **kwargs: passed on to torch's loader.
 
     Raises:
@@ -207,9 +204,8 @@ def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool
         )
     if distributed:
         raise createPoptorchError(
-            "batch_sampler is mutually exclusive with auto_distributed_partitioning=True when there are "
-            "several processes. Pass auto_distributed_partitioning=False and let the sampler yield this "
-            "process's indices."
+            "batch_sampler is mutually exclusive with auto_distributed_partitioning=True when there are several "
+            "processes. Pass auto_distributed_partitioning=False and let the sampler yield this process's indices."
         )
 
 
@@ -217,16 +213,12 @@ def warn_about_groups(batch_sampler: Any, batches_per_item: int, drop_last: bool
     """Log a warning if the last item is, or may be, made of fewer batches than the others."""
     fate = "dropped" if drop_last else "returned as an item with fewer rows"
     if not hasattr(batch_sampler, "__len__"):
-        logger.warning(
-            "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of "
-            "an item, the last ones are %s.", batches_per_item, fate,
-        )  # fmt: skip
+        unknown = "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of "
+        logger.warning(unknown + "an item, the last ones are %s.", batches_per_item, fate)
     elif len(batch_sampler) % batches_per_item:
-        logger.warning(
-            "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d "
-            "are %s.",
-            len(batch_sampler), batches_per_item, len(batch_sampler) % batches_per_item, fate,
-        )  # fmt: skip
+        left = len(batch_sampler) % batches_per_item
+        text = "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d are %s."
+        logger.warning(text, len(batch_sampler), batches_per_item, left, fate)
 
 
 def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable[[int], None] | None) -> None:
@@ -238,10 +230,11 @@ def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable
         "samples.",
     )
     if num_workers > 1 and worker_init_fn is None:
-        logger.warning(
+        text = (
             "An IterableDataset with num_workers=%d and no worker_init_fn: unless the dataset divides its "
-            "samples itself, the DataLoader will return %d times each element.", num_workers, num_workers,
-        )  # fmt: skip
+            "samples itself, the DataLoader will return %d times each element."
+        )
+        logger.warning(text, num_workers, num_workers)
 
 
 def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> None:
@@ -251,18 +244,18 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
     except TypeError:
         return
     if drop_last and samples < rows_per_step:
-        logger.warning(
+        text = (
             "The dataset has %d elements, fewer than the %d that one step takes: with drop_last=True the loader is "
-            "empty. Lower the batch size, deviceIterations, gradientAccumulation or replicationFactor.",
-            samples, rows_per_step,
-        )  # fmt: skip
+            "empty. Lower the batch size, deviceIterations, gradientAccumulation or replicationFactor."
+        )
     elif not drop_last and samples % rows_per_step:
-        logger.warning(
-            "The number of elements in the dataset (%d) is not divisible by the number of elements processed "
-            "per step (%d) and drop_last=False. Switch to drop_last=True: a model compiled for full items refuses the "
-            "last one.",
-            samples, rows_per_step,
-        )  # fmt: skip
+        text = (
+            "The number of elements in the dataset (%d) is not divisible by the number of elements processed per step "
+            "(%d) and drop_last=False. Switch to drop_last=True: a model compiled for full items refuses the last one."
+        )
+    else:
+        return
+    logger.warning(text, samples, rows_per_step)
 
 
 def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> int | None:

@@ -28,8 +28,7 @@ class Share:
 def share_of(samples: int, per_item: int, processes: int, process: int, drop_last: bool) -> Share:
     """Return the share of process `process` of `processes` in `samples` samples, `per_item` to an item.
 
-    With `drop_last` every process gets the same whole number of items. Raises `ZeroDivisionError` if that is
-    none.
+    With `drop_last` every process gets the same whole number of items. Raises `ZeroDivisionError` if that is none.
     """
     if not drop_last:
         length, extra = divmod(samples, processes)

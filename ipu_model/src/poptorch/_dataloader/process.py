@@ -181,8 +181,8 @@ def _check(dataset: Any, strategy: SharingStrategy) -> None:
     if sys.platform == "win32":
         nearest = "Use DataLoaderMode.Sync, with num_workers if need be."
         raise unsupported("Asynchronous data loading on Windows", nearest)
-    is_loader = isinstance(dataset, torch.utils.data.DataLoader)
-    if strategy is SharingStrategy.Fork and is_loader and dataset._iterator is not None:
+    iterated = isinstance(dataset, torch.utils.data.DataLoader) and dataset._iterator is not None
+    if strategy is SharingStrategy.Fork and iterated:
         raise _start_failed(
             "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to "
             "this process since it was iterated over. Make a new DataLoader, or use ForkServer"

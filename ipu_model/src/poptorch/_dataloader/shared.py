@@ -93,12 +93,8 @@ class Ring:
         for shape, dtype in layout.tensors * layout.slots:
             starts.append(end)
             end += -(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        memory = file.map(end)
-        places = iter(starts)
-        self._slots = [
-            [_view(memory, next(places), shape, dtype) for shape, dtype in layout.tensors]
-            for _ in range(layout.slots)
-        ]  # fmt: skip
+        memory, places, tensors = file.map(end), iter(starts), layout.tensors
+        self._slots = [[_view(memory, next(places), *tensor) for tensor in tensors] for _ in range(layout.slots)]
 
     def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
         """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.
@@ -107,8 +103,9 @@ class Ring:
         do not fit.
         """
         slots = self._slots[slot]
-        if len(item) == 1 and all(target.shape == source.shape for target, source in zip(slots, item[0], strict=True)):
-            for target, source in zip(slots, item[0], strict=True):
+        whole = list(zip(slots, item[0], strict=True))
+        if len(item) == 1 and all(target.shape == source.shape for target, source in whole):
+            for target, source in whole:
                 # Without detach() a sample that requires gradients would tie the slot to its history.
                 target.copy_(source.detach())
             return None
@@ -170,9 +167,8 @@ class Transfer:
             return torch.load(self._file.path, mmap=True, weights_only=False)
         except Exception as error:
             raise CannotReceive(
-                f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move "
-                "classes and functions of a notebook cell or an interactive session to a module, or use "
-                "SharingStrategy.Fork"
+                f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move classes "
+                "and functions of a notebook cell or an interactive session to a module, or use SharingStrategy.Fork"
             ) from error
         finally:
             self.close()

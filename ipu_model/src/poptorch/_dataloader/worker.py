@@ -35,7 +35,6 @@ from poptorch._utils import custom_arg_parsers
 
 _GRACE_IN_S = 5.0
 
-
 # A worker process of torch's loader puts the traceback of an exception into its message.
 _WITHIN_TORCH_WORKER = "Original Traceback (most recent call last):\n"
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -210,7 +209,9 @@ def _prepare(job: Job) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if job.parents_connection is not None:
         job.parents_connection.close()
-        _forget_fork_server()
+        # Workers of a forked process start a fork server of their own: they cannot use the parent's.
+        server: Any = forkserver._forkserver
+        server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
     threading.Thread(target=_leave_with_parent, args=(job.parent_pid,), daemon=True).start()
     # A loader's own workers start here as they would in the program, not in the way this process was started:
     # a second fork server, or a new interpreter for each, would take seconds.
@@ -218,12 +219,6 @@ def _prepare(job: Job) -> None:
     # The program's own computation needs the cores; copying an item does not.
     torch.set_num_threads(1)
     job.state.install()
-
-
-def _forget_fork_server() -> None:
-    """Let workers of a forked process start a fork server of their own: they cannot use the parent's."""
-    server: Any = forkserver._forkserver
-    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def _leave_with_parent(parent_pid: int) -> None:
@@ -248,16 +243,12 @@ class _Producer:
     """Loads items into the ring, pass after pass, as far ahead as the program allows."""
 
     def __init__(self, job: Job) -> None:
-        dataset, parsers = job.transfer.open()
+        self._dataset, parsers = job.transfer.open()
         custom_arg_parsers.update(parsers)
-        self._policy = job.policy
-        self._ring_file = job.ring_file
-        self._connection = job.connection
-        self._dataset = dataset
+        self._policy, self._ring_file, self._connection = job.policy, job.ring_file, job.connection
         self._structure: ItemStructure | None = None
         self._free = deque(range(job.policy.slots))
-        self._generation, self._begun_pass = 0, -1
-        self._loaded = 0
+        self._generation, self._begun_pass, self._loaded = 0, -1, 0
 
     def run(self) -> None:
         """Load the first item, tell the program about it, and go on until `_Stopped`."""
@@ -269,7 +260,11 @@ class _Producer:
             raise ValueError(
                 f"The Dataset is empty: {why if rows is None else f'it has fewer than the {rows} rows of one item'}."
             )
-        self._make_ring(first)
+        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
+        self._ring = Ring(self._ring_file, layout)
+        self._ring_file.close()
+        # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
+        self._say(Ready(pickle.dumps(self._structure), layout))
         self._store(self._free.popleft(), first)
         del first
         number, ahead = 0, self._policy.early_preload
@@ -300,13 +295,6 @@ class _Producer:
         if self._structure is None:
             self._structure = ItemStructure.of(item)
         return self._structure.flatten(item)
-
-    def _make_ring(self, first: list[Chunk]) -> None:
-        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
-        self._ring = Ring(self._ring_file, layout)
-        self._ring_file.close()
-        # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
-        self._say(Ready(pickle.dumps(self._structure), layout))
 
     def _pass(self, items: Iterator[list[Chunk]], begun_pass: int) -> None:
         """Load the rest of one pass once the program has begun the pass with this number."""

@@ -212,9 +212,8 @@ class NameScope(_Entered):
 class Attribute(_Entered):
     """Attach `{key: value}` strings to named graph attributes of the ops in the body.
 
-    Practically `Attribute(__outline={"layer": "name"})`, which steers the outlining of repeated layers. An
-    inner value of a key hides the outer one until its body ends. Programs also enter and leave it from module
-    hooks.
+    Practically `Attribute(__outline={"layer": "name"})`, which steers the outlining of repeated layers. An inner value
+    of a key hides the outer one until its body ends. Programs also enter and leave it from module hooks.
     """
 
     def __init__(self, **kwargs: dict[str, str]) -> None:

@@ -21,8 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Block(nn.Module):
     """Place the ops of a `with` body in one block; leaving it leaves no block active.
 
-    A module without `forward`, as in PopTorch; `user_id` names the block, `ipu_id` is an index inside the
-    model.
+    A module without `forward`, as in PopTorch; `user_id` names the block, `ipu_id` is an index inside the model.
     """
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:

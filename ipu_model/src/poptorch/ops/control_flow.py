@@ -121,9 +121,8 @@ def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         if old.shape != new.shape or old.dtype != new.dtype:
             raise createPoptorchError(
-                f"poptorch.for_loop(): result {index} of the body is {new.dtype} {list(new.shape)}, its "
-                f"input {old.dtype} {list(old.shape)}. Each result becomes an input of the next iteration "
-                "and must match it."
+                f"poptorch.for_loop(): result {index} of the body is {new.dtype} {list(new.shape)}, its input "
+                f"{old.dtype} {list(old.shape)}. Each result becomes an input of the next iteration and must match it."
             )
 
 
@@ -153,8 +152,7 @@ _START_TYPES = (torch.int16, torch.int32, torch.int64)
 def dynamic_slice(tensor: Tensor, dim: int, start: Tensor, size: int, step: int) -> Tensor:
     """Return a copy of the elements `start : start + size : step` of `tensor` along `dim`.
 
-    `start` is an integer tensor of one element, read at run time; a slice that leaves the tensor is an error
-    then.
+    `start` is an integer tensor of one element, read at run time; a slice that leaves the tensor is an error then.
 
     Raises:
         Error: arguments of other types; when traced, a size or step below 1, a size that does not divide the

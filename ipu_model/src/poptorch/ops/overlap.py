@@ -29,8 +29,7 @@ INPUT, OUTPUT = "overlap_input", "overlap_output"
 def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
     """Ask for the transfer of model inputs to overlap the computation; return `input_tensors` unchanged.
 
-    `input_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass
-    through.
+    `input_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass through.
 
     Raises:
         AssertionError: `mode` is no `OverlapMode`.
@@ -61,8 +60,7 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
 def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
     """Ask for the transfer of model outputs to overlap the computation; return `output_tensors` unchanged.
 
-    `output_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass
-    through.
+    `output_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass through.
 
     Raises:
         AssertionError: `mode` is no `OverlapMode`.

@@ -1,11 +1,9 @@
 """What all of PopTorch's optimisers have in common: options for the device, and state that lives there.
 
-The executor's side of the state
---------------------------------
-`opt._has_pending`         whether there is something to upload (weights are backed up to the host first).
-`opt._take_pending()`      before every run and at every attach: what is to be uploaded, if anything.
-`opt._bind(reader)`        after compiling or attaching; `reader()` returns (ipu_state, ipu_param).
-`opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
+The executor's side of the state -------------------------------- `opt._has_pending`         whether there is something
+to upload (weights are backed up to the host first). `opt._take_pending()`      before every run and at every attach:
+what is to be uploaded, if anything. `opt._bind(reader)`        after compiling or attaching; `reader()` returns
+(ipu_state, ipu_param). `opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
 `opt._drop_pending_parameters()`  in `setOptimizer`: numbers from Python take precedence over a checkpoint's.
 `opt._unbind()`            before detach, destroy and replacement: reads the device a last time.
 """

@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ipu_model.compute.gradients import LossScalingSettings
 from poptorch._impl import createPoptorchError
@@ -22,14 +22,17 @@ from poptorch._logging import logger
 
 ENGINE_OPTIONS = "POPLAR_ENGINE_OPTIONS"
 LOSS_SCALING = "automaticLossScalingSettings"
+T = TypeVar("T")
 
 
-class _Switch:
-    def __init__(self, key: str) -> None:
-        self._key = key
+class _Setting(Generic[T]):
+    """What a setting means: `read` is given its raw value, or `default`."""
 
-    def __get__(self, settings: BackendSettings, owner: type) -> bool:
-        return bool(settings.raw.get(self._key))
+    def __init__(self, key: str, read: Callable[[Any], T], default: object = None) -> None:
+        self._key, self._read, self._default = key, read, default
+
+    def __get__(self, settings: BackendSettings, owner: type) -> T:
+        return self._read(settings.raw.get(self._key, self._default))
 
 
 @dataclass(frozen=True)
@@ -38,42 +41,29 @@ class BackendSettings:
 
     raw: Mapping[str, Any]
 
-    synthetic_data = _Switch("syntheticDataMode")
-    counts_cycles = _Switch("instrumentWithHardwareCycleCounter")
-    stochastic_rounding = _Switch("enableStochasticRounding")
-    floating_point_exceptions = _Switch("enableFloatingPointChecks")
-    stable_norm = _Switch("enableStableNorm")
-    adapts_loss_scaling = _Switch(f"{LOSS_SCALING}.enabled")
+    synthetic_data = _Setting("syntheticDataMode", bool)
+    counts_cycles = _Setting("instrumentWithHardwareCycleCounter", bool)
+    stochastic_rounding = _Setting("enableStochasticRounding", bool)
+    floating_point_exceptions = _Setting("enableFloatingPointChecks", bool)
+    stable_norm = _Setting("enableStableNorm", bool)
+    adapts_loss_scaling = _Setting(f"{LOSS_SCALING}.enabled", bool)
+    # Whether a pipelined strategy may run as a pipeline.
+    pipelining = _Setting("enablePipelining", bool, default=True)
+    # Whether products of float16 values accumulate in float16.
+    half_matmuls = _Setting("partialsTypeMatMuls", lambda partials: bool(partials == "half"))
+    half_convolutions = _Setting(
+        "convolutionOptions", lambda chosen: bool(chosen.get("partialsType") == "half"), default={}
+    )
+    # Names of the buffers that may be uploaded on their own.
+    updatable_buffers = _Setting("updatableNamedBuffers", lambda names: tuple(names or ()))
+    # The number of the recomputation mode that was set, if one was.
+    recomputation = _Setting("autoRecomputation", lambda chosen: None if chosen is None else int(chosen))
 
     @property
     def cache_folder(self) -> str | None:
         """The folder of the executable cache, or `None` without a cache."""
         folder = self.raw.get("cachePath")
         return folder if folder and self.raw.get("enableEngineCaching") else None
-
-    @property
-    def updatable_buffers(self) -> tuple[str, ...]:
-        return tuple(self.raw.get("updatableNamedBuffers") or ())
-
-    @property
-    def half_matmuls(self) -> bool:
-        """Whether matrix products of float16 values accumulate in float16."""
-        return bool(self.raw.get("partialsTypeMatMuls") == "half")
-
-    @property
-    def half_convolutions(self) -> bool:
-        """Whether convolutions of float16 values accumulate in float16."""
-        return bool(self.raw.get("convolutionOptions", {}).get("partialsType") == "half")
-
-    @property
-    def pipelining(self) -> bool:
-        return bool(self.raw.get("enablePipelining", True))
-
-    @property
-    def recomputation(self) -> int | None:
-        """The number of the recomputation mode that was set, if one was."""
-        chosen = self.raw.get("autoRecomputation")
-        return None if chosen is None else int(chosen)
 
     @property
     def explicit_io(self) -> bool:
@@ -90,12 +80,11 @@ class BackendSettings:
     @property
     def loss_scaling(self) -> LossScalingSettings:
         """The settings of automatic loss scaling as the program set them; they may be out of range."""
-        default = LossScalingSettings()
-        return LossScalingSettings(
-            float(self.raw.get(f"{LOSS_SCALING}.binEdgeLocation", default.bin_edge)),
-            float(self.raw.get(f"{LOSS_SCALING}.thresholdUpperCountProportion", default.threshold)),
-            int(self.raw.get(f"{LOSS_SCALING}.updatePeriod", default.period)),
-        )
+        usual = LossScalingSettings()
+        edge = self.raw.get(f"{LOSS_SCALING}.binEdgeLocation", usual.bin_edge)
+        threshold = self.raw.get(f"{LOSS_SCALING}.thresholdUpperCountProportion", usual.threshold)
+        period = self.raw.get(f"{LOSS_SCALING}.updatePeriod", usual.period)
+        return LossScalingSettings(float(edge), float(threshold), int(period))
 
     @property
     def loss_scaling_text(self) -> str:
@@ -182,8 +171,7 @@ def _switch(options: Mapping[str, object], name: str, default: bool) -> bool:
 _UINT64_MAX = 2**64 - 1
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(NamedTuple):
     """A table of keys: the types that select it, its name in error messages, and what a value for it is."""
 
     key: str

@@ -112,6 +112,5 @@ def _derive(options: Options, program: TracedProgram) -> dict[str, bool | int]:
         settings["globalReplicationFactor"] = options.replication_factor * options.Distributed.numProcesses
         settings["globalReplicaOffset"] = options.replication_factor * options.Distributed.processId
     if program.overlapped_io:
-        settings["useHostCopyOps"] = True
-        settings["enableExplicitMainLoops"] = True
+        settings |= {"useHostCopyOps": True, "enableExplicitMainLoops": True}
     return settings

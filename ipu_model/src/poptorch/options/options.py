@@ -248,11 +248,7 @@ class Options(OptionsDict):
         return self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
 
     def anchorTensor(
-        self,
-        short_name: str,
-        long_name: str,
-        output_mode: OutputMode | None = None,
-        output_return_period: int = 1,
+        self, short_name: str, long_name: str, output_mode: OutputMode | None = None, output_return_period: int = 1
     ) -> None:
         """Make an internal tensor readable with `getAnchoredTensor(short_name)` after a run.
 

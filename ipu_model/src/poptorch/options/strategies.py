@@ -132,9 +132,9 @@ def _check_listed(block: str, expected: Iterable[str]) -> None:
     )
 
 
-def _check_listed_once(blocks: Iterable[str]) -> None:
+def _check_listed_once(stages: Iterable[Stage]) -> None:
     seen: set[str] = set()
-    for block in blocks:
+    for block in (block for stage in stages for block in stage.blocks):
         require(block not in seen, f"Block '{block}' is associated with more than one stage.")
         seen.add(block)
 
@@ -151,19 +151,12 @@ class PipelinedExecution(_IExecutionStrategy):
 
     def __init__(self, *args: AutoStage | Stage | str | Iterable[str]) -> None:
         super().__init__()
-        self._auto: AutoStage | None = None
-        self._stages: list[Stage] = []
+        first = args[0] if args else AutoStage.SameAsIpu
+        self._auto = first if isinstance(first, AutoStage) and len(args) < 2 else None
+        self._stages = [_as_stage(arg) for arg in args] if self._auto is None else []
+        _check_listed_once(self._stages)
         # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
-        self._stage_number: dict[str, int] = {}
-        if not args:
-            self._auto = AutoStage.SameAsIpu
-        elif len(args) == 1 and isinstance(args[0], AutoStage):
-            self._auto = args[0]
-        else:
-            self._stages = [_as_stage(arg) for arg in args]
-            _check_listed_once(block for stage in self._stages for block in stage.blocks)
-            numbered = enumerate(self._stages)
-            self._stage_number = {block: number for number, stage in numbered for block in stage.blocks}
+        self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the execution mode: 0 pipelined, 1 sharded."""
@@ -257,8 +250,7 @@ class _IPhasedExecution(_IExecutionStrategy):
         automatic = not phases or any(isinstance(phase, AutoStage) for phase in phases)
         require(not automatic, "There is no AutoStage for PhasedExecution: list the phases.")
         self._phases = [_as_phase(phase) for phase in phases]
-        stages = [stage for phase in self._phases for stage in phase.stages]
-        _check_listed_once(block for stage in stages for block in stage.blocks)
+        _check_listed_once(stage for phase in self._phases for stage in phase.stages)
         self._separate_backward_phase = False
         self._tensors_liveness = Liveness.AlwaysLive
 

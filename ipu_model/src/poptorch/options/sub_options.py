@@ -23,10 +23,7 @@ class _PopartOptions(Freezable):
 
     def __init__(self) -> None:
         self._is_frozen = False
-        self.options: dict[str, Any] = {
-            "instrumentWithHardwareCycleCounter": False,
-            "rearrangeAnchorsOnHost": False,
-        }
+        self.options: dict[str, Any] = {"instrumentWithHardwareCycleCounter": False, "rearrangeAnchorsOnHost": False}
 
     def set(self, key: str, value: Any) -> Self:
         """Store a value under a backend key."""
@@ -140,11 +137,8 @@ class _PrecisionOptions(OptionsDict):
     def halfFloatCasting(self, half_float_casting: object) -> Self:
         """Do nothing but warn: PopTorch deprecated this, mixed types follow PyTorch's promotion."""
         self.checkIsFrozen()
-        logger.warning(
-            "[Deprecated] Precision.halfFloatCasting has no effect (%r given): "
-            "operations on mixed types follow PyTorch's promotion rules.",
-            half_float_casting,
-        )
+        ignored = "[Deprecated] Precision.halfFloatCasting has no effect (%r given): "
+        logger.warning(ignored + "operations on mixed types follow PyTorch's promotion rules.", half_float_casting)
         return self
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
@@ -171,10 +165,10 @@ class TensorLocationSettings(OptionsDict):
     def useOnChipStorage(self, use: bool | None = True) -> Self:
         """Keep the tensors on chip or in streaming memory; `None` leaves it to the backend again."""
         require(use is None or isinstance(use, bool), f"useOnChipStorage takes a bool or None; got {use!r}.")
-        if use is None:
-            self.deleteIfExists("onChip")
-            return self
-        return self.createOrSet(onChip=int(use))
+        if use is not None:
+            return self.createOrSet(onChip=int(use))
+        self.deleteIfExists("onChip")
+        return self
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
         """Split each tensor over the replicas."""

@@ -86,3 +86,5 @@ def test_synthetic_data_checks_inputs_but_does_not_use_them() -> None:
     assert out.std() == pytest.approx(1, rel=0.2)
     with pytest.raises(poptorch.Error, match="Shape mismatch"):
         executor(x[:5])
+    whole = inference(nn.Identity(), quiet(enableSyntheticData=True))(torch.ones(3, dtype=torch.int32))
+    assert whole.tolist() == [0, 0, 0]

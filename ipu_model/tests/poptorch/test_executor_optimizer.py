@@ -264,10 +264,12 @@ class TestNativeOptimisers:
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
 
-    def test_poptorchs_keep_it(self) -> None:
+    @pytest.mark.parametrize("between", [["detachFromDevice"], ["copyWeightsToHost", "copyWeightsToDevice"]])
+    def test_poptorchs_keep_it(self, between: list[str]) -> None:
         model, _, executor = scale(momentum=0.5)
         executor(ONES)
-        executor.detachFromDevice()
+        for step in between:
+            getattr(executor, step)()
         executor(ONES)
         assert model.weight.item() == 1 - RATE - 1.5 * RATE
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from executor_support import Module
 from fuzz.plain import plain_kernels
 from modelling_support import quiet
 from torch import Tensor, nn
@@ -48,21 +49,7 @@ class Function(nn.Module):
         return self.function(first * self.scale, *others)
 
 
-class Made(nn.Module):
-    """A network of named parts and buffers; `forward(network, *args)` is what it computes."""
-
-    def __init__(
-        self, forward: Callable[..., Any], *, buffers: Mapping[str, Tensor] | None = None, **parts: Any
-    ) -> None:
-        super().__init__()
-        self.compute = forward
-        for name, part in parts.items():
-            setattr(self, name, part)
-        for name, tensor in (buffers or {}).items():
-            self.register_buffer(name, tensor)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.compute(self, *args, **kwargs)
+Made = Module
 
 
 def check_training(network: nn.Module, *args: Any, rate: float = 0.05, fallbacks: tuple[str, ...] = (),

@@ -222,7 +222,7 @@ def _check_returns(step: Step, options: Options) -> None:
     if options.output_mode != OutputMode.EveryN:
         return
     period, iterations = options.output_return_period, options.device_iterations
-    if period > iterations or iterations % period:
+    if iterations % period:
         raise Error(
             f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
             f"deviceIterations({iterations})."

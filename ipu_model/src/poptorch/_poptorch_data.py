@@ -55,7 +55,7 @@ class Executable(msgspec.Struct, frozen=True):
     weights: tuple[Weight, ...]
     digest: str
     warnings: tuple[str, ...]
-    rng_state: Annotated[list[int], msgspec.Meta(min_length=1)] | None
+    rng_state: list[int] | None
     groupings: dict[str, Groups]
     exported_model: Tensor | None
 

@@ -154,7 +154,8 @@ class TestSavedModels:
         [
             ("training", [1]), ("options", []), ("options", {"random_seed": {}}), ("arguments", None),
             ("arguments", ([], (), {})), ("weights", 4), ("weights", [1]), ("digest", None), ("digest", "x"),
-            ("warnings", 3), ("rng_state", ["x"]), ("rng_state", [1, 2]), ("rng_state", [1] + [300] * 5056),
+            ("warnings", 3), ("rng_state", []), ("rng_state", ["x"]), ("rng_state", [1, 2]),
+            ("rng_state", [1] + [300] * 5056),
             ("rng_state", "1"), ("groupings", []), ("groupings", {"first.weight": [1, 1, False]}),
             ("groupings", {"x": [1, 0, False]}), ("poptorch", None), ("torch", 2), ("exported_model", [1]),
         ],

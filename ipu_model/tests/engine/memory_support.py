@@ -17,7 +17,7 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.memory import memory_of
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import IpuMemory, Memory
-from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.program import Program
 from published.building import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -74,9 +74,6 @@ def squares(depth: int, *, width: int = 256, batch: int = 64, dtype: torch.dtype
     for ipu in range(1, ipus):
         begin_block(layers[ipu * depth // ipus], ipu)
     return graph_of(nn.Sequential(*layers).to(dtype), torch.zeros(batch, width, dtype=dtype))
-
-
-RECOMPUTING = Recomputation.PIPELINE
 
 
 def variable_bytes(graph: Graph) -> int:

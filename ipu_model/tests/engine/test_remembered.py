@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_support import FLOAT, adamw, memory_of_program, program_of, squares
 
@@ -15,7 +16,7 @@ from ipu_model.batching import Batching
 from ipu_model.capture.describe import step_of
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.profile import EXCHANGE_CODE, Memory
+from ipu_model.predict.profile import EXCHANGE_CODE
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.remembered import Recent, remembered
 from ipu_model.step import Step
@@ -38,76 +39,55 @@ class TestRemembering:
         assert asked == [(one, 1), (other, 1), (one, 2)]
 
     def test_a_step_that_is_gone_leaves_nothing_behind(self) -> None:
-        class Found:
-            alive = 0
-
-            def __init__(self) -> None:
-                Found.alive += 1
-
-            def __del__(self) -> None:
-                Found.alive -= 1
-
-        recent: Recent[Found] = Recent()
-        graph = squares(1, width=8)
-        recent.keep(step_of(graph), "key", Found())
-        assert Found.alive == 1
-        del graph
-        gc.collect()
-        assert Found.alive == 0
-
-    def test_profiles_do_not_keep_their_step(self) -> None:
-        program = program_of(squares(1, width=8))
+        """Neither a value of its own nor, with a profile of it, itself."""
+        recent: Recent[CostSettings] = Recent()
+        program, value = program_of(squares(1, width=8)), CostSettings(stable_norm=True)
+        recent.keep(program.step, "key", value)
         predict.profile_lately(program, predict.HostWork())
-        steps = sum(isinstance(each, Step) for each in gc.get_objects())
+        value_there, step_there = weakref.ref(value), weakref.ref(program.step)
+        del value
+        gc.collect()
+        assert value_there() is not None
         del program
         gc.collect()
-        assert sum(isinstance(each, Step) for each in gc.get_objects()) == steps - 1
+        assert value_there() is step_there() is None
 
 
-class TestCosts:
-    def test_equal_settings_share_them(self) -> None:
-        assert costs_of(PROGRAM.step, CostSettings()) is costs_of(PROGRAM.step, CostSettings())
+def test_equal_settings_share_costs_of_which_only_the_latest_are_kept() -> None:
+    def costs(share: float, **more: bool) -> object:
+        return costs_of(PROGRAM.step, CostSettings(available_memory_proportion={0: share}, **more))
 
-    def test_other_settings_do_not(self) -> None:
-        other = CostSettings(half_partials=True)
-        assert costs_of(PROGRAM.step, other) is not costs_of(PROGRAM.step, CostSettings())
-
-    def test_only_the_latest_are_kept(self) -> None:
-        first = costs_of(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.5}))
-        for tenths in range(10):
-            costs_of(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.01 * tenths}))
-        assert costs_of(PROGRAM.step, CostSettings(available_memory_proportion={0: 0.5})) is not first
+    first = costs(0.5)
+    assert costs(0.5) is first
+    assert costs(0.5, half_partials=True) is not first
+    for tenths in range(10):
+        costs(0.01 * tenths)
+    assert costs(0.5) is not first
 
 
 class TestMemory:
+    @settings(max_examples=20)
     @given(st.integers(1, 64), st.integers(1, 40))
     def test_what_is_remembered_is_what_would_be_found(self, accumulation: int, iterations: int) -> None:
         program = replace(PROGRAM, batching=Batching(iterations, accumulation))
-        assert predict.memory_of_program(program) == memory_of_program(program)
-
-    def test_repetitions_share_it(self) -> None:
-        some, more = (replace(PROGRAM, batching=Batching(d, a)) for d, a in ((1, 4), (10, 512)))
-        assert predict.memory_of_program(some) is predict.memory_of_program(more)
+        memory = predict.memory_of_program(program)
+        assert memory == memory_of_program(program)
+        if accumulation > 1:  # repetitions share it
+            assert memory is predict.memory_of_program(replace(PROGRAM, batching=Batching(10, 512)))
 
     @pytest.mark.parametrize(
         "change", [{"recomputation": Recomputation.NONE}, {"batching": Batching(1, 1)}, {"optimiser": None}]
     )
-    def test_what_matters_does_not(self, change: dict[str, object]) -> None:
+    def test_what_matters_has_its_own(self, change: dict[str, object]) -> None:
         changed: Program = replace(PROGRAM, **change)  # type: ignore[arg-type]
         assert predict.memory_of_program(changed) != predict.memory_of_program(PROGRAM)
 
     def test_other_constants_show_at_once(self) -> None:
         """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
-        name = "memory.exchange_code_bytes_per_phase"
-        plain = predict.memory_of_program(PROGRAM)
-        calibration = PROGRAM.calibration
-        dearer = calibration.with_values({name: 10 * calibration.memory.exchange_code_bytes_per_phase})
+        name, usual = "memory.exchange_code_bytes_per_phase", PROGRAM.calibration
+        dearer = usual.with_values({name: 10 * usual.memory.exchange_code_bytes_per_phase})
         changed = replace(PROGRAM, settings=replace(PROGRAM.settings, device=Device(calibration=dearer)))
-        assert exchange_code(predict.memory_of_program(changed)) == pytest.approx(
-            [10 * each for each in exchange_code(plain)]
-        )
-        assert predict.memory_of_program(PROGRAM) == plain
-
-
-def exchange_code(memory: Memory) -> list[float]:
-    return [ipu.bytes_by_category[EXCHANGE_CODE] for ipu in memory]
+        before, after, again = (predict.memory_of_program(program) for program in (PROGRAM, changed, PROGRAM))
+        assert before == again
+        for plain, more in zip(before, after):
+            assert more.bytes_by_category[EXCHANGE_CODE] == pytest.approx(10 * plain.bytes_by_category[EXCHANGE_CODE])

@@ -75,6 +75,32 @@ class SelfAttention(nn.Module):
         return attended
 
 
+class Layer(nn.Module):
+    """Self-attention and the feed-forward network of one layer, with a norm before each or after it: [N, S, hidden]."""
+
+    def __init__(self, hidden: int, heads: int, *, norms_first: bool = False) -> None:
+        super().__init__()
+        self.norms_first = norms_first
+        self.attention = SelfAttention(hidden, heads)
+        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.wide = nn.Linear(hidden, 4 * hidden)
+        self.narrow = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(0.1)
+        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.norms_first:
+            attended: Tensor = self.attention(self.attention_norm(hidden), mask) + hidden
+            return self._fed_forward(self.norm(attended)) + attended
+        attended = self.attention_norm(self.attention(hidden, mask) + hidden)
+        output: Tensor = self.norm(self._fed_forward(attended) + attended)
+        return output
+
+    def _fed_forward(self, hidden: Tensor) -> Tensor:
+        output: Tensor = self.dropout(self.narrow(F.gelu(self.wide(hidden))))
+        return output
+
+
 # --- BERT
 
 
@@ -110,24 +136,6 @@ class Embeddings(nn.Module):
         return hidden
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and the feed-forward network of one layer, a layer norm after each: [N, S, hidden]."""
-
-    def __init__(self, size: BertSize) -> None:
-        super().__init__()
-        self.attention = SelfAttention(size.hidden, size.heads)
-        self.attention_norm = nn.LayerNorm(size.hidden, eps=1e-12)
-        self.wide = nn.Linear(size.hidden, 4 * size.hidden)
-        self.narrow = nn.Linear(4 * size.hidden, size.hidden)
-        self.dropout = nn.Dropout(0.1)
-        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        attended = self.attention_norm(self.attention(hidden, mask) + hidden)
-        output: Tensor = self.norm(self.dropout(self.narrow(F.gelu(self.wide(attended)))) + attended)
-        return output
-
-
 class Encoder(nn.Module):
     """Embeddings and layers: tokens [N, S] to [N, S, hidden].
 
@@ -139,7 +147,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.packed = packed
         self.embeddings = Embeddings(size)
-        self.layers = nn.ModuleList(EncoderLayer(size) for _ in range(sum(size.layers)))
+        self.layers = nn.ModuleList(Layer(size.hidden, size.heads) for _ in range(sum(size.layers)))
 
     def forward(self, tokens: Tensor, positions: Tensor, types: Tensor, sequences: Tensor) -> Tensor:
         hidden: Tensor = self.embeddings(tokens, positions, types)
@@ -261,24 +269,6 @@ def bert_inference_program(batch: int) -> Program:
 # --- ViT
 
 
-class VisionLayer(nn.Module):
-    """One layer of ViT: attention and feed-forward network, each after a layer norm: [N, tokens, hidden]."""
-
-    def __init__(self, hidden: int = 768, heads: int = 12) -> None:
-        super().__init__()
-        self.norm_before = nn.LayerNorm(hidden, eps=1e-12)
-        self.attention = SelfAttention(hidden, heads)
-        self.norm_after = nn.LayerNorm(hidden, eps=1e-12)
-        self.wide = nn.Linear(hidden, 4 * hidden)
-        self.narrow = nn.Linear(4 * hidden, hidden)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        attended = self.attention(self.norm_before(hidden)) + hidden
-        output: Tensor = self.dropout(self.narrow(F.gelu(self.wide(self.norm_after(attended))))) + attended
-        return output
-
-
 class VisionTransformer(nn.Module):
     """ViT-B/16: images [N, 3, 224, 224] to logits [N, 1000]."""
 
@@ -288,7 +278,7 @@ class VisionTransformer(nn.Module):
         self.first = nn.Parameter(torch.zeros(1, 1, hidden))
         self.positions = nn.Parameter(torch.zeros(1, 14 * 14 + 1, hidden))
         self.dropout = nn.Dropout(0.1)
-        self.layers = nn.ModuleList(VisionLayer(hidden) for _ in range(12))
+        self.layers = nn.ModuleList(Layer(hidden, 12, norms_first=True) for _ in range(12))
         self.norm = nn.LayerNorm(hidden, eps=1e-12)
         self.classifier = nn.Linear(hidden, 1000)
 

@@ -195,33 +195,21 @@ def environment(**more: str) -> dict[str, str]:
 
 class TestJoining:
     @pytest.mark.parametrize(
-        ("missing", "said"),
+        ("rank", "place", "said"),
         [
-            (("MASTER_ADDR",), "MASTER_ADDR is not set"),
-            (("MASTER_PORT",), "MASTER_PORT is not set"),
-            (("MASTER_ADDR", "MASTER_PORT"), "MASTER_ADDR and MASTER_PORT are not set"),
+            (0, {"MASTER_ADDR": ""}, "MASTER_ADDR is not set. Start .* with `poprun .* or with torchrun"),
+            (0, {"MASTER_PORT": ""}, "MASTER_PORT is not set. Start .* with `poprun .* or with torchrun"),
+            (0, {"MASTER_ADDR": "", "MASTER_PORT": ""}, "MASTER_ADDR and MASTER_PORT are not set"),
+            *((0, {"MASTER_PORT": p}, f"MASTER_PORT is '{p}', which is no port") for p in ("http", "0", "65536", "-1")),
+            (0, {"WORLD_SIZE": "4"}, r"there are 2 processes, the launcher has started 4 \(WORLD_SIZE\)"),
+            (2, {}, r"Instance 2 of 2: indices go from 0 to 1\."),
         ],
     )
-    def test_what_is_missing_is_named_with_what_sets_it(self, missing: tuple[str, ...], said: str) -> None:
-        here = {name: value for name, value in environment().items() if name not in missing}
-        with pytest.raises(Error) as refusal:
-            instances.join(0, 2, here)
-        assert said in refusal.value.message
-        assert "poprun" in refusal.value.message
-        assert "torchrun" in refusal.value.message
-
-    @pytest.mark.parametrize("port", ["http", "0", "65536", "-1"])
-    def test_a_port_is_a_number(self, port: str) -> None:
-        with pytest.raises(Error, match=f"MASTER_PORT is '{port}', which is no port"):
-            instances.join(0, 2, environment(MASTER_PORT=port))
-
-    def test_the_launchers_number_of_processes_must_be_that_of_the_options(self) -> None:
-        with pytest.raises(Error, match=r"there are 2 processes, the launcher has started 4 \(WORLD_SIZE\)"):
-            instances.join(0, 2, environment(WORLD_SIZE="4"))
-
-    def test_an_index_must_be_below_the_number_of_processes(self) -> None:
-        with pytest.raises(Error, match=r"Instance 2 of 2: indices go from 0 to 1\."):
-            instances.join(2, 2, environment())
+    def test_what_is_wrong_with_the_place_or_the_index_is_named(
+        self, rank: int, place: dict[str, str], said: str
+    ) -> None:
+        with pytest.raises(Error, match=said):
+            instances.join(rank, 2, environment(**place))
 
     def test_a_port_that_is_taken_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as other:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,54 +19,42 @@ FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
 _LEAST = torch.finfo(torch.float32).tiny
 
 
+@dataclass
 class Accumulator:
     """Sums (or averages, `running`) gradients in fp32 or, with `half`, in fp16 storage.
 
     A running mean over k micro-batches is updated as `mean * k / (k + 1) + gradient / (k + 1)`; with fp16 storage
-    every product and sum is rounded.
+    every product and sum is rounded. `fresh` says which gradients may be kept without a copy.
     """
 
-    def __init__(
-        self,
-        fresh: Sequence[bool],
-        *,
-        half: bool = False,
-        running: bool = False,
-        overflow: Overflow = Overflow.CLIP,
-    ) -> None:
-        self._fresh = fresh
-        self._half = half
-        self._to_half_ = nearest(overflow)
-        self._running = running
-        self._count = 0
-        self.totals: list[Tensor] = []
+    fresh: Sequence[bool]
+    half: bool = False
+    running: bool = False
+    overflow: Overflow = Overflow.CLIP
+    totals: list[Tensor] = field(default_factory=list)
+    count: int = 0
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        """Add the gradients of one micro-batch; fresh ones may be kept without a copy."""
+        """Add the gradients of one micro-batch."""
         if not self.totals:
-            self.totals = [g if own else g.clone(memory_format=torch.contiguous_format)
-                           for g, own in zip(gradients, self._fresh)]  # fmt: skip
+            dense = torch.contiguous_format
+            self.totals = [g if own else g.clone(memory_format=dense) for g, own in zip(gradients, self.fresh)]
             self._store(self.totals)
-        elif self._running:
-            self._average(gradients)
+        elif self.running:
+            share = 1.0 / (self.count + 1)
+            for total, gradient in zip(self.totals, gradients):
+                self._store([total.mul_(self.count * share)])
+                self._store([total.add_(gradient, alpha=share)])
         else:
             for total, gradient in zip(self.totals, gradients):
                 total.add_(gradient)
             self._store(self.totals)
-        self._count += 1
-
-    def _average(self, gradients: Sequence[Tensor]) -> None:
-        share = 1.0 / (self._count + 1)
-        for total, gradient in zip(self.totals, gradients):
-            total.mul_(self._count * share)
-            self._store([total])
-            total.add_(gradient, alpha=share)
-            self._store([total])
+        self.count += 1
 
     def _store(self, totals: Sequence[Tensor]) -> None:
-        if self._half:
+        if self.half:
             for total in totals:
-                self._to_half_(total)
+                nearest(self.overflow)(total)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Protocol
@@ -70,6 +70,7 @@ _PLAIN, _MEAN = Arithmetic(), Reduction()
 _UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 
+@dataclass
 class Collector:
     """Collects one output of every micro-batch in `[step, replica]` order: an output that is constant only `once`.
 
@@ -77,45 +78,35 @@ class Collector:
     only one result is kept, because all are the same.
     """
 
-    def __init__(
-        self,
-        batching: Batching,
-        returns: Returns,
-        dtype: torch.dtype,
-        fresh: bool,
-        *,
-        once: bool = False,
-        overflow: Overflow = Overflow.CLIP,
-    ) -> None:
-        self._batching, self._returns = batching, returns
-        self._dtype, self._fresh, self._once = dtype, fresh, once
-        self._to_half_ = nearest(overflow)
-        self._kept: dict[tuple[int, int], Tensor] = {}
+    batching: Batching
+    returns: Returns
+    dtype: torch.dtype
+    fresh: bool
+    once: bool = False
+    overflow: Overflow = Overflow.CLIP
+    kept: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def take(self, step: int, replica: int, value: Tensor) -> None:
         """Take the result of replica `replica` in its step `step`."""
-        if self._once:
-            self._kept = self._kept or {(step, replica): value if self._fresh else value.clone()}
-        elif self._returns.keep is Keep.SUM:
-            self._add(replica, value)
-        elif self._returns.kept(step, self._batching.steps):
-            self._kept[step, replica] = value if self._fresh else value.clone()
-
-    def _add(self, replica: int, value: Tensor) -> None:
-        total = self._kept.get((0, replica))
-        if total is None:
-            self._kept[0, replica] = value.clone()
-            return
-        total += value
-        if self._dtype is torch.float16:
-            self._to_half_(total)
+        if self.once:
+            self.kept = self.kept or {(step, replica): value if self.fresh else value.clone()}
+        elif self.returns.keep is Keep.SUM:
+            total = self.kept.get((0, replica))
+            if total is None:
+                self.kept[0, replica] = value.clone()
+                return
+            total += value
+            if self.dtype is torch.float16:
+                nearest(self.overflow)(total)
+        elif self.returns.kept(step, self.batching.steps):
+            self.kept[step, replica] = value if self.fresh else value.clone()
 
     def result(self) -> Tensor:
         """Return the collected results as one tensor of the type the host sees."""
-        parts = [self._kept[key] for key in sorted(self._kept)]
+        parts = [self.kept[key] for key in sorted(self.kept)]
         if len(parts) > 1:
             parts = [torch.stack(parts) if parts[0].dim() == 0 else torch.cat(parts)]
-        return parts[0].to(RETURNED_DTYPE.get(self._dtype, self._dtype))
+        return parts[0].to(RETURNED_DTYPE.get(self.dtype, self.dtype))
 
 
 def constant_outputs(graph: Graph) -> tuple[bool, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model import HostWork
-from ipu_model.front_ends import program_of_module
+from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile
 
 X = torch.ones(2, 8)
@@ -228,6 +228,19 @@ class Odd(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.last = self.tied(self.drop(self.norm(x)))
         return self.last, poptorch.identity_loss(self.last, "mean")
+
+
+def test_a_micro_batch_changes_the_rows_of_all_inputs_in_proportion_or_not_at_all() -> None:
+    pair = Module(lambda model, x, y: (x * 2, y * 2))
+
+    def rows(micro_batch: int) -> list[int]:
+        inputs = torch.zeros(4, 8), torch.zeros(2, 8)
+        program = program_of_module(quiet(), pair, inputs, changes=ModuleChanges(micro_batch=micro_batch))
+        return [tensor.shape[0] for tensor in program.step.inputs]
+
+    assert rows(2) == [2, 1]
+    with pytest.raises(poptorch.Error, match="An input with 2 rows cannot have 3 for each 4 of another"):
+        rows(3)
 
 
 class TestNothingIsLeftBehind:

@@ -1,25 +1,29 @@
-"""Which machine a program is modelled on."""
+"""Which machine a program is modelled on, and what queries for hardware say of it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
+from executor_support import Net, X, inference
 from modelling_support import Chain, inferred, quiet
 
 import poptorch
 from ipu_model.front_ends import program_behind
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Program
+from poptorch import poptorch_core
 from poptorch._backend.modelling import machine_for
 
-MACHINE, VERSION = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION"
+MACHINE, VERSION, AS_HARDWARE = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION", "IPU_MODEL_AS_HARDWARE"
 
 
 @pytest.fixture(autouse=True)
 def _no_choice_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (MACHINE, VERSION):
+    for name in (MACHINE, VERSION, AS_HARDWARE):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -128,3 +132,61 @@ class TestReservedIpus:
         found = inferred(options, ipus=1)
         assert (found.reserved_ipus, found.system.name) == (20, "POD64")
         assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None  # without it, used ones count
+
+
+class TestAsHardware:
+    """`IPU_MODEL_AS_HARDWARE=1`: queries describe the modelled system, and a line on stderr says that it is a model."""
+
+    @pytest.fixture
+    def as_if(self, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        poptorch_core._print_notice.cache_clear()
+        monkeypatch.setenv(AS_HARDWARE, "1")
+        return monkeypatch
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        # Execution reference: always False when a simulator's variable is active.
+        [(AS_HARDWARE, ""), (AS_HARDWARE, "0"), ("POPTORCH_IPU_MODEL", "1"), ("POPTORCH_SMALL_IPU_MODEL", "1")],
+    )
+    def test_by_default_there_is_no_hardware(self, name: str, value: str, as_if: pytest.MonkeyPatch) -> None:
+        as_if.setenv(name, value)
+        assert poptorch.ipuHardwareIsAvailable() is False
+        assert poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
+        with pytest.raises(AssertionError, match="No IPU hardware available"):
+            poptorch.ipuHardwareVersion()
+
+    @pytest.mark.parametrize(
+        ("machine", "ipus", "version"),
+        # Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5).
+        [("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)],
+    )
+    def test_there_are_as_many_ipus_as_in_the_modelled_system(
+        self, machine: str, ipus: int, version: int, as_if: pytest.MonkeyPatch
+    ) -> None:
+        as_if.setenv(MACHINE, machine)
+        assert poptorch.ipuHardwareIsAvailable()
+        assert poptorch.ipuHardwareIsAvailable(ipus)
+        assert not poptorch.ipuHardwareIsAvailable(ipus + 1)
+        assert poptorch.ipuHardwareVersion() == version
+
+    def test_a_machine_that_does_not_exist_is_an_error(self, as_if: pytest.MonkeyPatch) -> None:
+        as_if.setenv(MACHINE, "POD3")
+        with pytest.raises(poptorch.Error, match="POD3"):
+            poptorch.ipuHardwareIsAvailable()
+
+    def test_one_line_on_stderr_says_that_this_is_the_ipu_model(self, as_if: pytest.MonkeyPatch) -> None:
+        code = "import poptorch; print(*[poptorch.ipuHardwareIsAvailable() for _ in range(3)])"
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert done.stdout == "True True True\n"
+        assert done.stderr.count("\n") == 1
+        assert "this is the IPU Model" in done.stderr
+
+
+def test_the_executable_exists_once_the_model_is_compiled() -> None:
+    """PyTorch Lightning asks whether it is None."""
+    executor = inference(Net())
+    assert executor._executable is None
+    executor(X)
+    assert executor._executable is not None
+    executor.destroy()
+    assert executor._executable is None

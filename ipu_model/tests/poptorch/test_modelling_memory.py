@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import Module
 from modelling_support import quiet
 from torch import Tensor, nn
 
 import ipu_model
 import poptorch
+from ipu_model import Profile
 from ipu_model.predict.profile import Verdict
 from ipu_model.report.files import read
 
@@ -163,3 +165,29 @@ def test_a_close_call_is_a_warning_only_and_what_fits_says_nothing(caplog: pytes
     executor.compile(X)
     assert executor.isCompiled()
     assert "too close to call" in caplog.text
+
+
+class TestConstants:
+    """Where the tensors lie that forward makes of nothing: behind one another, in the order in which it makes them."""
+
+    @staticmethod
+    def profiled(sizes: list[int]) -> Profile:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            for size in sizes:
+                x = x * torch.linspace(0, 1, size).max()
+            return x
+
+        return ipu_model.profile_module(Module(forward), torch.ones(4), quiet(), training=False)
+
+    @pytest.mark.parametrize(
+        ("sizes", "tiles"), [([40, 10], (128.0, 32.0, 40.0, 0.0)), ([10, 40], (40.0, 128.0, 32.0, 0.0))]
+    )
+    def test_they_lie_behind_one_another(self, sizes: list[int], tiles: tuple[float, ...]) -> None:
+        """A tile takes 32 elements of 4 bytes before the next one is filled: constants of 40 and 10 take three."""
+        categories = self.profiled(sizes).memory[0].categories
+        assert next(category.tiles for category in categories if category.name == "constants")[:4] == tiles
+
+    def test_the_same_program_has_the_same_memory_every_time(self) -> None:
+        sizes = [33 + 7 * number for number in range(12)]
+        first, *others = (self.profiled(sizes).memory for _ in range(6))
+        assert others == [first] * 5

@@ -29,15 +29,14 @@ _DTYPES = {
     "second_dtype": "second_order_momentum_accum_type",
 }
 # Keys that PyTorch's own classes put into groups, whether or not the device uses them.
-_TORCH_KEYS = frozenset({
-    "params", "param_names", "foreach", "maximize", "capturable", "differentiable", "fused", "amsgrad",
-    "centered", "decoupled_weight_decay",
-})  # fmt: skip
-_OPTIONS = frozenset({
-    "defaults", "state", "param_groups", "variable_attrs", "loss_scaling", "accum_type",
-    "velocity_accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type",
-    "max_grad_norm", "use_combined_accum", "use_tf_variant", "bias_correction", "max_weight_norm",
-})  # fmt: skip
+_TORCH_KEYS = (
+    "params param_names foreach maximize capturable differentiable fused amsgrad centered decoupled_weight_decay"
+)
+_OPTIONS = (
+    "defaults state param_groups variable_attrs loss_scaling accum_type velocity_accum_type "
+    "first_order_momentum_accum_type second_order_momentum_accum_type max_grad_norm use_combined_accum use_tf_variant "
+    "bias_correction max_weight_norm"
+)
 _OBJECT = "optimizer attribute"
 _DEFAULTS = "default group variable"
 _GROUP = "group {} attribute"
@@ -88,8 +87,8 @@ class OptimizerAttrTracker:
     def _check(self, place: str, provided: Iterable[str]) -> None:
         # Later groups are compared with the first one.
         known = self._known.setdefault(place, set(self._known.get(_GROUP.format(0), ())))
-        read_anyway = _OPTIONS if place == _OBJECT else _TORCH_KEYS.union(FAMILIES[self._type.name])
-        unexpected = sorted(set(provided) - known - read_anyway)
+        read_anyway = _OPTIONS.split() if place == _OBJECT else [*_TORCH_KEYS.split(), *FAMILIES[self._type.name]]
+        unexpected = sorted(set(provided) - known - set(read_anyway))
         known.update(provided)
         if unexpected and self._checks:
             logger.log(self._level, "Ignoring unexpected %s in %s optimizer: %s", place, self._type.name, unexpected)

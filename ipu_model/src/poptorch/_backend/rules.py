@@ -210,12 +210,10 @@ def _check_buffers(graph: Graph, options: Options) -> None:
                 f"model has {options.replication_factor} replicas.)"
             )
     known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
-    unknown = [name for name in options._backend.updatable_buffers if name not in known]
+    unknown = ", ".join(name for name in options._backend.updatable_buffers if name not in known)
     if unknown:
-        raise Error(
-            f"updatableNamedBuffers: the model has no floating-point buffer named {', '.join(unknown)}. It "
-            f"has: {', '.join(known) or 'none'}."
-        )
+        missing = f"updatableNamedBuffers: the model has no floating-point buffer named {unknown}"
+        raise Error(f"{missing}. It has: {', '.join(known) or 'none'}.")
 
 
 def _check_returns(step: Step, options: Options) -> None:
@@ -223,15 +221,11 @@ def _check_returns(step: Step, options: Options) -> None:
         return
     period, iterations = options.output_return_period, options.device_iterations
     if iterations % period:
-        raise Error(
-            f"Return period must be a divisor of deviceIterations: outputMode(EveryN, {period}) with "
-            f"deviceIterations({iterations})."
-        )
+        given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
+        raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
     if _is_pipelined(step, options):
-        raise Error(
-            "OutputMode.EveryN is not available when the model is pipelined over several IPUs. Use "
-            "OutputMode.All, or poptorch.ShardedExecution."
-        )
+        rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
+        raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
 def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:

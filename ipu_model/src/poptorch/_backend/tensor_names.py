@@ -129,30 +129,19 @@ def graph_text(step: Step, options: Options) -> str:
     `maingraph` is a list of forward and backward ops except views of weights, each with `name`, `type` and
     `attributes`, those of `poptorch.Attribute`.
     """
-    ops = [
-        {
-            "name": _path(op, options._module_namescope_enabled) + _type(op),
-            "type": _type(op),
-            "attributes": {key: dict(values) for key, values in op.attributes},
-        }
-        for op in step.ops
-        if not any(result is not None and _of_variable(step, result) for result in op.results)
-    ]
+    ops = []
+    for op in step.ops:
+        if not any(result is not None and _of_variable(step, result) for result in op.results):
+            kind, attributes = _type(op), {key: dict(values) for key, values in op.attributes}
+            name = _path(op, options._module_namescope_enabled) + kind
+            ops.append({"name": name, "type": kind, "attributes": attributes})
     return json.dumps({"maingraph": ops})
 
 
 # The names that PopTorch's graphs have for element types.
-_ELEMENT_TYPES = {
-    "float16": "Half",
-    "float32": "Float",
-    "float64": "Double",
-    "int8": "Char",
-    "uint8": "Byte",
-    "int16": "Short",
-    "int32": "Int",
-    "int64": "Long",
-    "bool": "Bool",
-}
+_FLOATS = {"float16": "Half", "float32": "Float", "float64": "Double"}
+_INTS = {"int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool"}
+_ELEMENT_TYPES = _FLOATS | _INTS
 
 
 def log_ops(step: Step, options: Options) -> None:

@@ -7,6 +7,7 @@ from poptorch.ops.annotations import (
     Attribute,
     NameScope,
     identity_loss,
+    ipu_print_tensor,
     nop,
     recomputationCheckpoint,
     serializedMatMul,
@@ -16,7 +17,6 @@ from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlo
 from poptorch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
 from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
-from poptorch.ops.printing import ipu_print_tensor
 from poptorch.ops.python_ops import CPU, custom_op
 from poptorch.ops.searches import ctc_beam_search_decoder, fps, nearest
 

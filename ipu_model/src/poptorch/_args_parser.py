@@ -95,9 +95,7 @@ class ArgsParser:
         remaining = dict(kwargs)
         for name in names[: len(args)]:
             require(name not in remaining, f"Parameter {name} was passed more than once.")
-        values = list(args)
-        for parameter in self._positional[len(args) :]:
-            values.append(self._take(parameter, remaining))
+        values = [*args, *(self._take(parameter, remaining) for parameter in self._positional[len(args) :])]
         keywords = {p.name: self._take(p, remaining) for p in self._keyword_only}
         for name in remaining:
             require(self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}.")
@@ -124,9 +122,8 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
     positional = tuple(map(_same, compiled.names, compiled.positional, given.positional))
     expected, got = dict(compiled.keywords), dict(given.keywords)
     _check_keys("keyword arguments", expected, got)
-    return BoundArguments(
-        positional, compiled.names, {name: _same(name, expected[name], got[name]) for name in expected}
-    )
+    keywords = {name: _same(name, expected[name], got[name]) for name in expected}
+    return BoundArguments(positional, compiled.names, keywords)
 
 
 def _same(name: str, expected: Any, got: Any) -> Any:
@@ -232,10 +229,7 @@ def check_inputs(tensors: list[Tensor]) -> None:
     """
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
-            raise Error(
-                f"Unsupported input type {tensor.dtype}. Pass the real and imaginary parts separately."
-                if tensor.is_complex()
-                else f"Unsupported input type {tensor.dtype}."
-            )
+            nearest = " Pass the real and imaginary parts separately." if tensor.is_complex() else ""
+            raise Error(f"Unsupported input type {tensor.dtype}.{nearest}")
         if 0 in tensor.shape:
             raise Error(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}).")

@@ -23,7 +23,6 @@ from poptorch import _poptorch_data
 from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
 from poptorch._backend.compile import (
     Compiled,
-    Saved,
     _registerHook,
     compilation_progress,
     compiled,
@@ -268,7 +267,7 @@ class PoplarExecutor:
         return present(now.graph, results)
 
     @interrupt_postponed()
-    def _compile(self, arguments: BoundArguments, saved: Saved | None = None) -> Compiled:
+    def _compile(self, arguments: BoundArguments, saved: tuple[Executable, Path] | None = None) -> Compiled:
         """Trace, check and build; a failure undoes everything.
 
         A failed training executor also unwraps its module, so that you can wrap it again with other options. The
@@ -692,7 +691,7 @@ class PoplarExecutor:
             _poptorch_data.check(executable, path, self._options, self._host.groupings, training=training)
             if executable.rng_state is not None:
                 self._rng_state = list(executable.rng_state)
-            self._compile(executable.bound_arguments, Saved(executable, path))
+            self._compile(executable.bound_arguments, (executable, path))
 
 
 def _profile(now: Compiled) -> Profile:

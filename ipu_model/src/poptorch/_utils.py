@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -224,11 +225,8 @@ def combine_batch_tensors_gen(tensors: Sequence[Any]) -> Iterator[Tensor]:
 
     `tensors` has one entry for each batch: a tensor, or its tensors in order. Those without dimensions are stacked.
     """
-    if all(isinstance(entry, Tensor) for entry in tensors):
-        yield _joined(tensors)
-        return
-    for parts in zip(*tensors, strict=True):
-        yield _joined(parts)
+    whole = all(isinstance(entry, Tensor) for entry in tensors)
+    yield from map(_joined, [tensors] if whole else zip(*tensors, strict=True))
 
 
 def _joined(parts: Sequence[Any]) -> Tensor:
@@ -248,20 +246,12 @@ def combined_batch_generator(
 
     An incomplete last group is dropped, or delivered if `drop_last` is false.
     """
-    group: list[Any] = []
-    for batch in dataloader_iterator:
-        group.append(batch)
-        if len(group) == num_batches_to_combine:
-            yield _combined(group)
-            group = []
-    if group and not drop_last:
-        yield _combined(group)
-
-
-def _combined(group: list[Any]) -> Any:
-    _, rebuild = flatten(group[0])
-    alike = [in_order_of(group[0], batch) for batch in group]
-    return rebuild(list(combine_batch_tensors_gen([flatten(batch)[0] for batch in alike])))
+    batches = iter(dataloader_iterator)
+    while group := list(itertools.islice(batches, num_batches_to_combine)):
+        if len(group) == num_batches_to_combine or not drop_last:
+            _, rebuild = flatten(group[0])
+            alike = [flatten(in_order_of(group[0], batch))[0] for batch in group]
+            yield rebuild(list(combine_batch_tensors_gen(alike)))
 
 
 def isOnIpu(x: Tensor) -> bool:

@@ -29,7 +29,7 @@ from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.instances import agree, fewest_threads, group_of
 from poptorch._backend.optimisation import Optimisation, Updates
-from poptorch._backend.results import Anchor, anchors_of, updated_variables, with_anchors
+from poptorch._backend.results import Anchors, anchors_of, with_anchors
 from poptorch._backend.rules import check_program, overlaps, warn_about_modes, warn_about_program
 from poptorch._backend.settings import arithmetic_of, batching_of, loss_scaling_settings, micro_batch_specs, returns_of
 from poptorch._backend.tensor_names import log_ops, name_prints
@@ -104,7 +104,7 @@ class Compiled:
 
     arguments: BoundArguments
     graph: Graph
-    anchors: Sequence[Anchor]
+    anchors: Anchors
     numbers: Sequence[str]
     session: Session
     updates: Updates | None
@@ -116,12 +116,6 @@ class Compiled:
     @property
     def step(self) -> Step:
         return self.program.step
-
-
-@dataclass(frozen=True)
-class Saved:
-    executable: Executable
-    path: Path
 
 
 def trace(
@@ -173,11 +167,12 @@ def compiled(
     optimisation: Optimisation | None,
     *,
     seed: int | None,
-    saved: Saved | None,
+    saved: tuple[Executable, Path] | None,
 ) -> Compiled:
     """Trace, check and build the program of a model for these arguments; training has an `optimisation`.
 
-    Without a `seed` one is drawn, together with the other instances of a run. The program of `saved` must be the same.
+    Without a `seed` one is drawn, together with the other instances of a run. The program of `saved`, an
+    executable and its file, must be the same.
 
     Raises `AssertionError`: rows that do not divide into micro-batches, unknown blocks, a cache that cannot be written;
     `KeyError`: a parameter group holds a tensor that is no parameter of the model; `Error`: everything else that
@@ -193,7 +188,7 @@ def compiled(
     with one_slice_each(module, host.groupings):
         graph, step = trace(module, options, arguments, training=optimisation is not None)
     if saved is not None:
-        check_saved_program(saved.executable, saved.path, graph)
+        check_saved_program(*saved, graph)
     groups = None if optimisation is None else optimisation.groups(module)
     numbers = [] if spec is None else scalar_names(spec, graph.gradients, groups or {})
     anchors = anchors_of(graph, step, options, numbers)
@@ -204,7 +199,7 @@ def compiled(
     log_ops(step, options)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
     program = program_of(graph, step, options, training=optimisation is not None, optimiser=spec, groups=groups)
-    known = None if saved is None else saved.executable.warnings
+    known = None if saved is None else saved[0].warnings
     warnings, was_stored = checked(program, graph, options, host.groupings, known)
     deliver_interrupt()
     group, common_seed = _joined(
@@ -218,7 +213,7 @@ def compiled(
         arithmetic=arithmetic_of(options),
         reduction=_reduction(options, optimisation, group),
         seed=common_seed if seed is None else seed,
-        watched_updates=updated_variables(anchors),
+        watched_updates=tuple(source.updated for source in anchors.values() if source.updated is not None),
         replica_groups=host.groupings,
         threads=threads if group is None else fewest_threads(group, threads),
         automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),

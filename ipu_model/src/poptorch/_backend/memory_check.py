@@ -100,8 +100,8 @@ def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
         refusal = OutOfMemory(error.message, type=error.type)
         refusal.program = program
         raise refusal
-    note = note_on_memory(memory, program)
-    return (*([] if error is None else [f"{error.message} {_IGNORED}"]), *([] if note is None else [note]))
+    texts = (None if error is None else f"{error.message} {_IGNORED}", note_on_memory(memory, program))
+    return tuple(text for text in texts if text is not None)
 
 
 def _cache_directory(directory: Path) -> Path:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -23,10 +22,8 @@ from poptorch.options import Options
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Anchor:
-    short_name: str
-    source: Source
+Anchors = Mapping[str, Source]
+"""The tensors that `anchorTensor` names, by their short names."""
 
 
 def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
@@ -36,31 +33,25 @@ def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] 
     return names
 
 
-def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> list[Anchor]:
+def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
     """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers.
 
     Raises `Error`: a name that the program does not have; names the nearest ones.
     """
-    if not options.anchored_tensors:
-        return []
-    known = names_of(graph, step, options, numbers)
-    anchors = []
-    for short_name, (long_name, *_) in options.anchored_tensors.items():
+    wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
+    known = names_of(graph, step, options, numbers) if wanted else {}
+    for short_name, long_name in wanted.items():
         if long_name not in known:
             raise _unknown(short_name, long_name, list(known))
-        anchors.append(Anchor(short_name, known[long_name]))
-    return anchors
+    return {short_name: known[long_name] for short_name, long_name in wanted.items()}
 
 
 def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
     nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
     inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
     shown = [*nearest, *inside][:_SHOWN]
-    hint = (
-        f"The nearest names are: {', '.join(shown)}."
-        if shown
-        else f"There are for instance: {', '.join(known[:_SHOWN])}."
-    )
+    kind = "The nearest names are" if shown else "There are for instance"
+    hint = f"{kind}: {', '.join(shown or known[:_SHOWN])}."
     return Error(
         f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
         "Compile the model without this anchor and call getTensorNames() to see all of them."
@@ -74,19 +65,16 @@ def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
     does not have.
     """
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
-    wanted = [a.source.node for a in anchors_of(graph, step, options, numbers) if a.source.node is not None]
+    sources = anchors_of(graph, step, options, numbers).values()
+    wanted = [source.node for source in sources if source.node is not None]
     return with_results(graph, wanted) if wanted else graph
 
 
-def updated_variables(anchors: Sequence[Anchor]) -> tuple[str, ...]:
-    return tuple(anchor.source.updated for anchor in anchors if anchor.source.updated is not None)
-
-
-def by_short_name(graph: Graph, anchors: Sequence[Anchor], results: Sequence[Tensor]) -> dict[str, Tensor]:
+def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[Tensor]) -> dict[str, Tensor]:
     """Pick the anchored tensors from all results of a call: those of forward, of the graph, then updated variables."""
     own = sum(output.node is not None and not output.anchored for output in graph.outputs)
-    ordered = [a for a in anchors if a.source.node is not None] + [a for a in anchors if a.source.node is None]
-    return {anchor.short_name: value for anchor, value in zip(ordered, results[own:], strict=True)}
+    ordered = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
+    return dict(zip(ordered, results[own:], strict=True))
 
 
 def present(graph: Graph, results: Sequence[Tensor]) -> Any:

@@ -56,9 +56,6 @@ Links = tuple[HostLink, ...]
 
 
 def refresh(links: Links) -> None:
-    if len(links) == 1:
-        links[0].refresh()
-        return
     for link in sorted(links, key=lambda link: link.last_run):
         link.refresh()
 
@@ -88,12 +85,12 @@ def original_class(obj: Any) -> type:
 
 def links_into(module: nn.Module) -> list[HostLink]:
     """Return the links of the living training executors that own any parameter or buffer of `module`."""
-    found: dict[int, HostLink] = {}
+    links: dict[HostLink, None] = {}
     for child in module.modules():
-        registries = (object.__getattribute__(child, "_parameters"), object.__getattribute__(child, "_buffers"))
-        for tensor in (t for registry in registries for t in registry.values() if t is not None):
-            found.update((id(link), link) for link in links_of(tensor) if link.executor is not None)
-    return list(found.values())
+        for registry in ("_parameters", "_buffers"):
+            for tensor in object.__getattribute__(child, registry).values():
+                links.update((link, None) for link in links_of(tensor) if link.executor is not None)
+    return list(links)
 
 
 class Sources:

@@ -238,10 +238,8 @@ def _check_entry(key: str, value: object) -> None:
         raise createPoptorchError(f"Unknown {table.name} option {key}. {_what_works(key)}")
     if isinstance(value, int):
         _check_int(key, value)
-    elif isinstance(value, (set, list, tuple)):
-        _check_elements(key, value)
-    elif isinstance(value, dict):
-        _check_elements(key, value.values())
+    elif isinstance(value, (set, list, tuple, dict)):
+        _check_elements(key, value.values() if isinstance(value, dict) else value)
 
 
 def _check_int(key: str, value: int) -> None:
@@ -256,9 +254,8 @@ def _check_int(key: str, value: int) -> None:
 def _check_elements(key: str, elements: Iterable[object]) -> None:
     for element in elements:
         if not isinstance(element, (str, int)):
-            raise createPoptorchError(
-                f"Unknown value type {type(element).__name__} in option {key}: its elements are str or int."
-            )
+            unknown = f"Unknown value type {type(element).__name__} in option {key}"
+            raise createPoptorchError(f"{unknown}: its elements are str or int.")
         if isinstance(element, int) and key in key_tables().members:
             _check_int(key, element)
 

@@ -202,12 +202,16 @@ def _excepthook(*args: Any) -> None:
 _console = _StreamHandler("stderr")
 
 
-for _target, _handler in ((logger, _console), (native_logger, _NativeHandler())):
-    if not _target.handlers:
-        _target.addHandler(_handler)
-if not native_logger.filters:
-    native_logger.addFilter(repeat_filter)
-setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL") or "WARN")
+def _install() -> None:
+    for target, handler in ((logger, _console), (native_logger, _NativeHandler())):
+        if not target.handlers:
+            target.addHandler(handler)
+    if not native_logger.filters:
+        native_logger.addFilter(repeat_filter)
+    setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL") or "WARN")
+
+
+_install()
 sys.excepthook = _excepthook
 # Without a usable stderr (in some notebook kernels) crashes are reported by other means.
 with contextlib.suppress(AttributeError, ValueError, OSError):

@@ -26,23 +26,22 @@ from poptorch.options.sub_options import TensorLocationSettings
 
 # An options file has a few lines; a file of many megabytes was passed by mistake.
 _MOST_CHARACTERS = 1_000_000
+_NUMERIC: tuple[Any, ...] = (max, min, abs, round, sum, len, int, float)
 _BUILTINS: dict[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (max, min, abs, round, sum, len, int, float, str, bool, tuple, list, dict, set)
-}  # fmt: skip
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: operator.pos, ast.USub: operator.neg,
-    ast.Not: operator.not_,
-}  # fmt: skip
+    kind.__name__: kind for kind in (*_NUMERIC, str, bool, tuple, list, dict, set)
+}
+_Operators = dict[type[ast.AST], Callable[..., Any]]
+_SUMS: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_QUOTIENTS: _Operators = {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+_OPERATORS = _SUMS | _QUOTIENTS | {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_}
 _ENUMS = {name: kind for name, kind in vars(enums).items() if getattr(kind, "__module__", "") == enums.__name__}
 _CLASSES = {
     **{name: getattr(strategies, name) for name in strategies.__all__},
     "TensorLocationSettings": TensorLocationSettings,
 }
 # The names that a statement can use after `poptorch.`.
-_POPTORCH = MappingProxyType({
-    **_ENUMS, **_CLASSES, "enums": MappingProxyType(_ENUMS), "options": MappingProxyType(_CLASSES),
-})  # fmt: skip
+_MODULES = {"enums": MappingProxyType(_ENUMS), "options": MappingProxyType(_CLASSES)}
+_POPTORCH = MappingProxyType({**_ENUMS, **_CLASSES, **_MODULES})
 # Objects whose attributes may be read and whose methods may be called.
 _SETTINGS = (Freezable, Enum, strategies._IExecutionStrategy, strategies.Stage, strategies.Phase)
 _Expression = Callable[[Freezable], Any]
@@ -124,17 +123,17 @@ def _compiled(node: ast.AST) -> _Expression:
             _check_public(name)
             return _applied(lambda owner: _attribute(owner, name), value)
         case ast.Call(func=function, args=arguments, keywords=keywords):
-            names = [each.arg for each in keywords]
-            return _applied(partial(_called, names), function, *arguments, *(each.value for each in keywords))
+            names = [keyword.arg for keyword in keywords]
+            return _applied(partial(_called, names), function, *arguments, *(keyword.value for keyword in keywords))
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
             return _applied(partial(_calculated, _OPERATORS[type(operation)]), left, right)
         case ast.UnaryOp(op=operation, operand=operand) if type(operation) in _OPERATORS:
             return _applied(partial(_calculated, _OPERATORS[type(operation)]), operand)
         case ast.Dict(keys=keys, values=values) if None not in keys:
-            return _applied(lambda *found: dict(zip(found[: len(keys)], found[len(keys) :])), *keys, *values)
+            return _applied(lambda *parts: dict(zip(parts[: len(keys)], parts[len(keys) :])), *keys, *values)
         case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
             kind = {ast.Tuple: tuple, ast.List: list, ast.Set: set}[type(node)]
-            return _applied(lambda *found: kind(found), *elements)
+            return _applied(lambda *parts: kind(parts), *elements)
     raise _NotASetting(f"Python's {type(getattr(node, 'op', node)).__name__}")
 
 

@@ -177,20 +177,19 @@ def poptorchAtExit() -> None:
 
 
 # Other names that PopTorch's own Python uses here: steps of Graphcore's compiler and of the transfer to hardware.
-_REFUSED = {
-    "CompilerOptions", "TracingMode", "_getPopartIR", "_getTensorNames", "appendPoptorchMetadataToFile",
-    "attachToDevice", "compileWithManualTracing", "copyNamedBuffersToDevice_impl", "copyWeightsToDevice_impl",
-    "copyWeightsToHost_impl", "createGraph", "cycleCount", "destroyDispatcher", "detachFromDevice", "endDispatch",
-    "endOutputsMove", "endParametersMove", "execute", "finalizeGraph", "getTimestamps",
-    "importPoptorchMetadataFromFile", "loadEngineAndConnectStreams", "mapParamsToNames",
-    "processDispatchAndImportExecutable", "readOptimizerState", "registerBuffersWithCallback", "registerCPUCallBack",
-    "saveExecutableToFile", "setCustomCodeletsPath", "setPerReplica", "setRngState", "startDispatch",
-    "startOutputsMove", "startParametersMove", "updateOptimizers", "writeOptimizerState",
-}  # fmt: skip
+_REFUSED = (
+    "CompilerOptions TracingMode _getPopartIR _getTensorNames appendPoptorchMetadataToFile attachToDevice "
+    "compileWithManualTracing copyNamedBuffersToDevice_impl copyWeightsToDevice_impl copyWeightsToHost_impl "
+    "createGraph cycleCount destroyDispatcher detachFromDevice endDispatch endOutputsMove endParametersMove execute "
+    "finalizeGraph getTimestamps importPoptorchMetadataFromFile loadEngineAndConnectStreams mapParamsToNames "
+    "processDispatchAndImportExecutable readOptimizerState registerBuffersWithCallback registerCPUCallBack "
+    "saveExecutableToFile setCustomCodeletsPath setPerReplica setRngState startDispatch startOutputsMove "
+    "startParametersMove updateOptimizers writeOptimizerState"
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _REFUSED:
+    if name not in _REFUSED.split():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:

@@ -53,9 +53,8 @@ class HostWeights:
                     "load_state_dict(state, assign=True)."
                 )
             groups = self.groupings.get(variable.name)
-            shape = graph.spec(variable.tensor).shape
-            if groups is not None:
-                shape = (groups.count, *shape)
+            slices = () if groups is None else (groups.count,)
+            shape = (*slices, *graph.spec(variable.tensor).shape)
             if tuple(tensor.shape) != shape:
                 raise errors.Error(
                     f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "

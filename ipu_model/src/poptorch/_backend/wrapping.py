@@ -252,18 +252,9 @@ def _module_class(original: type, links: Links) -> type:
     def copy_weights(self: nn.Module) -> bool:
         return link.refresh()
 
-    members = {
-        **_copying(original, links),
-        "_poptorch_links": links,
-        "_poptorch_original": original,
-        "__copy__": copied,
-        "__getattribute__": read,
-        "destroy": destroy,
-        "copyWeightsToHostIfNeeded": copy_weights,
-        "__module__": original.__module__,
-        "__doc__": original.__doc__,
-    }
-    return type(f"Poptorch{original.__name__}", (original,), members)
+    members: dict[str, Any] = {"__copy__": copied, "__getattribute__": read, "__doc__": original.__doc__}
+    members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights}
+    return type(f"Poptorch{original.__name__}", (original,), {**_common_members(original, links), **members})
 
 
 def _tensor_class(original: type, links: Links) -> type:
@@ -281,22 +272,14 @@ def _tensor_class(original: type, links: Links) -> type:
         refresh(links)
         return str(_as_original(self, original, lambda plain: plain.__repr__(**kwargs)))
 
-    members = {
-        **_copying(original, links),
-        "_poptorch_links": links,
-        "_poptorch_original": original,
-        "__getattribute__": read,
-        "__torch_function__": classmethod(function),
-        "__repr__": text,
-        "__module__": original.__module__,
-    }
+    members = {"__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text}
     # A plain tensor of a module is a buffer.
     name = "Buffer" if original is Tensor else original.__name__
-    return type(f"Poptorch{name}", (original,), members)
+    return type(f"Poptorch{name}", (original,), {**_common_members(original, links), **members})
 
 
-def _copying(original: type, links: Links) -> dict[str, Any]:
-    """Return the methods that copy and pickle a wrapped object as an instance of its original class."""
+def _common_members(original: type, links: Links) -> dict[str, Any]:
+    """Return what all wrapped classes have; copies and pickles are instances of the original class."""
 
     def method(name: str) -> Callable[..., Any]:
         def plain(self: Any, *args: Any) -> Any:
@@ -314,7 +297,8 @@ def _copying(original: type, links: Links) -> dict[str, Any]:
         return reduced
 
     copies = {name: method(name) for name in ("__copy__", "__deepcopy__") if hasattr(original, name)}
-    return {"__reduce_ex__": reduce, **copies}
+    origin = {"_poptorch_links": links, "_poptorch_original": original, "__module__": original.__module__}
+    return {"__reduce_ex__": reduce, **copies, **origin}
 
 
 def _as_original(obj: Any, original: type, action: Callable[[Any], Any]) -> Any:

@@ -4,11 +4,11 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple
+from operator import attrgetter, getitem
 from typing import Any
 
 import torch
@@ -28,24 +28,26 @@ from poptorch.ops._tracing import Body, check, require_tensor
 
 aten = torch.ops.aten
 
-_PRODUCTS = frozenset(getattr(aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv"))
 
+def _overloads(names: str) -> frozenset[Any]:
+    """Find ops of aten; one without an overload's name has only a default."""
+    return frozenset(attrgetter(name if "." in name else f"{name}.default")(aten) for name in names.split())
+
+
+_PRODUCTS = _overloads("mm addmm bmm baddbmm dot mv addmv")
+_IN_PLACE_OR_NOT = "scatter{0}.src scatter{0}.value scatter_add{0} index_put{0} index_add{0}"
 # The ops that plan their temporary memory: these, and the matrix products.
-_PLANNED = _PRODUCTS | {
-    aten.convolution.default, aten.embedding.default, aten.index_select.default, aten.gather.default,
-    aten.index.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
-    aten.scatter_add.default, aten.scatter_add_.default, aten.index_put.default, aten.index_put_.default,
-    aten.index_add.default, aten.index_add_.default,
-    *(ops.forward for ops in LAYER_OPS.values()),
-}  # fmt: skip
+_PLANNED = _PRODUCTS.union(
+    _overloads("convolution embedding index_select gather index.Tensor"),
+    *(_overloads(_IN_PLACE_OR_NOT.format(suffix)) for suffix in ("", "_")),
+    (ops.forward for ops in LAYER_OPS.values()),
+)
 
 # What torch puts between such an op and the tensor that the program sees: bias additions, reshapes, casts, choices
 # among several results.
-_WRAPPERS = frozenset({
-    aten.add.Tensor, aten.add_.Tensor, aten.view.default, aten._unsafe_view.default, aten.clone.default,
-    aten.permute.default, aten.transpose.int, aten.t.default, aten.squeeze.dim, aten.unsqueeze.default,
-    aten.expand.default, aten._to_copy.default, aten.alias.default, operator.getitem,
-})  # fmt: skip
+_WRAPPERS = {getitem} | _overloads(
+    "add.Tensor add_.Tensor view _unsafe_view clone permute transpose.int t squeeze.dim unsqueeze expand _to_copy alias"
+)
 _STEPS_BACK = 2
 
 

@@ -128,11 +128,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
             foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
         )
         dtypes = (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
-        corrects = True if bias_correction is None else bool(bias_correction)
-        _set_up_adam(
-            self, torch.optim.AdamW, params, numbers, flags, dtypes, loss_scaling, max_grad_norm,
-            bias_correction=corrects,
-        )  # fmt: skip
+        corrects = {"bias_correction": True if bias_correction is None else bool(bias_correction)}
+        _set_up_adam(self, torch.optim.AdamW, params, numbers, flags, dtypes, loss_scaling, max_grad_norm, **corrects)
 
 
 def _set_up_adam(

@@ -6,8 +6,6 @@ import gc
 import importlib.util
 import logging
 import re
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -79,50 +77,6 @@ class TestWhereItRuns:
         assert not poptorch.isOnIpu(ONE)
         with pytest.raises(poptorch.Error, match="not on the IPU"):
             poptorch.getIpuTensorId(ONE)
-
-
-AS_HARDWARE, MACHINE = "IPU_MODEL_AS_HARDWARE", "IPU_MODEL_MACHINE"
-
-
-class TestAsHardware:
-    """`IPU_MODEL_AS_HARDWARE=1`: queries describe the modelled system, and a line on stderr says that it is a model."""
-
-    @pytest.fixture(autouse=True)
-    def _as_if(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(MACHINE, raising=False)
-        monkeypatch.setenv(AS_HARDWARE, "1")
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        # Execution reference: always False when a simulator's variable is active.
-        [(AS_HARDWARE, ""), (AS_HARDWARE, "0"), ("POPTORCH_IPU_MODEL", "1"), ("POPTORCH_SMALL_IPU_MODEL", "1")],
-    )
-    def test_by_default_there_is_no_hardware(self, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(name, value)
-        assert poptorch.ipuHardwareIsAvailable() is poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
-        with pytest.raises(AssertionError, match="No IPU hardware available"):
-            poptorch.ipuHardwareVersion()
-
-    @pytest.mark.parametrize(
-        ("machine", "ipus", "version"),
-        # Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5).
-        [("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)],
-    )
-    def test_there_are_as_many_ipus_as_in_the_modelled_system(
-        self, machine: str, ipus: int, version: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(MACHINE, machine)
-        assert [poptorch.ipuHardwareIsAvailable(*n) for n in ((), (ipus,), (ipus + 1,))] == [True, True, False]
-        assert poptorch.ipuHardwareVersion() == version
-        monkeypatch.setenv(MACHINE, "POD3")
-        with pytest.raises(poptorch.Error, match="POD3"):
-            poptorch.ipuHardwareIsAvailable()
-
-    def test_one_line_on_stderr_says_that_this_is_the_ipu_model(self) -> None:
-        code = "import poptorch; print(*[poptorch.ipuHardwareIsAvailable() for _ in range(3)])"
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        assert (done.stdout, done.stderr.count("\n")) == ("True True True\n", 1)
-        assert "this is the IPU Model" in done.stderr
 
 
 class TestNameScopes:

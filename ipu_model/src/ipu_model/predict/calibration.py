@@ -222,8 +222,8 @@ def fitted() -> tuple[str, ...]:
     return tuple(
         f"{section}.{name}"
         for section, facts in constant_facts().items()
-        for name, found in facts.items()
-        if found.confidence == "fitted"
+        for name, number in facts.items()
+        if number.confidence == "fitted"
     )
 
 
@@ -233,7 +233,7 @@ def calibrated() -> Calibration:
     kinds = get_type_hints(Calibration)
     return Calibration(
         **{
-            section: kinds[section](**{name: found.value for name, found in facts.items()})
+            section: kinds[section](**{name: number.value for name, number in facts.items()})
             for section, facts in constant_facts().items()
         }
     )

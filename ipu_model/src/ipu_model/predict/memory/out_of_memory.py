@@ -64,7 +64,7 @@ def _worst(memory: Memory) -> IpuMemory:
 
 def _what_helps(memory: Memory, program: Program, section: str) -> str:
     categories = sorted(_worst(memory).categories, key=lambda category: -category.bytes_on_fullest_tile)
-    largest = (f"{each.name} {each.bytes_on_fullest_tile:,.0f}" for each in categories[:_CATEGORIES_NAMED])
+    largest = (f"{c.name} {c.bytes_on_fullest_tile:,.0f}" for c in categories[:_CATEGORIES_NAMED])
     return (
         f"Most of that tile's bytes: {', '.join(largest)}. What usually helps: {'; '.join(remedies(memory, program))}. "
         f"The section '{section}' of the course's docs/errors.md explains this message."
@@ -87,10 +87,10 @@ def remedies(memory: Memory, program: Program) -> list[str]:
     worst = _worst(memory)
     bytes_of = worst.bytes_by_category
     groups = sorted(_REMEDIES, key=lambda names: -sum(bytes_of.get(name, 0.0) for name in names))
-    found = _better_split(memory, worst)
+    advice = _better_split(memory, worst)
     for names in groups[:2]:
-        found += _REMEDIES[names](program, worst)
-    return list(dict.fromkeys(found))
+        advice += _REMEDIES[names](program, worst)
+    return list(dict.fromkeys(advice))
 
 
 def _better_split(memory: Memory, worst: IpuMemory) -> list[str]:
@@ -102,49 +102,49 @@ def _better_split(memory: Memory, worst: IpuMemory) -> list[str]:
 
 
 def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
-    found = []
+    advice = []
     if program.training and program.recomputation is Recomputation.NONE:
-        found.append("compute activations again in the backward pass (recomputation)")
+        advice.append("compute activations again in the backward pass (recomputation)")
     elif program.training:
-        found.append("put poptorch.recomputationCheckpoint where tensors are small")
+        advice.append("put poptorch.recomputationCheckpoint where tensors are small")
     if program.samples_per_micro_batch > 1:
         more = " with more gradient accumulation" if program.training else ""
-        found.append(f"use a smaller micro-batch{more}")
-    found += _half(program)
+        advice.append(f"use a smaller micro-batch{more}")
+    advice += _half(program)
     if worst.bytes_by_category.get(STASHES, 0.0) and program.execution is Execution.PIPELINED:
-        found.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
-    return found
+        advice.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
+    return advice
 
 
 def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
     op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
-    found = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
+    advice = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
     if not program.settings.half_partials and _has(program, FLOAT16):
-        found.append("use half partials (Options.Precision.setPartialsType)")
-    return [*found, "serialise large matrix products (poptorch.serializedMatMul)"]
+        advice.append("use half partials (Options.Precision.setPartialsType)")
+    return [*advice, "serialise large matrix products (poptorch.serializedMatMul)"]
 
 
 def _for_parameters(program: Program, worst: IpuMemory) -> list[str]:
-    found = _half(program)
+    advice = _half(program)
     spec, locations = program.optimiser, program.locations
     if program.training and spec is not None:
         if FLOAT32 in (spec.accum_dtype, spec.first_dtype):
-            found.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
+            advice.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
         if worst.bytes_by_category.get(OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
-            found.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
+            advice.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
         if program.replicas > 1 and not locations.optimiser.sharded:
-            found.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
-    return [*found, "use more IPUs, or share large layers out better"]
+            advice.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
+    return [*advice, "use more IPUs, or share large layers out better"]
 
 
 def _for_code(program: Program, worst: IpuMemory) -> list[str]:
-    found = [
+    advice = [
         "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
     ]
     if min(program.settings.available_memory_proportion.values(), default=1.0) < 0.05:
-        found.append("raise the available memory proportion: many small slices each need their own code")
-    return found
+        advice.append("raise the available memory proportion: many small slices each need their own code")
+    return advice
 
 
 def _half(program: Program) -> list[str]:

@@ -237,8 +237,7 @@ class PoplarExecutor:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile and attach if needed, run one call, and return forward's outputs for its micro-batches.
 
-        Raises:
-            Error: arguments that differ from those compiled for, or anything that compilation refuses.
+        Raises `Error`: arguments that differ from those compiled for, or anything that compilation refuses.
         """
         require(
             self._options.connection_type != ConnectionType.Never,
@@ -354,9 +353,7 @@ class PoplarExecutor:
     def attachToDevice(self) -> None:
         """Take the device and upload weights, optimiser state and random state.
 
-        Raises:
-            Error: not compiled, or attached already.
-            AssertionError: an offline target.
+        Raises `Error`: not compiled, or attached already; `AssertionError`: an offline target.
         """
         now = self._require_compiled()
         require(self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device.")
@@ -379,8 +376,7 @@ class PoplarExecutor:
     def detachFromDevice(self) -> None:
         """Copy weights, optimiser and random state back (inference: random state only) and release the device.
 
-        Raises:
-            Error: not compiled or not attached.
+        Raises `Error`: not compiled or not attached.
         """
         now = self._require_compiled()
         if not now.device.attached:
@@ -404,8 +400,7 @@ class PoplarExecutor:
     def copyWeightsToHost(self) -> None:
         """Copy the device's weights and buffers into the user's module.
 
-        Raises:
-            Error: not compiled, or not attached.
+        Raises `Error`: not compiled, or not attached.
         """
         self._download_weights(self._require_attached("copyWeightsToHost"))
 
@@ -428,8 +423,7 @@ class PoplarExecutor:
     def copyWeightsToDevice(self) -> None:
         """Copy the user's module's weights to the device, discarding newer ones there.
 
-        Raises:
-            Error: not compiled, or not attached.
+        Raises `Error`: not compiled, or not attached.
         """
         now = self._require_attached("copyWeightsToDevice")
         if now.updates is not None:
@@ -441,8 +435,7 @@ class PoplarExecutor:
     def copyNamedBuffersToDevice(self) -> None:
         """Upload only the buffers that `Options.updatableNamedBuffers` names.
 
-        Raises:
-            Error: not compiled, not attached, or none named.
+        Raises `Error`: not compiled, not attached, or none named.
         """
         now = self._require_attached("copyNamedBuffersToDevice")
         names = self._options._backend.updatable_buffers
@@ -479,9 +472,8 @@ class PoplarExecutor:
     def setOptimizer(self, optimizer: Any) -> None:
         """Use the current settings of `optimizer` from the next call on.
 
-        Raises:
-            Error: a change that needs a new compilation, or an inference model.
-            ValueError: a float16 accumulator set after compilation with another mean strategy.
+        Raises `Error`: a change that needs a new compilation, or an inference model; `ValueError`: a float16
+        accumulator set after compilation with another mean strategy.
         """
         if self._optimisation is None:
             raise Error("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
@@ -507,8 +499,7 @@ class PoplarExecutor:
     def getTensorNames(self) -> list[str]:
         """Return the names that `Options.anchorTensor` accepts, in the order in which tensors are created.
 
-        Raises:
-            AssertionError: not compiled, or destroyed.
+        Raises `AssertionError`: not compiled, or destroyed.
         """
         now, missing = self._compiled, "Model must be compiled before its tensors have names."
         if now is None:
@@ -519,10 +510,8 @@ class PoplarExecutor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.
 
         The model's output mode decides which micro-batches it holds, as for what forward returns. An updated variable
-        (`UpdatedVar___...`) counts once for each weight update.
-
-        Raises:
-            AssertionError: nothing is anchored under this name, or the model has not run.
+        (`UpdatedVar___...`) counts once for each weight update. Raises `AssertionError`: nothing is anchored under this
+        name, or the model has not run.
         """
         names = ", ".join(map(str, self._options.anchored_tensors)) or "none"
         require(
@@ -585,8 +574,7 @@ class PoplarExecutor:
     def cycleCount(self) -> int:
         """Return the modelled cycles of one run on each IPU.
 
-        Raises:
-            Error: `logCycleCount` is off, or nothing has run.
+        Raises `Error`: `logCycleCount` is off, or nothing has run.
         """
         if not self._options._backend.counts_cycles:
             raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
@@ -600,8 +588,7 @@ class PoplarExecutor:
 
         Zero if the program came from the executable cache or from a file: nothing was compiled then.
 
-        Raises:
-            Error: not compiled, or the progress bar is off.
+        Raises `Error`: not compiled, or the progress bar is off.
         """
         if self._compiled is None:
             raise Error("Please compile the model before obtaining the compilation time.")
@@ -616,11 +603,7 @@ class PoplarExecutor:
     def compileAndExport(
         self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any
     ) -> None:
-        """Compile for these arguments, then `save` to `filename`.
-
-        Raises:
-            Error: what `compile` and `save` refuse.
-        """
+        """Compile for these arguments, then `save` to `filename`. Raises `Error`: what `compile` and `save` refuse."""
         self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
@@ -628,11 +611,8 @@ class PoplarExecutor:
         """Write a file of what the model was compiled for and, with `export_model`, its module, weights and optimiser.
 
         Missing folders are made; in an existing folder the file is called `model.poptorch`. An old file stays until the
-        new one is complete. Without `export_model` the file has no weights.
-
-        Raises:
-            Error: not compiled, arguments of a type that no file can hold, or a module that cannot be pickled.
-            OSError: the file cannot be written.
+        new one is complete. Without `export_model` the file has no weights. Raises `Error`: not compiled, arguments of
+        a type that no file can hold, or a module that cannot be pickled; `OSError`: the file cannot be written.
         """
         now = self._require_compiled()
         self.copyWeightsToHostIfNeeded()
@@ -666,12 +646,9 @@ class PoplarExecutor:
         """Compile as the file specifies, with the weights and optimiser of this process.
 
         Forward is traced and must give the program that was saved. Nothing in the file is executed, so you need not
-        trust its origin: an exported module in it is ignored.
-
-        Raises:
-            Error: compiled already, or "Invalid file": no such file format, truncated, corrupt, of another version, of
-                another model or made with other options; the text names what differs.
-            OSError: the file cannot be read.
+        trust its origin: an exported module in it is ignored. Raises `Error`: compiled already, or "Invalid file": no
+        such file format, truncated, corrupt, of another version, of another model or made with other options; the text
+        names what differs; `OSError`: the file cannot be read.
         """
         if self._compiled is not None:
             raise Error("loadExecutable: the model is compiled already. Call destroy() first.")

@@ -202,9 +202,8 @@ def compiled(
     known = None if saved is None else saved[0].warnings
     warnings, was_stored = checked(program, graph, options, host.groupings, known)
     deliver_interrupt()
-    group, common_seed = _joined(
-        graph, step, options, host, optimisation, secrets.randbits(31) if seed is None else seed
-    )
+    own_seed = secrets.randbits(31) if seed is None else seed
+    group, common_seed = _joined(graph, step, options, host, optimisation, own_seed)
     threads = threads_for(step, watch)
     session = Session(
         graph,

@@ -65,15 +65,11 @@ class AsynchronousDataAccessor:
             keep_remainder=isinstance(dataset, ItemLoader) and dataset.keeps_remainder,
             short_items=isinstance(dataset, ItemLoader) and dataset.batches_per_item is not None,
         )
-        self._generation = 0
-        self._pass = -1
-        self._consumed = 0
-        self._at_end = True
+        self._generation, self._pass, self._consumed, self._at_end = 0, -1, 0, True
         self._held_slot: int | None = None
         self._failure: str | None = None
         self._worker = WorkerProcess(dataset, policy, SharingStrategy(sharing_strategy))
-        # Runs on deletion, and at the end of this process before it waits for its children; never in a forked
-        # copy.
+        # Runs on deletion, and at the end of this process before it waits for its children; never in a forked copy.
         self._finalizer = Finalize(self, self._worker.terminate, exitpriority=10)
         try:
             self._structure, self._ring = self._worker.first_item()

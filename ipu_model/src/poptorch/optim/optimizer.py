@@ -1,12 +1,4 @@
-"""What all of PopTorch's optimisers have in common: options for the device, and state that lives there.
-
-The executor's side of the state -------------------------------- `opt._has_pending`         whether there is something
-to upload (weights are backed up to the host first). `opt._take_pending()`      before every run and at every attach:
-what is to be uploaded, if anything. `opt._bind(reader)`        after compiling or attaching; `reader()` returns
-(ipu_state, ipu_param). `opt._invalidate()`        after every run: the next `state_dict()` reads the device again.
-`opt._drop_pending_parameters()`  in `setOptimizer`: numbers from Python take precedence over a checkpoint's.
-`opt._unbind()`            before detach, destroy and replacement: reads the device a last time.
-"""
+"""What all of PopTorch's optimisers have in common: options for the device, and state that lives there."""
 
 from __future__ import annotations
 
@@ -155,12 +147,12 @@ class Optimizer(_Base):
             self._pending = DeviceState(self._held.state)
 
     def _bind(self, reader: Reader) -> None:
-        """Read device state through `reader` from now on; state already held is current until a run."""
+        """After compiling or attaching, read device state through `reader`; what is held is current until a run."""
         self._reader = reader
         self._stale = self._stale or self._held == DeviceState()
 
     def _unbind(self) -> None:
-        """Keep the device's state, to be uploaded at the next attach, and forget the device."""
+        """Before detaching or replacement, keep the device's state for the next attach, and forget the device."""
         if self._reader is None:
             return
         self._read_if_stale()
@@ -174,7 +166,7 @@ class Optimizer(_Base):
         return self._pending is not None
 
     def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
-        """Return (state, scalars) to copy to the device before the next run, once; None if there are none."""
+        """Return (state, scalars) to copy to the device before a run or at attaching, once; None if there are none."""
         pending, self._pending = self._pending, None
         return None if pending is None else (pending.state, pending.parameters)
 

@@ -42,7 +42,8 @@ def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Functi
 
 def assert_signatures_match(poptorch_method: Callable[..., Any], reference_method: Callable[..., Any]) -> None:
     """Raise `TypeError` unless the first function takes every parameter of the second, in the same order."""
-    taken, wanted = (list(inspect.signature(each).parameters) for each in (poptorch_method, reference_method))
+    methods = (poptorch_method, reference_method)
+    taken, wanted = (list(inspect.signature(method).parameters) for method in methods)
     missing = [name for name in wanted if name not in taken]
     if missing:
         raise TypeError(f"{poptorch_method.__qualname__} lacks arguments of its reference: {', '.join(missing)}.")
@@ -120,8 +121,8 @@ def getCustomParser(custom_type_instance: object) -> ICustomArgParser | None:
     exact = custom_arg_parsers.get(type(custom_type_instance))
     if exact is not None:
         return exact
-    found = (parser for kind, parser in custom_arg_parsers.items() if isinstance(custom_type_instance, kind))
-    return next(found, None)
+    inherited = (parser for kind, parser in custom_arg_parsers.items() if isinstance(custom_type_instance, kind))
+    return next(inherited, None)
 
 
 Rebuild = Callable[[list[Any]], Any]

@@ -41,7 +41,7 @@ class HostWeights:
         Raises `Error`: a tensor has no data, or another shape than the program was compiled for.
         """
         registered = self._registered()
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for variable in variables:
             tensor = registered.get(variable.name)
             if tensor is None:
@@ -60,8 +60,8 @@ class HostWeights:
                     f"'{variable.name}' has shape {list(tensor.shape)}, but the model was compiled for "
                     f"{list(shape)}. Call destroy() on the model first to compile it again."
                 )
-            found[variable.name] = tensor
-        return found
+            values[variable.name] = tensor
+        return values
 
     def store(self, values: Mapping[str, Tensor]) -> None:
         """Copy device values into the host's tensors in place, so that every reference sees the new values."""

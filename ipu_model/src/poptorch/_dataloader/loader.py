@@ -38,7 +38,7 @@ class DataLoader(ItemLoader):
         mode: a `DataLoaderMode`.
         async_options: arguments for `AsynchronousDataAccessor`, without `rebatched_size`.
         rebatched_worker_size: rows that torch's workers collate at a time when items are re-batched.
-        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro- batches.
+        batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-batches.
         **kwargs: passed on to torch's loader.
 
     Raises:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 import torch
 import torch.fx
 
 from ipu_model.capture import tracing
 from ipu_model.capture.graph import aliased_argument, written_arguments
+from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
-
-if TYPE_CHECKING:
-    from ipu_model.capture.tracing import Trace
 
 Node = torch.fx.Node
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ipu_model.capture import tracing
+from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
 from poptorch.ops._tracing import Body, check, refuse_training, require_tensors
-
-if TYPE_CHECKING:
-    from ipu_model.capture.tracing import Trace
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 

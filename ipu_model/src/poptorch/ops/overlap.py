@@ -7,19 +7,17 @@ model; no value depends on it. On the CPU every mode does nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
 from ipu_model.capture import tracing
+from ipu_model.capture.tracing import Trace
 from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
 from poptorch.options.strategies import runs_stages_at_once
-
-if TYPE_CHECKING:
-    from ipu_model.capture.tracing import Trace
 
 T = TypeVar("T")
 

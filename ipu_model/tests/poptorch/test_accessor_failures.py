@@ -21,7 +21,7 @@ from loading_processes import TIMEOUT_IN_S, counter, loader_processes, runs, wai
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch._dataloader import process as loader_process
+from poptorch._dataloader import accessor as loader_process
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 

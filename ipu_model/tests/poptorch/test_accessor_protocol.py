@@ -447,4 +447,4 @@ def test_the_fork_server_keeps_what_the_program_preloads() -> None:
     accessor = AsynchronousDataAccessor([torch.zeros(1)])
     accessor.terminate()
     assert "__main__" in multiprocessing.forkserver._forkserver._preload_modules
-    assert "poptorch._dataloader.process" in multiprocessing.forkserver._forkserver._preload_modules
+    assert "poptorch._dataloader.accessor" in multiprocessing.forkserver._forkserver._preload_modules

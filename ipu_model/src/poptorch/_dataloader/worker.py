@@ -209,9 +209,7 @@ def _prepare(job: Job) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if job.parents_connection is not None:
         job.parents_connection.close()
-        # Workers of a forked process start a fork server of their own: they cannot use the parent's.
-        server: Any = forkserver._forkserver
-        server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+        _forget_fork_server()
     threading.Thread(target=_leave_with_parent, args=(job.parent_pid,), daemon=True).start()
     # A loader's own workers start here as they would in the program, not in the way this process was started:
     # a second fork server, or a new interpreter for each, would take seconds.
@@ -219,6 +217,12 @@ def _prepare(job: Job) -> None:
     # The program's own computation needs the cores; copying an item does not.
     torch.set_num_threads(1)
     job.state.install()
+
+
+def _forget_fork_server() -> None:
+    """Let workers of a forked process start a fork server of their own: they cannot use the parent's."""
+    server: Any = forkserver._forkserver
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def _leave_with_parent(parent_pid: int) -> None:

@@ -130,7 +130,7 @@ def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
     weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
     reference = make_fx(step)(weights, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), torch.ones(()))
     reference.graph.eliminate_dead_code()
-    ignored = {aten.detach.default}
+    ignored = {aten.detach.default, aten.alias.default}  # with torch 2.14, make_fx keeps four aliases
     theirs = [n.target for n in reference.graph.nodes if n.op == "call_function" and n.target not in ignored]
     ours = [n.target for n in ops_of(three_blocks)]
     assert sorted(map(str, ours)) == sorted(map(str, theirs))

@@ -129,13 +129,20 @@ def checkpoints_computed_once() -> Iterator[None]:
     random numbers than forward, because a trace has no generator state to restore; and with `use_reentrant=True`, torch
     refuses `torch.autograd.grad`.
     """
-    before = _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator
-    _checkpoint.CheckpointFunction = _CalledOnce  # type: ignore[assignment, misc]
-    _checkpoint._checkpoint_without_reentrant_generator = _nothing_around
+    names = "CheckpointFunction", _CHECKPOINT_GENERATOR
+    before = [getattr(_checkpoint, name) for name in names]
+    for name, stand_in in zip(names, (_CalledOnce, _nothing_around)):
+        setattr(_checkpoint, name, stand_in)
     try:
         yield
     finally:
-        _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = before  # type: ignore[misc]
+        for name, own in zip(names, before):
+            setattr(_checkpoint, name, own)
+
+
+_CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"
+if hasattr(_checkpoint, f"{_CHECKPOINT_GENERATOR}_impl"):  # torch 2.14; the old name is there, but nothing calls it
+    _CHECKPOINT_GENERATOR += "_impl"
 
 
 class _CalledOnce:

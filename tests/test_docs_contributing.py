@@ -34,12 +34,12 @@ EXAMPLES = (
         "Add a PopTorch name",
         (
             "popdist/test_horovod_alone.py::test_gathering_and_broadcasting_return_what_was_given",
-            "poptorch/test_support.py::TestPresence::test_each_name_can_be_reached_refused_ones_included",
+            "poptorch/test_poptorch_names.py::TestTable::test_each_name_can_be_reached_refused_ones_included",
         ),
     ),
 )  # fmt: skip
 ALSO = (
-    "poptorch/test_support_tests.py::TestTests",
+    "poptorch/test_poptorch_names.py::TestTable",
     "engine/test_hardware.py::TestProvenance",
 )
 

@@ -24,7 +24,7 @@ def test_it_shows_every_package_of_the_engine_once(drawing: EngineDrawing) -> No
     packages = [f"ipu_model/{file.parent.name}" for file in (CODE / "ipu_model").glob("*/__init__.py")]
     code = [folder for folder in packages if folder != "ipu_model/data"]
     shown = [part.path for part in drawing.parts if part.kind == "package" and part.path.startswith("ipu_model/")]
-    assert sorted(shown) == sorted(code)
+    assert sorted(path for path in shown if not path.endswith(".py")) == sorted(code)
 
 
 def test_the_code_of_every_part_is_where_it_says(drawing: EngineDrawing) -> None:

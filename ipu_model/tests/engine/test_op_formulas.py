@@ -15,7 +15,6 @@ from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops import indexing, moves, normalisation, pointwise, reductions, updates
 from ipu_model.predict.ops.normalisation import Normalised
-from ipu_model.predict.ops.pointwise import Pointwise
 from ipu_model.predict.ops.updates import Updated
 from ipu_model.step import FLOAT32, INT32, UINT8
 
@@ -36,8 +35,8 @@ class TestExchange:
 
 class TestElementwise:
     def test_operands_that_lie_elsewhere_are_exchanged(self) -> None:
-        here = pointwise.pointwise(GC200, Pointwise(600, HALF, ("add",), operands=2))
-        there = pointwise.pointwise(GC200, Pointwise(600, HALF, ("add",), operands=2, moved=1))
+        here = pointwise.pointwise(GC200, 600, HALF, ("add",), operands=2)
+        there = pointwise.pointwise(GC200, 600, HALF, ("add",), operands=2, moved=1)
         assert here.cycles.phases == 0
         assert there.cycles == here.cycles + GC200.exchange(1200)
         assert there.temporary_bytes == 1200
@@ -51,7 +50,7 @@ class TestElementwise:
 
     def test_a_root_is_slower_than_a_sum_and_a_sine_much_slower(self) -> None:
         ops = [(op,) for op in ("add", "sqrt", "power", "sine")]
-        cycles = [pointwise.pointwise(GC200, Pointwise(6000, FLOAT, op)).cycles.compute for op in ops]
+        cycles = [pointwise.pointwise(GC200, 6000, FLOAT, op).cycles.compute for op in ops]
         assert cycles == sorted(cycles)
         assert cycles[-1] > 100 * cycles[0]
 

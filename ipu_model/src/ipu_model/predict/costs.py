@@ -51,7 +51,6 @@ class Costs:
 
     @property
     def fallbacks(self) -> tuple[OpCost, ...]:
-        """The ops that were costed without a formula."""
         return tuple(op for op in self.ops if op.is_fallback)
 
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
@@ -59,17 +58,14 @@ class Costs:
         return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))
 
     def cycles(self, *, ipu: int | None = None, phase: Phase | None = None) -> Cycles:
-        """Return the summed cycles of the ops on one IPU and of one phase."""
         return total_of(self.of(ipu=ipu, phase=phase))
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of all contractions."""
         return sum(op.work.flops for op in self.ops)
 
 
 def total_of(costs: Iterable[OpCost | VariableCost]) -> Cycles:
-    """Return the summed cycles of `costs`."""
     return sum((cost.work.cycles for cost in costs), Cycles())
 
 
@@ -89,7 +85,7 @@ def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
         is_empty = not any(result is not None and result.elements for result in op.results)
         is_fallback = False
         if op.is_known or is_empty:
-            work = OpWork((), view.own_layouts())
+            work = OpWork({}, view.own_layouts())
         elif rule is not None:
             work = rule.cost(view)
         elif op.is_view:
@@ -99,9 +95,10 @@ def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
         for tensor, layout in zip(op.results, work.layouts):
             if tensor is not None and layout is not None:
                 layouts[tensor.name] = layout
-        for part in work.parts:
-            where = (op.phase, op.stage, op.ipu, op.scope)
-            costs.append(OpCost(op.name, op.target, part.name, *where, work=part.work, is_fallback=is_fallback))
+        costs += [
+            OpCost(op.name, op.target, part, op.phase, op.stage, op.ipu, op.scope, part_work, is_fallback)
+            for part, part_work in work.parts.items()
+        ]
     return Costs(tuple(costs), layouts)
 
 

@@ -43,17 +43,7 @@ def rule_of(kind: str) -> Rule | None:
     return _rules.get(kind)
 
 
-for _family in (
-    contractions,
-    estimates,
-    indexing,
-    losses,
-    moves,
-    normalisation,
-    pointwise,
-    recurrent,
-    reductions,
-    spatial,
-):
+_FAMILIES = (contractions, estimates, indexing, losses, moves, normalisation, pointwise, recurrent, reductions, spatial)
+for _family in _FAMILIES:
     for _rule in _family.RULES:
         register(_rule)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ipu_model.predict.device import Work, check_proportion
-from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule, WorkPart
+from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule
 from ipu_model.predict.planner import (
     INPUTS,
     WEIGHTS,
@@ -32,7 +32,7 @@ DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
 
 def precision_of(op: OpView, *, convolution: bool) -> Precision:
     """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
-    settings, hints = op.settings, op.hints
+    settings, hints = op.settings, op.op.hints
     half = settings.half_partials
     if convolution and settings.half_partials_of_convolutions is not None:
         half = settings.half_partials_of_convolutions
@@ -56,11 +56,15 @@ def cost_convolution(op: OpView) -> OpWork:
     layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
     which = LayerPass.DATA_GRADIENT if transposed else LayerPass.FORWARD
     work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
+    return _with_bias(op, work, has_bias=op.tensor(2) is not None)
+
+
+def _with_bias(op: OpView, work: Work, *, has_bias: bool) -> OpWork:
     layout = op.own_layout(work.outputs_on_busiest_tile)
-    parts = [WorkPart(work)]
-    if op.tensor(2) is not None:
-        parts.append(WorkPart(_bias(op, layout.on_tile), "bias"))
-    return OpWork(tuple(parts), (layout,))
+    parts = {"": work}
+    if has_bias:
+        parts["bias"] = pointwise(op.device, layout.on_tile, op.element, ("add",), broadcast=True)
+    return OpWork(parts, (layout,))
 
 
 def cost_convolution_backward(op: OpView) -> OpWork:
@@ -71,18 +75,18 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     precision = precision_of(op, convolution=True)
     *wanted, wants_bias = op.argument(10)
     passes = (LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT, LayerPass.WEIGHT_GRADIENT)
-    parts: list[WorkPart] = []
+    parts: dict[str, Work] = {}
     layouts: list[Layout | None] = [None, None, None]
     for index, which in enumerate(passes):
         if wanted[index]:
             work = contraction(replace(layer, which=which), op.device, precision)
-            parts.append(WorkPart(work, GRADIENT_PARTS[index]))
+            parts[GRADIENT_PARTS[index]] = work
             layouts[index] = op.own_layout(work.outputs_on_busiest_tile, index)
     if wants_bias:
-        summed = reduced(op.device, gradient.elements, gradient.on_tile, op.output(2).elements, gradient.element)
-        parts.append(WorkPart(summed, BIAS_GRADIENT))
+        outputs = op.output(2).elements
+        parts[BIAS_GRADIENT] = reduced(op.device, gradient.elements, gradient.on_tile, outputs, gradient.element)
         layouts[2] = op.own_layout(index=2)
-    return OpWork(tuple(parts), tuple(layouts))
+    return OpWork(parts, tuple(layouts))
 
 
 def _layer(source: Tensor, target: Tensor, weight: Tensor, settings: Sequence[Argument], element_bytes: int) -> Problem:
@@ -117,26 +121,26 @@ def _flat(sizes: Argument, join: Callable[[Sequence[int]], int]) -> tuple[int, i
     return join(leading) if leading else 1, last
 
 
-def _bias(op: OpView, n: float) -> Work:
-    return pointwise(op.device, Pointwise(n=n, element=op.element, ops=("add",), broadcast=True))
-
-
 # --------------------------------------------------------------------------------- matrix products
 
 # Copies in PyTorch's graph that exist to make the operands of a batched product contiguous.
 COPIES_FOR_PRODUCTS = ("clone", "contiguous")
+
+# poptorch.MatMulSerializationMode: of [m, n] x [n, p], its modes slice m, n and p.
+_SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channels": "out"}
 
 
 def cost_product(op: OpView) -> OpWork:
     """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
     added = op.kind in ("addmm", "baddbmm", "addmv")
     left, right = op.needed(int(added)), op.needed(int(added) + 1)
-    work = _sliced(op, _product(op, left, right))
-    layout = op.own_layout(work.outputs_on_busiest_tile)
-    parts = [WorkPart(work)]
-    if added and op.argument(3, "beta", 1) != 0:
-        parts.append(WorkPart(_bias(op, layout.on_tile), "bias"))
-    return OpWork(tuple(parts), (layout,))
+    problem, precision = _product(op, left, right), precision_of(op, convolution=False)
+    serialised = op.op.hints.serialisation
+    if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
+        work = contraction(problem, op.device, precision)
+    else:
+        work = in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
+    return _with_bias(op, work, has_bias=added and op.argument(3, "beta", 1) != 0)
 
 
 def _product(op: OpView, left: Operand, right: Operand) -> Problem:
@@ -185,19 +189,6 @@ def _before_copies(step: Step, tensor: Tensor) -> Tensor | None:
             return step.tensors[source]
         maker = step.maker(source)
     return None
-
-
-def _sliced(op: OpView, problem: Problem) -> Work:
-    """Return the work of a product, in slices along the dimension that `serializedMatMul` names."""
-    precision = precision_of(op, convolution=False)
-    serialised = op.hints.serialisation
-    if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
-        return contraction(problem, op.device, precision)
-    return in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
-
-
-# poptorch.MatMulSerializationMode: of [m, n] x [n, p], its modes slice m, n and p.
-_SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channels": "out"}
 
 
 def _bytes(operand: Operand) -> int:

@@ -38,7 +38,7 @@ def cost_view(op: OpView) -> OpWork:
         share = min(1.0, elements / max(1, source.stored))
         return Layout(max(min(1.0, elements), math.ceil(source.on_tile * share)), source.layout.origin)
 
-    return OpWork((), tuple(None if output is None else layout(output.elements) for output in op.outputs))
+    return OpWork({}, tuple(None if output is None else layout(output.elements) for output in op.outputs))
 
 
 def cost_joined(op: OpView) -> OpWork:
@@ -70,8 +70,8 @@ def cost_filled(op: OpView) -> OpWork:
 def cost_clone(op: OpView) -> OpWork:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
     source, device, element = op.needed(0), op.device, op.element
-    if op.hints.is_nop or op.hints.is_printed:  # the cost of printing is on the host
-        return OpWork((), (source.layout,))
+    if op.op.hints.is_nop or op.op.hints.is_printed:  # the cost of printing is on the host
+        return OpWork({}, (source.layout,))
     if source.stored < source.elements:
         return cost_moved(op)
     if _order(source.tensor.stride, source.shape) == _order(op.output().stride, op.output().shape):
@@ -92,7 +92,7 @@ def cost_conversion(op: OpView) -> OpWork:
     """Cost a change of element type; types that are one type on the device stay as they are."""
     source, element = op.needed(0), op.element
     if source.element is element:
-        return OpWork((), (source.layout,))
+        return OpWork({}, (source.layout,))
     if {source.element, element} == {Element.HALF, Element.FLOAT}:
         compute = vertices.cast(op.device, source.on_tile)
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
 
@@ -38,55 +38,53 @@ class Normalised:
     by_row: bool = False
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """The work of a norm: passes over the tensor, reductions in `stages` rounds over the tiles, ops on channels.
-
-    `with_statistics` of the passes use a mean or deviation; the others use a scale or shift, of which each channel has
-    one. Where samples have statistics of their own (layer and group norms), these are values for rows, not channels.
-    """
-
-    passes: int
-    with_statistics: int = 0
-    reductions: int = 0
-    stages: int = 0
-    channel_ops: float = 2
-
-
 def forward(device: Device, norm: Normalised, *, running: bool = True) -> Work:
     """Return the work of normalising with the micro-batch's statistics; `running` averages are kept."""
     channel_ops = device.constants.norm_channel_ops - (0 if running else RUNNING_OPS)
-    passes = _Passes(4 + norm.stable, 2, reductions=2, stages=1 + norm.stable, channel_ops=channel_ops)
-    return _norm(device, norm, passes)
+    return _norm(device, norm, 4 + norm.stable, 2, reductions=2, stages=1 + norm.stable, channel_ops=channel_ops)
 
 
 def inference(device: Device, norm: Normalised) -> Work:
     """Return the work of normalising with kept statistics: one multiplication and one addition."""
-    return _norm(device, norm, _Passes(2))
+    return _norm(device, norm, 2)
 
 
 def backward(device: Device, norm: Normalised) -> Work:
     """Return the work of the gradients of input, scale and shift; the input is whitened again."""
-    work = _norm(device, norm, _Passes(10, 6, reductions=4, stages=2, channel_ops=device.constants.norm_channel_ops))
+    work = _norm(device, norm, 10, 6, reductions=4, stages=2, channel_ops=device.constants.norm_channel_ops)
     moved = norm.n * norm.element.bytes
     return replace(work.plus(device.exchange(moved)), temporary_bytes=2 * moved)
 
 
-def _norm(device: Device, norm: Normalised, work: _Passes) -> Work:
-    by_row = work.with_statistics if norm.by_row else 0
+def _norm(
+    device: Device,
+    norm: Normalised,
+    passes: int,
+    with_statistics: int = 0,
+    *,
+    reductions: int = 0,
+    stages: int = 0,
+    channel_ops: float = 2,
+) -> Work:
+    """Return the work of passes over the tensor, reductions in `stages` rounds over the tiles, and ops on channels.
+
+    `with_statistics` of the passes use a mean or deviation; the others use a scale or shift, of which each channel has
+    one. Where samples have statistics of their own (layer and group norms), these are values for rows, not channels.
+    """
+    by_row = with_statistics if norm.by_row else 0
     held = device.spread(norm.statistics, norm.element)
-    compute = (work.passes - by_row) * vertices.broadcast_vector(device, norm.n, norm.element)
+    compute = (passes - by_row) * vertices.broadcast_vector(device, norm.n, norm.element)
     compute += by_row * vertices.broadcast_rows(device, norm.n, vertices.CHANNELS_TOGETHER, norm.element)
-    compute += work.reductions * vertices.reduce_rows(device, norm.n, norm.element)
-    compute += work.channel_ops * vertices.broadcast_vector(device, held, norm.element)
+    compute += reductions * vertices.reduce_rows(device, norm.n, norm.element)
+    compute += channel_ops * vertices.broadcast_vector(device, held, norm.element)
     cycles = Cycles(compute=compute)
-    if work.stages:
+    if stages:
         local = results_on_tile(norm.elements, norm.n, norm.statistics)
         depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
-        partials = local * work.reductions / work.stages
+        partials = local * reductions / stages
         # The finished statistics go back to the tiles that need them.
         once = combined(device, partials, depth) + device.exchange(partials * norm.element.bytes)
-        cycles = cycles + once.times(work.stages)
+        cycles = cycles + once.times(stages)
     return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
 
 
@@ -139,8 +137,8 @@ def cost_weight_norm(op: OpView) -> OpWork:
     direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
     work = reduced(op.device, direction.elements, direction.on_tile, length.elements, direction.element)
     for chain in _WEIGHT_NORMS[op.kind]:
-        step = Pointwise(direction.on_tile, direction.element, chain, operands=1 + int(op.is_backward))
-        work = work.plus(pointwise(op.device, step).cycles)
+        step = pointwise(op.device, direction.on_tile, direction.element, chain, operands=1 + int(op.is_backward))
+        work = work.plus(step.cycles)
     return op.takes(work, direction.layout)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
@@ -106,40 +105,37 @@ def dropout_masks(step: Step) -> tuple[Tensor, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Pointwise:
-    """One element-wise op on `n` elements of the busiest tile.
+def pointwise(
+    device: Device,
+    n: float,
+    element: Element,
+    ops: tuple[str, ...],
+    operands: int = 1,
+    *,
+    moved: int = 0,
+    broadcast: bool = False,
+    in_place: bool = False,
+) -> Work:
+    """Return the work of `ops`, a chain of `vertices.VECTOR_OPS`, on `n` elements of the busiest tile.
 
-    `ops` is the chain of `vertices.VECTOR_OPS` that is computed for each vector; `operands` how many tensors
-    of the full size it reads, `moved` how many of those lie elsewhere and are exchanged first; `broadcast`
-    whether a value for each channel takes part, instead of (or besides) full tensors.
+    `operands` tensors of the full size are read; `moved` of those lie elsewhere and are exchanged first. `broadcast`
+    tells whether a value for each channel takes part, instead of (or besides) full tensors.
     """
-
-    n: float
-    element: Element
-    ops: tuple[str, ...]
-    operands: int = 1
-    moved: int = 0
-    broadcast: bool = False
-    in_place: bool = False
-
-
-def pointwise(device: Device, op: Pointwise) -> Work:
-    if op.broadcast and op.operands <= 1 and len(op.ops) == 1:
-        compute = vertices.broadcast_vector(device, op.n, op.element)
+    if broadcast and operands <= 1 and len(ops) == 1:
+        compute = vertices.broadcast_vector(device, n, element)
     else:
-        if op.operands >= 2:
-            overheads = vertices.BINARY_IN_PLACE if op.in_place else vertices.BINARY
+        if operands >= 2:
+            overheads = vertices.BINARY_IN_PLACE if in_place else vertices.BINARY
         else:
-            overheads = vertices.UNARY_IN_PLACE if op.in_place else vertices.UNARY
-        compute = vertices.elementwise(device, op.n, op.element, op.ops, overheads, max(0, op.operands - 2))
-    cycles, moved = Cycles(compute=compute), op.moved * op.n * op.element.bytes
-    if op.moved:
-        cycles = cycles + device.exchange(moved)
-    if op.broadcast:
+            overheads = vertices.UNARY_IN_PLACE if in_place else vertices.UNARY
+        compute = vertices.elementwise(device, n, element, ops, overheads, max(0, operands - 2))
+    cycles, received = Cycles(compute=compute), moved * n * element.bytes
+    if moved:
+        cycles = cycles + device.exchange(received)
+    if broadcast:
         # A tile holds few channels of a tensor; their values are sent to all tiles that hold one of them.
         cycles = cycles + device.exchange(0.0)
-    return Work("elementwise", cycles, temporary_bytes=moved, outputs_on_busiest_tile=op.n)
+    return Work("elementwise", cycles, temporary_bytes=received, outputs_on_busiest_tile=n)
 
 
 def chained(op: OpView, chain: tuple[str, ...]) -> tuple[Work, Layout]:
@@ -153,32 +149,30 @@ def chained(op: OpView, chain: tuple[str, ...]) -> tuple[Work, Layout]:
     layout = Layout(float(op.device.spread(elements, op.element)), op.output().name)
     if full:
         layouts = [operand.layout for operand in full]
-        layout = layouts[0] if op.in_place else min(layouts, key=lambda layout: layout.on_tile)
+        layout = layouts[0] if op.op.is_in_place else min(layouts, key=lambda layout: layout.on_tile)
     element = op.element
     if element is Element.BYTE:
         element = max((operand.element for operand in full), key=lambda kind: kind.bytes, default=element)
     work = pointwise(
         op.device,
-        Pointwise(
-            n=layout.on_tile,
-            element=element,
-            ops=chain,
-            operands=max(1, len(full)),
-            moved=sum(operand.layout.origin != layout.origin for operand in full),
-            broadcast=any(operand.stored < elements and operand.shape != () for operand in operands),
-            in_place=op.in_place,
-        ),
+        layout.on_tile,
+        element,
+        chain,
+        max(1, len(full)),
+        moved=sum(operand.layout.origin != layout.origin for operand in full),
+        broadcast=any(operand.stored < elements and operand.shape != () for operand in operands),
+        in_place=op.op.is_in_place,
     )
     return work, layout
 
 
 def cost_pointwise(op: OpView) -> OpWork:
     """Cost an element-wise op by its chain in `CHAINS`."""
-    if op.kind == "div" and op.in_place and op.tensor(1) is None:
+    if op.kind == "div" and op.op.is_in_place and op.tensor(1) is None:
         maker = op.step.producer(op.needed(0).tensor.name)
         if maker is not None and maker.kind == "bernoulli":
             # The mask of a dropout: poprand's vertex draws one that is scaled already.
-            return OpWork((), (op.needed(0).layout,))
+            return OpWork({}, (op.needed(0).layout,))
     chain = CHAINS[op.kind]
     if op.kind in ("mul", "div") and (op.tensor(1) is None or op.needed(1).shape == ()):
         chain = ("scale",)  # by a number

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from ipu_model.predict.device import Device, Element, Work
 from ipu_model.predict.ops.contractions import precision_of
-from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import OpView, OpWork, Rule, WorkPart
+from ipu_model.predict.ops.rule import OpView, OpWork, Rule
 from ipu_model.predict.planner import LayerPass, Problem, contraction
 
 
@@ -71,10 +71,6 @@ class Layer:
     def gates(self) -> int:
         return self.kind.gates * self.states
 
-    @property
-    def is_projected(self) -> bool:
-        return self.outputs != self.states
-
 
 def _product(op: OpView, layer: Layer, which: LayerPass, rows: int, ins: int, outs: int) -> Work:
     """Return the work of a product [rows, ins] x [ins, outs], or of one of its gradients."""
@@ -93,32 +89,29 @@ def _looped(device: Device, layer: Layer, step: Work, of_gates: tuple[str, ...],
     for elements, chain in ((layer.rows * layer.gates, of_gates), (layer.rows * layer.states, of_states)):
         if chain:
             n = device.spread(elements, layer.element)
-            step = step.plus(pointwise(device, Pointwise(n=n, element=layer.element, ops=chain)).cycles)
+            step = step.plus(pointwise(device, n, layer.element, chain).cycles)
     held = device.spread(layer.steps * layer.rows * layer.outputs, layer.element)
-    count = layer.steps
-    return replace(step.times(count), family="recurrent", outputs_on_busiest_tile=held, repeats=max(1, count))
+    steps = step.times(layer.steps)
+    return replace(steps, family="recurrent", outputs_on_busiest_tile=held, repeats=max(1, layer.steps))
 
 
 def _layer(op: OpView, first: int) -> Layer:
     """Return the layer whose operands x, hidden, cell, w_x and w_h start at position `first`."""
-    kind = _KINDS[op.kind.removesuffix("_backward")]
-    source, weight = op.needed(first), op.needed(first + 4)
-    steps, rows, inputs = source.shape
-    gates, outputs = weight.shape
-    return Layer(kind, steps, rows, inputs, gates // kind.gates, outputs, source.element)
+    kind, source = _KINDS[op.kind.removesuffix("_backward")], op.needed(first)
+    gates, outputs = op.needed(first + 4).shape
+    return Layer(kind, *source.shape, gates // kind.gates, outputs, source.element)
 
 
 def cost_layer(op: OpView) -> OpWork:
     """Cost one layer in one direction: the inputs of all steps with their biases, then the steps."""
     layer, device = _layer(op, 0), op.device
     inputs = _product(op, layer, LayerPass.FORWARD, layer.steps * layer.rows, layer.inputs, layer.gates)
-    n = inputs.outputs_on_busiest_tile
-    bias = pointwise(device, Pointwise(n=n, element=layer.element, ops=("add",), broadcast=True))
+    bias = pointwise(device, inputs.outputs_on_busiest_tile, layer.element, ("add",), broadcast=True)
     step = _product(op, layer, LayerPass.FORWARD, layer.rows, layer.outputs, layer.gates)
-    if layer.is_projected:
+    if layer.outputs != layer.states:
         step = _joined(step, _product(op, layer, LayerPass.FORWARD, layer.rows, layer.states, layer.outputs))
     steps = _looped(device, layer, step, layer.kind.on_gates, layer.kind.on_states)
-    return OpWork((WorkPart(inputs.plus(bias.cycles), "inputs"), WorkPart(steps, "steps")), op.own_layouts())
+    return OpWork({"inputs": inputs.plus(bias.cycles), "steps": steps}, op.own_layouts())
 
 
 def cost_layer_gradient(op: OpView) -> OpWork:
@@ -129,7 +122,7 @@ def cost_layer_gradient(op: OpView) -> OpWork:
 
     step = _product(op, layer, LayerPass.DATA_GRADIENT, layer.rows, layer.outputs, layer.gates)
     flops = step.flops * (layer.steps if wants_hidden else layer.steps - 1)
-    if layer.is_projected:
+    if layer.outputs != layer.states:
         projected = _product(op, layer, LayerPass.DATA_GRADIENT, layer.rows, layer.states, layer.outputs)
         step, flops = _joined(step, projected), flops + projected.flops * layer.steps
     steps = _looped(op.device, layer, step, layer.kind.on_gate_gradients, layer.kind.on_state_gradients)
@@ -140,7 +133,11 @@ def cost_layer_gradient(op: OpView) -> OpWork:
     products = {
         "weight gradient": (layer.inputs, layer.gates),
         "weight gradient of states": (layer.outputs, layer.gates),
-        **({"weight gradient of the projection": (layer.states, layer.outputs)} if layer.is_projected else {}),
+        **(
+            {"weight gradient of the projection": (layer.states, layer.outputs)}
+            if layer.outputs != layer.states
+            else {}
+        ),
     }
     for name, (ins, outs) in products.items():
         works[name] = _product(op, layer, LayerPass.WEIGHT_GRADIENT, all_rows, ins, outs)
@@ -149,7 +146,7 @@ def cost_layer_gradient(op: OpView) -> OpWork:
     works["bias gradient"] = reduced(op.device, gates, n, layer.gates, layer.element)
     if layer.kind.second_bias:
         works["bias gradient of states"] = works["bias gradient"]
-    return OpWork(tuple(WorkPart(work, name) for name, work in works.items()), op.own_layouts())
+    return OpWork(works, op.own_layouts())
 
 
 RULES = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule, kinds
 from ipu_model.predict.planner import reduction
 from ipu_model.predict.vertices import MatrixUnit
@@ -83,11 +83,10 @@ def cost_reduction(op: OpView) -> OpWork:
     if op.kind in ("max", "min") and other is not None:
         layout = min((source.layout, other.layout), key=lambda layout: layout.on_tile)
         moved = int(source.layout.origin != other.layout.origin)
-        chain = Pointwise(n=layout.on_tile, element=op.element, ops=("maximum",), operands=2, moved=moved)
-        return op.takes(pointwise(op.device, chain), layout)
+        return op.takes(pointwise(op.device, layout.on_tile, op.element, ("maximum",), 2, moved=moved), layout)
     work = reduced(op.device, source.elements, n, op.output().elements, source.element)
     if before := _REDUCTIONS[op.kind]:
-        work = work.plus(pointwise(op.device, Pointwise(n=n, element=source.element, ops=before)).cycles)
+        work = work.plus(pointwise(op.device, n, source.element, before).cycles)
     if len(op.outputs) > 1 and op.kind in ("max", "min"):
         work = work.plus(arg_reduced(op.device, n, op.output().elements).cycles)
     return op.takes(work)

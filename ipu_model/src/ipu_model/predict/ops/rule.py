@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipu_model.predict.device import CostSettings, Device, Element, Work
-from ipu_model.step import Hints, Op, Ref, Step, Tensor
+from ipu_model.step import Op, Ref, Step, Tensor
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,13 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class WorkPart:
-    """One piece of an op's work, named when there are several."""
-
-    work: Work
-    name: str = ""
-
-
-@dataclass(frozen=True)
 class OpWork:
-    """The result of a rule: the parts of the work, and the layouts of the op's results (`None` if not a tensor)."""
+    """The result of a rule: the parts of the work by name, and the layouts of results (`None` if not a tensor).
 
-    parts: tuple[WorkPart, ...]
+    The op itself, where it has no further name, is the part "".
+    """
+
+    parts: Mapping[str, Work]
     layouts: tuple[Layout | None, ...]
 
 
@@ -78,15 +73,6 @@ class OpView:
     def kind(self) -> str:
         """The aten op without namespace, overload and the underscore of in-place ops."""
         return self.op.kind
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the op overwrites its first operand."""
-        return self.op.is_in_place
-
-    @property
-    def hints(self) -> Hints:
-        return self.op.hints
 
     @property
     def device(self) -> Device:
@@ -129,10 +115,8 @@ class OpView:
 
     def operands(self) -> Iterator[Operand]:
         """Yield every tensor argument, those inside lists too."""
-        for name in self.op.reads:
-            operand = self._operand(name)
-            if operand is not None:
-                yield operand
+        operands = map(self._operand, self.op.reads)
+        return (operand for operand in operands if operand is not None)
 
     def _operand(self, name: Ref) -> Operand | None:
         tensor, layout = self.step.tensors.get(name), self.layouts.get(name)
@@ -155,7 +139,7 @@ class OpView:
         """Return work with a single part; without `layout`, the first result gets a layout of its own."""
         if layout is None and self.outputs[0] is not None:
             layout = self.own_layout(work.outputs_on_busiest_tile)
-        return OpWork((WorkPart(work),), (layout, *self.own_layouts()[1:]))
+        return OpWork({"": work}, (layout, *self.own_layouts()[1:]))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Element, Work
-from ipu_model.predict.ops.pointwise import Pointwise, pointwise
+from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import arg_reduced, reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import OpView, OpWork, Rule, kinds
 
 # ---------------------------------------------------------------------------------------- pooling
 
@@ -18,19 +18,11 @@ FORWARD, BACKWARD_MAXIMUM = 3, 5
 
 
 def cost_pool(op: OpView) -> OpWork:
-    return _pooled(op, op.needed(0), _window(op.argument(1)))
-
-
-def cost_adaptive_pool(op: OpView) -> OpWork:
-    """Cost a pool to a given size: one pixel is a reduction, more are windows."""
+    """Cost a maximum or mean over windows, which reach into other tiles; one over a whole image is a reduction."""
     source, target = op.needed(0), op.output()
-    if math.prod(target.shape[2:]) == 1:
+    if op.kind in _ADAPTIVE and math.prod(target.shape[2:]) == 1:
         return op.takes(reduced(op.device, source.elements, source.on_tile, target.elements, source.element))
-    return _pooled(op, source, _adaptive_window(source.shape, target.shape))
-
-
-def _pooled(op: OpView, source: Operand, window: int) -> OpWork:
-    """Return the work of a maximum or mean over windows, which reach into other tiles."""
+    window = _window(op, 1, source.shape, target.shape)
     outputs = math.ceil(max(op.spread(op.output()), source.on_tile * op.output().elements / source.elements))
     read = source.on_tile * op.element.bytes
     cycles = Cycles(compute=vertices.pool(op.device, outputs, window, op.element, FORWARD))
@@ -39,16 +31,9 @@ def _pooled(op: OpView, source: Operand, window: int) -> OpWork:
 
 
 def cost_pool_gradient(op: OpView) -> OpWork:
-    return _pool_gradient(op, _window(op.argument(2)))
-
-
-def cost_adaptive_pool_gradient(op: OpView) -> OpWork:
-    return _pool_gradient(op, _adaptive_window(op.needed(1).shape, op.needed(0).shape))
-
-
-def _pool_gradient(op: OpView, window: int) -> OpWork:
-    """Return the work of the gradient; for a maximum, inputs and outputs are compared again."""
+    """Cost the gradient of a pool; for a maximum, inputs and outputs are compared again."""
     gradient, source, maximum = op.needed(0), op.needed(1), "max" in op.kind
+    window = _window(op, 2, source.shape, gradient.shape)
     per_vector = BACKWARD_MAXIMUM if maximum else FORWARD
     compute = vertices.pool(op.device, gradient.on_tile, window, op.element, per_vector)
     compute += vertices.fill(op.device, source.on_tile, op.element)
@@ -59,13 +44,11 @@ def _pool_gradient(op: OpView, window: int) -> OpWork:
     return op.takes(work, source.layout)
 
 
-def _window(kernel: object) -> int:
-    assert isinstance(kernel, (list, tuple)), f"the kernel of a pool is a list; got {kernel!r}"
-    return math.prod(int(k) for k in kernel)
-
-
-def _adaptive_window(source: Sequence[int], target: Sequence[int]) -> int:
-    return math.prod(max(1, math.ceil(s / max(1, t))) for s, t in zip(source[2:], target[2:]))
+def _window(op: OpView, kernel: int, source: Sequence[int], target: Sequence[int]) -> int:
+    """Return the positions of a window: those of the argument `kernel`; adaptive pools derive them from the sizes."""
+    if op.kind.removesuffix("_backward") in _ADAPTIVE:
+        return math.prod(max(1, math.ceil(s / max(1, t))) for s, t in zip(source[2:], target[2:]))
+    return math.prod(op.argument(kernel))
 
 
 # ------------------------------------------------------------------------------------- resampling
@@ -82,8 +65,8 @@ def cost_resampled(op: OpView) -> OpWork:
     pixels = max(op.needed(0).tensor, op.output(), key=lambda tensor: tensor.elements)
     n = op.spread(pixels)
     taps = next((count for kind, count in _TAPS.items() if kind in op.kind), 4)
-    chain = Pointwise(n=n, element=op.element, ops=("copy",) if taps == 1 else ("add",) * taps, operands=taps)
-    return op.takes(pointwise(op.device, chain).plus(op.device.exchange(taps * n * op.element.bytes)))
+    work = pointwise(op.device, n, op.element, ("copy",) if taps == 1 else ("add",) * taps, operands=taps)
+    return op.takes(work.plus(op.device.exchange(taps * n * op.element.bytes)))
 
 
 # ---------------------------------------------------------------------------------- sets of points
@@ -146,8 +129,8 @@ def _cuts(op: OpView) -> Iterator[Work]:
 
 
 _MAX_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
-_POOL_GRADIENTS = (*(f"{kind}_backward" for kind in _MAX_POOLS), "avg_pool2d_backward", "avg_pool3d_backward")
 _ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+_POOL_GRADIENTS = tuple(f"{kind}_backward" for kind in (*_MAX_POOLS, "avg_pool2d", "avg_pool3d", *_ADAPTIVE))
 _RESAMPLINGS = kinds(
     """
         upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
@@ -158,10 +141,8 @@ _RESAMPLINGS = kinds(
 
 RULES = (
     Rule(_MAX_POOLS[:1], cost_pool, {"max_pool2d_with_indices": "max pool"}, further_results=("indices",)),
-    Rule((*_MAX_POOLS[1:], "avg_pool1d", "avg_pool2d", "avg_pool3d"), cost_pool),
+    Rule((*_MAX_POOLS[1:], "avg_pool1d", "avg_pool2d", "avg_pool3d", *_ADAPTIVE), cost_pool),
     Rule(_POOL_GRADIENTS, cost_pool_gradient, {"max_pool2d_with_indices_backward": "max pool backward"}),
-    Rule(_ADAPTIVE, cost_adaptive_pool),
-    Rule(tuple(f"{kind}_backward" for kind in _ADAPTIVE), cost_adaptive_pool_gradient),
     Rule((*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS)), cost_resampled),
     Rule(("farthest_points",), cost_farthest),
     Rule(("nearest_points",), cost_nearest),

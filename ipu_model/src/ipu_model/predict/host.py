@@ -100,19 +100,12 @@ def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTi
 
     A process loads the samples of its own replicas, and loads them once for replicas that share their input. Loading
     overlaps with the device if the loader is asynchronous or has worker processes of torch's `DataLoader`, which load
-    ahead in either mode. If a host has more loaders than cores, they share the cores.
+    ahead in either mode. A host runs ceil(processes / hosts) processes, each with its workers, or as one loader itself.
+    If these loaders are more than the host has cores, they share the cores.
     """
-    samples = program.samples_per_micro_batch * program.batching.slices
-    loader = samples * host.seconds_per_sample / max(1, host.workers) * turns_on_cores(program, host)
+    samples, workers = program.samples_per_micro_batch * program.batching.slices, max(1, host.workers)
+    loaders = math.ceil(program.processes / host.hosts) * workers
+    slowdown = max(1.0, loaders / host.cores_per_host) if host.cores_per_host else 1.0
+    loader = samples * host.seconds_per_sample / workers * slowdown
     per_call = program.calibration.host.call_seconds + host.seconds_per_call
     return CallTime(loader, per_call, device_seconds, host.loads_ahead)
-
-
-def turns_on_cores(program: Program, host: HostWork) -> float:
-    """Return the number of loaders per core on the busiest host, at least 1: the factor by which each slows down.
-
-    A host runs ceil(processes / hosts) processes. Each has its workers, or loads the data itself and counts as one
-    loader.
-    """
-    loaders = math.ceil(program.processes / host.hosts) * max(1, host.workers)
-    return max(1.0, loaders / host.cores_per_host) if host.cores_per_host else 1.0

@@ -7,7 +7,7 @@ what runs again instead, and in which sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -137,10 +137,11 @@ def traffic_of(step: Step) -> Traffic:
     """Return the bytes that a micro-batch moves; 64-bit elements travel as 32-bit ones."""
     inputs, outputs, on, back = ([0.0] * len(step.stages) for _ in range(4))
     # Each input enters at the stage that first reads it. Inputs that nothing reads are not sent.
-    entering = _first_stages((tensor.name for tensor in step.inputs), step)
+    entering = {}
     for tensor in step.inputs:  # as the host sends it, which may be in bytes
-        if tensor.name in entering:
-            inputs[entering[tensor.name]] += device_bytes(tensor)
+        if tensor.name in step.readers:
+            stage = entering[tensor.name] = min(reader.stage for reader in step.readers[tensor.name])
+            inputs[stage] += device_bytes(tensor)
     for name in step.outputs:
         maker = step.producer(name)
         outputs[0 if maker is None else maker.stage] += device_bytes(step.tensors[name])
@@ -156,10 +157,6 @@ def traffic_of(step: Step) -> Traffic:
 def device_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor as the device holds it."""
     return tensor.elements * Element.of(tensor.dtype).bytes
-
-
-def _first_stages(names: Iterable[str], step: Step) -> dict[str, int]:
-    return {name: min(reader.stage for reader in step.readers[name]) for name in names if name in step.readers}
 
 
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:

@@ -15,7 +15,7 @@ from ipu_model.predict.links import host_link
 from ipu_model.predict.order import Order, Round
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
-from ipu_model.predict.timing import Call, Conditions, Piece, Segment, TimedInterval, Timing, call_of, values_of
+from ipu_model.predict.timing import Call, Conditions, Piece, Segment, Timing, values_of
 from ipu_model.predict.work import Workload, workload_of
 
 
@@ -71,7 +71,7 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
 
 def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
     """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
-    call = call_of(rounds, Timing(workload, conditions), training=training)
+    call = Call(rounds, Timing(workload, conditions), training=training)
     sums = _Sums(call)
     return DeviceTime(
         cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
@@ -112,11 +112,10 @@ class _Sums:
         self._in_updates = 0.0
         self._moved_in_passes = 0.0
         self._add(call.start, 1)
-        for each in call.rounds:
-            for timed in each.intervals:
-                count = timed.interval.count * each.repeats
-                self._add(timed.segments, count, "main" if timed.interval.is_full else "fill and flush")
-            self._add(call.update, each.repeats, "update")
+        for repeats, intervals in call.rounds:
+            for interval, segments in intervals:
+                self._add(segments, interval.count * repeats, "main" if interval.is_full else "fill and flush")
+            self._add(call.update, repeats, "update")
         self._add(call.returned, call.results)
 
     def shares(self) -> dict[str, float]:
@@ -150,19 +149,11 @@ class _Sums:
                 continue
             if segment.kind == "update":
                 self._in_updates += segment.cycles * count
-            for piece in _decisive(segment):
+            for piece in segment.decisive:
                 spent = piece.length * count
                 self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
                 if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
                     self._moved_in_passes += spent
-
-
-def _decisive(segment: Segment) -> list[Piece]:
-    """Return the pieces that determine a segment's time: the slowest IPU's, or all if IPUs take turns."""
-    longest = segment.longest
-    if any(piece.kind == "wait" for piece in longest):
-        return [piece for own in segment.pieces for piece in own if piece.kind != "wait"]
-    return list(longest)
 
 
 # ----------------------------------------------------------------------------------- timeline
@@ -185,29 +176,22 @@ class _Timeline:
         self._spans: list[list[Span]] = [[] for _ in range(call.ipus)]
         self._ends = [0.0] * call.ipus
         self._once(call.start)
-        for number, each in enumerate(call.rounds):
-            repeats = each.repeats
+        for number, (repeats, intervals) in enumerate(call.rounds):
             if number == 0:
-                for timed in each.intervals:
-                    self._interval(timed)
+                for interval, segments in intervals:
+                    single = interval.count if interval.count <= _FEW else 1
+                    for cycle in range(interval.start, interval.start + single):
+                        self._once(segments, cycle)
+                    self._repeated(segments, interval.count - single, "micro-batch")
                 self._once(call.update)
                 repeats -= 1
-            if repeats:
-                cycles = [segment.times(t.interval.count) for t in each.intervals for segment in t.segments]
-                self._repeated((*cycles, *call.update), repeats, round_name)
+            cycles = [segment.times(interval.count) for interval, segments in intervals for segment in segments]
+            self._repeated((*cycles, *call.update), repeats, round_name)
         self._repeated(call.returned, call.results, "result")
 
     def spans(self) -> tuple[Span, ...]:
         """Return all spans, by IPU and in order of time."""
         return tuple(span for own in self._spans for span in own)
-
-    def _interval(self, timed: TimedInterval) -> None:
-        interval, segments = timed.interval, timed.segments
-        single = interval.count if interval.count <= _FEW else 1
-        for cycle in range(interval.start, interval.start + single):
-            self._once(segments, cycle)
-        if single < interval.count:
-            self._repeated(segments, interval.count - single, "micro-batch")
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
         """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
@@ -221,15 +205,15 @@ class _Timeline:
         """Write `count` repetitions of segments as one span for each kind of work of each IPU."""
         if count == 1:
             self._once(segments)
+        if count <= 1:
             return
         plural = f"{what}es" if what.endswith("ch") else f"{what}s"
         for ipu in range(len(self._spans)):
             together: dict[tuple[str, int | None], Piece] = {}
             for piece in _with_waits(segments, ipu):
                 known = together.get((piece.kind, piece.stage))
-                together[piece.kind, piece.stage] = (
-                    piece if known is None else known._replace(cycles=known.cycles + piece.cycles)
-                )
+                cycles = piece.cycles if known is None else known.cycles + piece.cycles
+                together[piece.kind, piece.stage] = (known or piece)._replace(cycles=cycles)
             for piece in together.values():
                 self._write(ipu, piece.times(count), count, f"{_label(piece)}, x {count} {plural}", None)
 

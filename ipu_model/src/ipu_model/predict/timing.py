@@ -8,6 +8,7 @@ part that occurs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -19,6 +20,8 @@ from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.work import StageWork, Workload
 
 values_of: Callable[[PhaseCycles], tuple[float, ...]] = attrgetter(*(field.name for field in fields(PhaseCycles)))
+_INPUTS: Callable[[StageWork], float] = attrgetter("inputs")
+_OUTPUTS: Callable[[StageWork], float] = attrgetter("outputs")
 
 
 class Piece(NamedTuple):
@@ -56,14 +59,16 @@ class Segment:
         return Segment(kind, max(map(_length, by_ipu), default=0.0), by_ipu)
 
     def times(self, count: float) -> Segment:
-        """Return the segment with `count` times the cycles."""
         pieces = tuple(tuple(piece.times(count) for piece in by_ipu) for by_ipu in self.pieces)
         return Segment(self.kind, self.cycles * count, pieces)
 
     @property
-    def longest(self) -> tuple[Piece, ...]:
-        """The pieces of the slowest IPU, for which the others wait."""
-        return max(self.pieces, key=_length, default=())
+    def decisive(self) -> tuple[Piece, ...]:
+        """The pieces that determine the segment's time: those of the slowest IPU, or of all if they take turns."""
+        longest = max(self.pieces, key=_length, default=())
+        if any(piece.kind == "wait" for piece in longest):
+            return tuple(piece for own in self.pieces for piece in own if piece.kind != "wait")
+        return longest
 
     def waits(self, ipu: int) -> float:
         """Return the cycles for which an IPU waits for the others."""
@@ -179,12 +184,11 @@ class Timing:
     def _copies(self, beat: Beat) -> Segment | None:
         """Return the copies between IPUs at the end of a beat: all at once, both directions of a link as well."""
         stages = self.workload.stages
-        copies = [(stages[k], stages[k + 1], stages[k].on) for k in beat.sends_on]
-        copies += [(stages[k], stages[k - 1], stages[k].back) for k in beat.sends_back]
-        by_pair: dict[tuple[int, int], float] = {}
-        for source, target, size in copies:
-            pair = source.ipu, target.ipu
-            by_pair[pair] = by_pair.get(pair, 0.0) + size
+        by_pair: dict[tuple[int, int], float] = defaultdict(float)
+        for k in beat.sends_on:
+            by_pair[stages[k].ipu, stages[k + 1].ipu] += stages[k].on
+        for k in beat.sends_back:
+            by_pair[stages[k].ipu, stages[k - 1].ipu] += stages[k].back
         busiest: dict[int, float] = {}
         for pair, size in by_pair.items():
             for ipu in pair:
@@ -200,26 +204,22 @@ class Timing:
     def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
         if not self.conditions.sends_inputs:
             return None
-        return self._transfer("stream in", self._input_bytes(beat), begin_share)
+        return self._transfer("stream in", self._by_ipu(beat, _INPUTS), begin_share)
 
     def _outputs(self, beat: Beat) -> Segment | None:
         if not (self.conditions.returns_all and self.conditions.sends_outputs):
             return None
-        return self._transfer("stream out", self._by_ipu(beat, lambda stage: stage.outputs))
+        return self._transfer("stream out", self._by_ipu(beat, _OUTPUTS))
 
     def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment | None:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
         pieces = {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}
         return Segment.of("stream", pieces, self.workload.ipus) if pieces else None
 
-    def _input_bytes(self, beat: Beat) -> dict[int, float]:
-        return self._by_ipu(beat, lambda stage: stage.inputs)
-
     def _by_ipu(self, beat: Beat, bytes_of: Callable[[StageWork], float]) -> dict[int, float]:
-        sizes: dict[int, float] = {}
+        sizes: dict[int, float] = defaultdict(float)
         for index in beat.forward:
-            stage = self.workload.stages[index]
-            sizes[stage.ipu] = sizes.get(stage.ipu, 0.0) + bytes_of(stage)
+            sizes[self.workload.stages[index].ipu] += bytes_of(self.workload.stages[index])
         return sizes
 
     def _begin_share(self, interval: Interval) -> float:
@@ -239,7 +239,7 @@ class Timing:
             else:
                 parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
             meanwhile += _cycles_of(parts)
-            refill += host.refill_cycles(self._input_bytes(beat))
+            refill += host.refill_cycles(self._by_ipu(beat, _INPUTS))
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:
@@ -268,44 +268,26 @@ def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
     return [piece for piece in pieces if piece.length > 0]
 
 
-@dataclass(frozen=True)
-class TimedInterval:
+class TimedInterval(NamedTuple):
     """A number of identical cycles, and the segments of one of them."""
 
     interval: Interval
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True)
-class TimedRound:
-    """`repeats` rounds of these intervals, each followed by an update."""
-
-    intervals: tuple[TimedInterval, ...]
-    repeats: int
-
-
-@dataclass(frozen=True)
 class Call:
-    """Everything that happens in one call; `returned` happens `results` times."""
+    """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
 
-    ipus: int
-    start: tuple[Segment, ...]
-    rounds: tuple[TimedRound, ...]
-    update: tuple[Segment, ...]
-    returned: tuple[Segment, ...]
-    results: int
+    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time. `returned`
+    happens `results` times.
+    """
 
-
-def call_of(rounds: Iterable[Round], timing: Timing, *, training: bool) -> Call:
-    """Return the segments of a call; their number does not grow with the number of micro-batches or updates."""
-    return Call(
-        ipus=timing.workload.ipus,
-        start=timing.start(),
-        rounds=tuple(
-            TimedRound(tuple(TimedInterval(interval, timing.interval(interval)) for interval in r.intervals), r.repeats)
-            for r in rounds
-        ),
-        update=timing.update() if training else (),
-        returned=timing.returned(),
-        results=timing.conditions.returned,
-    )
+    def __init__(self, rounds: Iterable[Round], timing: Timing, *, training: bool) -> None:
+        self.ipus = timing.workload.ipus
+        self.start = timing.start()
+        self.rounds = [
+            (a_round.repeats, [TimedInterval(interval, timing.interval(interval)) for interval in a_round.intervals])
+            for a_round in rounds
+        ]
+        self.update = timing.update() if training else ()
+        self.returned, self.results = timing.returned(), timing.conditions.returned

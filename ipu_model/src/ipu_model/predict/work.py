@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.costs import Costs, total_of
-from ipu_model.predict.device import Cycles, Device, Element
+from ipu_model.predict.device import Cycles, Element
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import accumulation_costs, update_costs
 from ipu_model.predict.order import Order
@@ -16,7 +16,7 @@ from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.recomputation import Pass, Recomputed
 from ipu_model.predict.remembered import remembered
-from ipu_model.predict.remote import DeviceVariable, Mover, part, updated_elements, variables_of
+from ipu_model.predict.remote import DeviceVariable, Mover, Moves, part, updated_elements, variables_of
 from ipu_model.step import Phase, Step, Tensor
 
 NOTHING = PhaseCycles()
@@ -73,14 +73,12 @@ def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
     Raises:
         Error: tensors are off chip where there is no streaming memory.
     """
-    variables = variables_of(program)
-    mover = Mover(program, ring_of(program))
-    updates_in_turn = program.replicas > 1
+    variables, mover = variables_of(program), Mover(program, ring_of(program))
     return Workload(
         _stages(program, costs, order, variables, mover),
-        _updates(program, variables, mover, in_turn=updates_in_turn),
+        _updates(program, variables, mover),
         program.ipus_per_replica,
-        updates_in_turn,
+        updates_in_turn=program.replicas > 1,
     )
 
 
@@ -110,9 +108,8 @@ def _stages(
     used = [[variable for variable in variables if variable.stage == stage.index] for stage in stages]
     kept = [[held for held in order.held if held.stage == stage.index] for stage in stages]
     fetched = mover.cycles([*map(mover.forward, used, kept)], ipus, in_turn=in_turn)
-    fetched_back = (NOTHING,) * len(stages)
-    if program.training:
-        fetched_back = mover.cycles([*map(mover.backward, used, kept)], ipus, in_turn=in_turn)
+    moves_back = [*map(mover.backward, used, kept)] if program.training else [Moves()] * len(stages)
+    fetched_back = mover.cycles(moves_back, ipus, in_turn=in_turn)
 
     # The control code around a stage's passes. Of K stages, PopART makes 2K - 1 programs: a stage recomputes in its
     # backward program, and the last stage has only one, which goes on from the forward to the backward pass.
@@ -171,7 +168,7 @@ def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     reduced to the number of slots, on one tile (PopART, StashOpx and RestoreOpx). A stash off chip needs the index
     as well, and no slice.
     """
-    device: Device = program.settings.device
+    device = program.settings.device
     step = vertices.elementwise(device, 1, Element.INT, ("add",), vertices.BROADCAST_SCALAR)
     index = Cycles(compute=2 * step) + device.exchange(Element.INT.bytes)
     if program.locations.activations.is_off_chip(tensor.elements):
@@ -181,10 +178,7 @@ def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     return index + Cycles(compute=vertices.dynamic_slice(device, 1, on_tile, element))
 
 
-def _updates(
-    program: Program, variables: tuple[DeviceVariable, ...], mover: Mover, *, in_turn: bool
-) -> dict[int, UpdateWork]:
-    """Return the work of each IPU at an update; it is empty for programs without an optimiser."""
+def _updates(program: Program, variables: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, UpdateWork]:
     if not program.training or program.optimiser is None:
         return {}
     costs = update_costs(
@@ -203,5 +197,5 @@ def _updates(
             offload=PhaseCycles(stream_copy_begin=moved.stream_copy_begin, stream_copy_mid=moved.stream_copy_mid),
             optimiser=_on_tiles(total_of(cost for cost in costs if cost.ipu == ipu), program),
         )
-        for ipu, moved in zip(ipus, mover.cycles(moves, ipus, in_turn=in_turn), strict=True)
+        for ipu, moved in zip(ipus, mover.cycles(moves, ipus, in_turn=program.replicas > 1), strict=True)
     }

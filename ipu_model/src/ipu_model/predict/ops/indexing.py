@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ipu_model.predict import vertices
@@ -14,27 +13,21 @@ from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
 from ipu_model.predict.planner import distinct
 
 
-def gather(device: Device, table_rows: int, row: int, lookups: int, element: Element) -> Work:
-    """Return the work of picking `lookups` rows of `row` elements out of a table of `table_rows`."""
-    return min(_plans(device, table_rows, row, lookups, element, adding=False), key=lambda w: device.total(w.cycles))
-
-
 def scatter(device: Device, table_rows: int, row: int, updates: int, element: Element) -> Work:
     """Return the work of writing (or adding) `updates` rows into a zeroed or copied table."""
-    best = min(_plans(device, table_rows, row, updates, element, adding=True), key=lambda w: device.total(w.cycles))
+    best = gather(device, table_rows, row, updates, element, adding=True)
     held = device.spread(table_rows * row, element)
     cycles = best.cycles + Cycles(compute=vertices.fill(device, held, element))
     return Work("embedding", cycles, temporary_bytes=best.temporary_bytes, outputs_on_busiest_tile=held)
 
 
-def _plans(
-    device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool
-) -> Iterator[Work]:
-    """Yield the work of each way to spread the table's rows, its columns and the lookups over tiles.
+def gather(device: Device, table_rows: int, row: int, lookups: int, element: Element, *, adding: bool = False) -> Work:
+    """Return the work of picking `lookups` rows of `row` elements out of a table of `table_rows`, or `adding` to them.
 
-    Every tile sees all the indices of its lookups; where the table's rows are spread, results are added up.
+    The best way to spread the table's rows, its columns and the lookups over tiles is taken. Every tile sees all the
+    indices of its lookups; where the table's rows are spread, results are added up.
     """
-    tiles = device.chip.tiles
+    tiles, works = device.chip.tiles, []
     columns = max(1, math.ceil(row * element.bytes / 8))
     for column_parts in (int(c) for c in distinct(columns, tiles)):
         free, width = tiles // column_parts, math.ceil(row / column_parts)
@@ -48,12 +41,10 @@ def _plans(
             summed = row_parts > 1 or adding
             sent = table * (1 - 1 / lookup_parts) + (results if summed else 0)
             cycles = Cycles(compute=compute) + device.exchange(4 * seen)
-            yield Work(
-                "embedding",
-                cycles + device.exchange(sent * element.bytes, 2 if summed else 1),
-                temporary_bytes=(results + (table if lookup_parts > 1 else 0)) * element.bytes,
-                outputs_on_busiest_tile=math.ceil(results / row_parts),
-            )
+            cycles += device.exchange(sent * element.bytes, 2 if summed else 1)
+            temporary, held = results + (table if lookup_parts > 1 else 0), math.ceil(results / row_parts)
+            works.append(Work("embedding", cycles, temporary * element.bytes, outputs_on_busiest_tile=held))
+    return min(works, key=lambda work: device.total(work.cycles))
 
 
 def cost_gather(op: OpView) -> OpWork:

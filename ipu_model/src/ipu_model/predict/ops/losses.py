@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict import vertices
@@ -183,17 +183,13 @@ def cost_ctc_loss_gradient(op: OpView) -> OpWork:
 
 
 def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int]:
-    """Return the cycles of a recursion in the fastest of its spreads, and the states on the busiest tile."""
-    return min(_recursions(device, problem), key=lambda recursion: device.total(recursion[0]))
-
-
-def _recursions(device: Device, problem: _Alignment) -> Iterator[tuple[Cycles, int]]:
-    """Yield a recursion with the states of a sample on one tile, on two, on four and so on.
+    """Return the fastest recursion with the states of a sample on one tile, on two, on four and so on.
 
     Tiles that share a sample exchange the two states at each border before every step. Each tile first looks up the
-    log probabilities of its states.
+    log probabilities of its states. The second result is the number of states on the busiest tile.
     """
     chain, element, parts = ("log-add", "log-add", "add"), problem.element, 1
+    recursions = []
     while parts <= max(1, min(problem.states, device.chip.tiles // max(1, problem.samples))):
         pieces = math.ceil(problem.samples * parts / device.chip.tiles)
         states = pieces * math.ceil(problem.states / parts)
@@ -202,8 +198,9 @@ def _recursions(device: Device, problem: _Alignment) -> Iterator[tuple[Cycles, i
             step = step + device.exchange(2 * pieces * element.bytes)
         looked_up = problem.steps * states
         start = Cycles(compute=vertices.multi_slice(device, looked_up, 0, 1, element))
-        yield start + device.exchange(looked_up * element.bytes) + step.times(problem.steps), states
+        recursions.append((start + device.exchange(looked_up * element.bytes) + step.times(problem.steps), states))
         parts *= 2
+    return min(recursions, key=lambda recursion: device.total(recursion[0]))
 
 
 def cost_beam_search(op: OpView) -> OpWork:

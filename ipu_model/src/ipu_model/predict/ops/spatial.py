@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Element, Work
@@ -102,15 +102,12 @@ def cost_farthest(op: OpView) -> OpWork:
 
 
 def cost_nearest(op: OpView) -> OpWork:
-    """Cost finding the nearest of m rows for each of n: the best way to cut both over the tiles."""
-    return op.takes(min(_cuts(op), key=lambda work: op.device.total(work.cycles)))
+    """Cost finding the nearest of m rows for each of n, with the m rows on one tile, on two, on four and so on.
 
-
-def _cuts(op: OpView) -> Iterator[Work]:
-    """Yield the work with the m rows on one tile, on two, on four and so on; tiles that share n rows compare results.
-
-    Each tile receives its rows of both sets and keeps the distances of one of its n rows at a time.
+    Tiles that share n rows compare results. Each tile receives its rows of both sets and keeps the distances of one of
+    its n rows at a time.
     """
+    works = []
     device, tiles, element = op.device, op.device.chip.tiles, op.needed(0).element
     (n, features), m = op.needed(0).shape, op.needed(1).shape[0]
     held, parts = device.spread(n, Element.INT), 1
@@ -124,8 +121,10 @@ def _cuts(op: OpView) -> Iterator[Work]:
         if parts > 1:
             compared = Cycles(compute=vertices.arg_reduce(device, held * parts))
             cycles = cycles + device.exchange(8 * held * parts) + compared
-        yield Work("points", cycles, temporary_bytes=received + others * element.bytes, outputs_on_busiest_tile=held)
+        temporary = received + others * element.bytes
+        works.append(Work("points", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=held))
         parts *= 2
+    return op.takes(min(works, key=lambda work: device.total(work.cycles)))
 
 
 _MAX_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")

@@ -183,8 +183,16 @@ def momentum(device: Device, tensor: Updated, *, combined: bool) -> Work:
 
 
 def adam(device: Device, tensor: Updated) -> Work:
-    """Return the work of Adam or AdamW: two moving averages, the update vector, the step."""
-    return _whole(device, tensor, _moments(device, tensor) + _last_step(device, tensor))
+    """Return the work of Adam or AdamW: two moving averages, the update vector with its bias corrections, the step."""
+    n = device.spread(tensor.elements, tensor.weight)
+    averages = _average(device, n, tensor.first, tensor.accumulator)
+    averages += _average_of_squares(device, n, tensor.second, tensor.accumulator)
+    ops = ("scale", "scale", "sqrt", "add", "divide") + (("scale", "add") if tensor.weight_decay else ())
+    converted = sum(2 for kind in (tensor.weight, tensor.first, tensor.second) if kind is Element.HALF)
+    vector = vertices.elementwise(device, n, Element.FLOAT, ops, vertices.BINARY, 1 + converted)
+    counter = vertices.elementwise(device, 1, Element.FLOAT, ("add",), vertices.UNARY)
+    last = vertices.scaled_add(device, n, tensor.weight, tensor.weight) + _reset(device, n, tensor) + counter
+    return _whole(device, tensor, averages + vector + device.constants.optimiser_fixed_cycles + last)
 
 
 def lamb(device: Device, tensor: Updated) -> Work:
@@ -193,8 +201,7 @@ def lamb(device: Device, tensor: Updated) -> Work:
     norm = reduced(device, tensor.elements, n, 1, Element.FLOAT).cycles
     square = Cycles(compute=vertices.elementwise(device, n, Element.FLOAT, ("square",), vertices.UNARY))
     ratio = vertices.elementwise(device, 1, Element.FLOAT, ("sqrt", "divide", "maximum"), vertices.BINARY)
-    work = _whole(device, tensor, _moments(device, tensor) + _last_step(device, tensor) + ratio)
-    return work.plus((norm + square).times(2))
+    return adam(device, tensor).plus(Cycles(compute=ratio)).plus((norm + square).times(2))
 
 
 def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bool) -> Work:
@@ -212,23 +219,6 @@ def rmsprop(device: Device, tensor: Updated, *, centred: bool, with_momentum: bo
         compute += vertices.scaled_add(device, n, tensor.accumulator, tensor.weight)
     compute += vertices.scaled_add(device, n, tensor.weight, Element.FLOAT)
     return _whole(device, tensor, compute + _reset(device, n, tensor))
-
-
-def _moments(device: Device, tensor: Updated) -> float:
-    """Return tile cycles of the moving averages and of the update vector, bias corrections included."""
-    n = device.spread(tensor.elements, tensor.weight)
-    averages = _average(device, n, tensor.first, tensor.accumulator)
-    averages += _average_of_squares(device, n, tensor.second, tensor.accumulator)
-    ops = ("scale", "scale", "sqrt", "add", "divide") + (("scale", "add") if tensor.weight_decay else ())
-    converted = sum(2 for kind in (tensor.weight, tensor.first, tensor.second) if kind is Element.HALF)
-    vector = vertices.elementwise(device, n, Element.FLOAT, ops, vertices.BINARY, 1 + converted)
-    return averages + vector + device.constants.optimiser_fixed_cycles
-
-
-def _last_step(device: Device, tensor: Updated) -> float:
-    n = device.spread(tensor.elements, tensor.weight)
-    counter = vertices.elementwise(device, 1, Element.FLOAT, ("add",), vertices.UNARY)
-    return vertices.scaled_add(device, n, tensor.weight, tensor.weight) + _reset(device, n, tensor) + counter
 
 
 def _average(device: Device, n: float, state: Element, gradient: Element) -> float:

@@ -43,7 +43,6 @@ class HostLink:
 
     @property
     def run_wait_cycles(self) -> float:
-        """Cycles for which all IPUs wait at the start of a run."""
         return self._cycles(self.constants.run_wait_seconds)
 
     def transfer(
@@ -100,13 +99,6 @@ def replicas_per_machine(program: Program) -> int:
     return min(program.replicas, max(1, program.system.ipus_per_machine // program.ipus_per_replica))
 
 
-def host_link(program: Program) -> HostLink:
-    """Return the host link of a program's replicas."""
-    return HostLink(
-        program.system, program.calibration.stream, replicas_per_machine(program), program.batching.replicas
-    )
-
-
 @dataclass(frozen=True)
 class Ring:
     """The links between the copies of one IPU in all replicas; rates in bytes per second for one IPU.
@@ -143,7 +135,6 @@ class Ring:
 
 
 def ring_of(program: Program) -> Ring:
-    """Return the ring that joins the replicas of a program."""
     system, constants = program.system, program.calibration.collective
     near = program.replicas
     if system.gateway_link_bytes_per_second > 0:

@@ -43,7 +43,6 @@ def path_of(op: Op) -> str:
 
 @remembered
 def naming_of(step: Step) -> Naming:
-    """Return the names of a step's ops and tensors."""
     gradient_of = _makers_of_gradients(step)
     ops = {}
     for op in step.ops:

@@ -94,7 +94,6 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Return types and shapes: "float16[16, 64, 56, 56]"."""
     return tuple(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors)
 
 

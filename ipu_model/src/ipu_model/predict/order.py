@@ -155,7 +155,6 @@ def traffic_of(step: Step) -> Traffic:
 
 
 def device_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor as the device holds it."""
     return tensor.elements * Element.of(tensor.dtype).bytes
 
 
@@ -239,7 +238,6 @@ class Round:
 
     @property
     def cycles(self) -> int:
-        """The cycles of one repetition."""
         return sum(interval.count for interval in self.intervals)
 
 
@@ -287,14 +285,12 @@ def _overlapping(shape: Shape, interval: Interval) -> tuple[Round, ...]:
 
 
 def _grouped(stages: int, *, training: bool) -> Beat:
-    """Return the beat of a full pipeline."""
     last = stages - 1
     backward = {k: 2 * last - k for k in range(stages)} if training else {}
     return Beat({k: k for k in range(stages)}, backward, tuple(range(last)), tuple(range(1, stages)) * training)
 
 
 def _interleaved(stages: int) -> tuple[Beat, ...]:
-    """Return the two beats of a full cycle."""
     return tuple(
         Beat(
             {k: k // 2 for k in range(stages) if k % 2 == parity},

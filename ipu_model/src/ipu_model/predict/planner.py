@@ -180,10 +180,15 @@ class _Scheme:
     def __init__(self, problem: Problem, device: Device, half_partials: bool, axis: str = "", count: int = 1) -> None:
         self._problem, self._device, self._axis, self._count = problem, device, axis, count
         self._step = problem if count == 1 else _slice_of(problem, axis, count)
+        chip, size, half = device.chip, problem.element_bytes, half_partials and problem.element_bytes == 2
+        # With half partials, the matrix unit can also use only half of its units.
+        settings = dict.fromkeys(chip.matrix_unit(size, half_partials=partials) for partials in (half, False))
         self._candidates = [
             evaluate(split, device)
-            for unit in _matrix_units(problem.element_bytes, device, half_partials)
-            for split in splits_of(self._step, unit, device.chip.tiles)
+            for units, group, _ in settings
+            for split in splits_of(
+                self._step, MatrixUnit(size, 2 if half else 4, units, group, chip.workers), chip.tiles
+            )
         ]
         self._total = np.concatenate([found.total(device) for found in self._candidates])
         self._temporary = np.concatenate([found.temporary for found in self._candidates])
@@ -204,17 +209,6 @@ class _Scheme:
             index -= len(candidates.compute)
         work = _planned(self._step, self._device, candidates, index)
         return work if self._count == 1 else _repeated(self._problem, work, self._axis, self._count, self._device)
-
-
-def _matrix_units(element_bytes: int, device: Device, half_partials: bool) -> Iterator[MatrixUnit]:
-    """Yield the settings of the matrix unit: with half partials it can also use only half of its units."""
-    half = half_partials and element_bytes == 2
-    units, group, _ = device.chip.matrix_unit(element_bytes, half_partials=half)
-    partial_bytes, workers = 2 if half else 4, device.chip.workers
-    yield MatrixUnit(element_bytes, partial_bytes, units, group, workers)
-    fewer, _, _ = device.chip.matrix_unit(element_bytes, half_partials=False)
-    if half and fewer < units:
-        yield MatrixUnit(element_bytes, partial_bytes, fewer, group, workers)
 
 
 def _planned(problem: Problem, device: Device, candidates: Candidates, index: int) -> Work:
@@ -252,6 +246,7 @@ def _element(problem: Problem) -> Element:
 # ------------------------------------------------------------------------------------- serial slices
 #
 # An axis is "batch", "in" (channels) or "out".
+_LENGTHS = {"batch": "batch", "in": "in_channels", "out": "out_channels"}
 
 # The axes that the planner may slice, and the one that each pass reduces: its slices' results are added up.
 _SERIAL_AXES = {
@@ -269,14 +264,12 @@ def in_slices(problem: Problem, axis: str, count: int, device: Device, precision
 
 
 def _length(problem: Problem, axis: str) -> int:
-    return {"batch": problem.batch, "in": problem.in_channels, "out": problem.out_channels}[axis]
+    length: int = getattr(problem, _LENGTHS[axis])
+    return length
 
 
 def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
-    length = -(-_length(problem, axis) // count)
-    if axis == "batch":
-        return replace(problem, batch=length)
-    return replace(problem, in_channels=length) if axis == "in" else replace(problem, out_channels=length)
+    return replace(problem, **{_LENGTHS[axis]: math.ceil(_length(problem, axis) / count)})
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
@@ -351,7 +344,6 @@ class Candidates:
 
 
 def evaluate(split: Split, device: Device) -> Candidates:
-    """Return cycles and memory of each candidate of `split`."""
     unit, rate = split.unit, device.chip.exchange_bytes_per_cycle
     # A tile receives what it does not hold itself. Two neighbours that share an exchange bus and need the same inputs
     # (because output channels are split evenly over them) receive them together.
@@ -432,7 +424,6 @@ def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device:
 
 
 def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
-    """Yield the candidate splits of every method that can compute `problem` on `tiles` tiles."""
     methods = _Methods(problem, unit, tiles)
     if problem.which is LayerPass.WEIGHT_GRADIENT:
         yield from methods.weight_gradient()
@@ -489,7 +480,7 @@ class _Methods:
 
     def channels(self) -> Split:
         """Split for the vector unit, channel by channel: groups, the results of a group, and the samples to sum."""
-        problem, tiles = self.problem, self.tiles
+        problem = self.problem
         if problem.which is LayerPass.WEIGHT_GRADIENT:
             results = problem.in_channels * problem.out_channels * problem.positions
             length = most_parts = problem.samples
@@ -497,9 +488,7 @@ class _Methods:
             results = problem.output_elements // problem.groups
             per_result = problem.in_channels if problem.which is LayerPass.FORWARD else problem.out_channels
             length, most_parts = problem.positions * per_result, 1
-        g, i = grid(distinct(problem.groups, tiles), distinct(most_parts, tiles))
-        keep = g * i <= tiles
-        g, i, o, rt = self._field_cuts(results, g[keep], i[keep], np.ones(int(keep.sum())))
+        g, i, o, rt = self._field_cuts(results, problem.groups, most_parts, 1)
         gt, lt = np.ceil(problem.groups / g), np.ceil(length / i)
         held = rt * gt
         if problem.which is LayerPass.WEIGHT_GRADIENT:
@@ -518,12 +507,9 @@ class _Methods:
 
     def _pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
         """Split field, input channels, output channels and groups; the field uses the remaining tiles."""
-        unit, tiles, groups = self.unit, self.tiles, self.problem.groups
-        in_groups = math.ceil(ins / unit.channel_group)
-        out_groups = math.ceil(outs / unit.units)
-        g, i, o = grid(distinct(groups, tiles), distinct(in_groups, tiles), distinct(out_groups, tiles))
-        keep = g * i * o <= tiles
-        g, i, o, cut = self._field_cuts(field, g[keep], i[keep], o[keep])
+        unit, groups = self.unit, self.problem.groups
+        in_groups, out_groups = math.ceil(ins / unit.channel_group), math.ceil(outs / unit.units)
+        g, i, o, cut = self._field_cuts(field, groups, in_groups, out_groups)
         gt, gi, go = np.ceil(groups / g), np.ceil(in_groups / i), np.ceil(out_groups / o)
         inputs = cut * gi * unit.channel_group * gt
         weights = gi * unit.channel_group * go * unit.units * gt
@@ -533,12 +519,18 @@ class _Methods:
         vertex, results = vertices.conv_1x1(cut, gi, go, gt, unit), cut * go * unit.units * gt
         return Split(method, unit, vertex, inputs, weights, results, parts, tuple(shares[name] for name in copied))
 
-    def _field_cuts(self, field: int, g: Array, i: Array, o: Array) -> tuple[Array, Array, Array, Array]:
-        """Return each combination with each useful cut of the field, which uses the remaining tiles.
+    def _field_cuts(
+        self, field: int, groups: int, ins: int, outs: int, most_ins: int | None = None
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return parts of groups, inputs and outputs with each useful cut of the field, which uses the remaining tiles.
 
         Finer cuts reduce every cost except that of the weights, so large fields are cut as finely as possible or not at
         all.
         """
+        tiles = self.tiles
+        g, i, o = grid(distinct(groups, tiles), distinct(ins, min(tiles, most_ins or tiles)), distinct(outs, tiles))
+        keep = g * i * o <= tiles
+        g, i, o = g[keep], i[keep], o[keep]
         free = np.minimum(np.floor(self.tiles / (g * i * o)), field)
         if field <= SMALL_FIELD:
             parts = distinct(field, self.tiles)
@@ -550,8 +542,7 @@ class _Methods:
     def _rows(self, method: str, problem: Problem, ins: int, outs: int) -> Split:
         """Split batch, rows, columns, input and output channels and groups of a k x k contraction."""
         unit = self.unit
-        in_groups = math.ceil(ins / unit.channel_group)
-        out_groups = math.ceil(outs / unit.units)
+        in_groups, out_groups = math.ceil(ins / unit.channel_group), math.ceil(outs / unit.units)
         field, (i, o, g), (bt, ht, wt) = self._combinations(problem, in_groups, out_groups, problem.groups)
         gi, go, gt = np.ceil(in_groups / i), np.ceil(out_groups / o), np.ceil(problem.groups / g)
         read, rows, width = _reads(problem, bt, ht, wt)
@@ -610,10 +601,8 @@ class _Methods:
 
     def _dots(self, ins: int, outs: int) -> Split:
         """Split for the vector unit, one dot product for each result: groups, channels and field."""
-        field, groups, tiles = self.problem.samples, self.problem.groups, self.tiles
-        g, i, o = grid(distinct(groups, tiles), distinct(ins, min(tiles, TINY_FIELD)), distinct(outs, tiles))
-        keep = g * i * o <= tiles
-        g, i, o, ft = self._field_cuts(field, g[keep], i[keep], o[keep])
+        field, groups = self.problem.samples, self.problem.groups
+        g, i, o, ft = self._field_cuts(field, groups, ins, outs, most_ins=TINY_FIELD)
         gt, length, ot = np.ceil(groups / g), np.ceil(ins / i), np.ceil(outs / o)
         vertex, held = vertices.conv_hmac(ft * ot * gt, length, self.unit), ft * ot * gt
         inputs, weights, parts = ft * length * gt, ot * length * gt, Parts(np.ceil(field / ft), i, o, g)

@@ -128,7 +128,6 @@ class Program:
 
     @property
     def calibration(self) -> Calibration:
-        """The constants of its model."""
         return self.settings.device.calibration
 
     @property

@@ -31,7 +31,7 @@ from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Step, Variable
+from ipu_model.step import Step
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ def _variables(
     variables = []
     for variable in step.variables:
         tensor = step.tensors[variable.tensor]
+        # The stage that computes the gradient, or else the first one that reads the variable.
+        maker = step.producer(step.gradients[variable.name]) if variable.name in step.gradients else None
+        readers = [maker] if maker is not None else step.readers.get(variable.tensor, ())
+        stage = min((op.stage for op in readers), default=0)
         elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
         trained = training and variable.name in step.gradients
         gradient, state, accumulates_in_state = float(weight), 0.0, False
@@ -77,7 +81,7 @@ def _variables(
         variables.append(
             DeviceVariable(
                 name=variable.name,
-                stage=_stage_of(variable, step),
+                stage=stage,
                 ipu=ipus[variable.name],
                 elements=elements,
                 trainable=trained,
@@ -91,15 +95,6 @@ def _variables(
 
 
 _update_of = lru_cache(maxsize=256)(weight_update)
-
-
-def _stage_of(variable: Variable, step: Step) -> int:
-    """Return the stage that computes a variable's gradient, or else the first stage that reads the variable."""
-    gradient = step.gradients.get(variable.name)
-    maker = None if gradient is None else step.producer(gradient)
-    if maker is not None:
-        return maker.stage
-    return min((reader.stage for reader in step.readers.get(variable.tensor, ())), default=0)
 
 
 def part(program: Program, elements: int, location: Location) -> float:
@@ -151,11 +146,9 @@ class Mover:
     ring: Ring
 
     def forward(self, variables: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
-        """Return what the forward pass of a micro-batch moves."""
         return sum([*map(self._use, variables), *map(self._keep, held)], Moves())
 
     def backward(self, variables: Sequence[DeviceVariable], held: Iterable[Held]) -> Moves:
-        """Return what the backward pass of a micro-batch moves."""
         return sum([*map(self._use, variables), *map(self._accumulate, variables), *map(self._keep, held)], Moves())
 
     def update(self, variables: Iterable[DeviceVariable]) -> Moves:
@@ -218,7 +211,6 @@ class Mover:
         return Moves(sum(remote), self._exchange_gradient(variable), transfers=2 * len(remote))
 
     def _exchange_gradient(self, variable: DeviceVariable) -> float:
-        """Return the seconds of collectives for one tensor at the update."""
         program, locations = self.program, self.program.locations
         if not is_sharded_update(program, variable):
             return self.ring.all_reduce(variable.gradient)

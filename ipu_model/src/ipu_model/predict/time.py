@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.predict.costs import Costs
-from ipu_model.predict.links import host_link
+from ipu_model.predict.links import HostLink, replicas_per_machine
 from ipu_model.predict.order import Order, Round
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
@@ -51,15 +51,15 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
         raise Error("Overlapped transfers need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
     if overlaps and order.is_pipelined:
         raise Error("Transfers cannot overlap with the computation of a pipeline; use sharded execution instead.")
-    system, returns = program.system, program.returns
+    system, returns, replicas = program.system, program.returns, program.batching.replicas
     conditions = Conditions(
-        host=host_link(program),
+        host=HostLink(system, program.calibration.stream, replicas_per_machine(program), replicas),
         copy_bytes_per_second=system.link_bytes_per_second * program.calibration.pipeline.copy_link_share,
         sync_cycles=float(system.chip.global_sync_cycles),
         clock_hz=system.chip.clock_hz,
         returns_all=returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1),
         # Sums stay on the device until the call ends.
-        returned=returns.multiplier(program.batching) // program.batching.replicas,
+        returned=returns.multiplier(program.batching) // replicas,
         sends_inputs=not program.synthetic_data,
         sends_outputs=not program.synthetic_data,
         prefetch_depth=program.prefetch_depth,
@@ -119,7 +119,6 @@ class _Sums:
         self._add(call.returned, call.results)
 
     def shares(self) -> dict[str, float]:
-        """Return the parts of the device time, which sum to 1."""
         whole = sum(self._spent.values())
         return {name: spent / whole if whole else float(name == "main") for name, spent in self._spent.items()}
 
@@ -190,7 +189,6 @@ class _Timeline:
         self._repeated(call.returned, call.results, "result")
 
     def spans(self) -> tuple[Span, ...]:
-        """Return all spans, by IPU and in order of time."""
         return tuple(span for own in self._spans for span in own)
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:

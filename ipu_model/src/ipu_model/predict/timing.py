@@ -71,7 +71,6 @@ class Segment:
         return longest
 
     def waits(self, ipu: int) -> float:
-        """Return the cycles for which an IPU waits for the others."""
         return max(0.0, self.cycles - _length(self.pieces[ipu]))
 
 
@@ -112,7 +111,6 @@ class Timing:
     conditions: Conditions
 
     def interval(self, interval: Interval) -> tuple[Segment, ...]:
-        """Return the segments of one cycle of an interval."""
         begin_share = self._begin_share(interval)
         exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
         segments: list[Segment] = []
@@ -151,7 +149,6 @@ class Timing:
         return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
 
     def start(self) -> tuple[Segment, ...]:
-        """Return the segment in which the device waits for the host at the start of a run."""
         cycles = self.conditions.host.run_wait_cycles
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=cycles)),)
         return (Segment("start", cycles, (waits,) * self.workload.ipus),) if cycles else ()

@@ -95,12 +95,10 @@ ALIGNED_ROW, MISALIGNED_ROW = 7, 25
 
 
 def worker_share(device: Device, n: float) -> int:
-    """Return the elements of the worker with the largest share of `n`."""
     return math.ceil(n / device.chip.workers)
 
 
 def vectors(device: Device, n: float, element: Element) -> int:
-    """Return the vectors of the worker with the largest share of `n` elements."""
     return math.ceil(worker_share(device, n) / device.width(element))
 
 
@@ -164,7 +162,6 @@ def cast(device: Device, n: float) -> float:
 
 
 def fill(device: Device, n: float, element: Element) -> float:
-    """Return tile cycles of writing a constant to n elements."""
     return call(device, FILL, math.ceil(worker_share(device, n) / device.chip.vector_width(element.bytes)))
 
 
@@ -211,7 +208,6 @@ def multi_slice(device: Device, hits: float, misses: float, row: float, element:
 
 
 def arg_reduce(device: Device, n: float) -> float:
-    """Return tile cycles of finding the place of the largest of n elements."""
     return call(device, ARG_REDUCE, 3 * worker_share(device, n))
 
 
@@ -240,7 +236,6 @@ class MatrixUnit:
 
     @property
     def is_half(self) -> bool:
-        """Whether it multiplies fp16 operands."""
         return self.element_bytes == 2
 
     @property
@@ -250,12 +245,10 @@ class MatrixUnit:
 
     @property
     def vector_width(self) -> int:
-        """Elements that the vector unit multiplies at a time."""
         return 4 if self.is_half else 2
 
 
 def _conv_1x1_worker(elements: Array, unit: MatrixUnit) -> Array:
-    """Return thread cycles of one worker of the 1 x 1 vertex for `elements` field elements."""
     if unit.is_half:
         return np.where(elements <= 0, 14.0, np.where(elements <= 1, 25.0, 30.0 + 4.0 * np.maximum(elements - 3, 0)))
     return np.where(elements <= 0, 24.0, 46.0 + 8.0 * np.maximum(elements - 3, 0))
@@ -382,6 +375,5 @@ def reduce_stage(outputs: Array, depth: Array, unit: MatrixUnit) -> Array:
 
 
 def cast_stage(outputs: Array, workers: int) -> Array:
-    """Return tile cycles of converting fp32 partials to fp16 results."""
     cycles: Array = 12 + workers * (37 + 2 * np.ceil(np.ceil(outputs / workers) / 4))
     return cycles

@@ -135,7 +135,6 @@ def _stages(
 
 @remembered
 def _cycles_of_passes(step: Step, costs: Costs, kept: Recomputed) -> Mapping[Pass, list[Cycles]]:
-    """Return the cycles of every stage's ops in each pass of a micro-batch."""
     passes = {during: [Cycles()] * len(step.stages) for during in Pass}
     for op in costs.ops:
         is_forward = op.phase is Phase.FORWARD
@@ -146,7 +145,6 @@ def _cycles_of_passes(step: Step, costs: Costs, kept: Recomputed) -> Mapping[Pas
 
 
 def _add_accumulation(backward: list[Cycles], program: Program, variables: tuple[DeviceVariable, ...]) -> None:
-    """Add what accumulates gradients to the backward passes of the stages."""
     if not program.accumulates:
         return
     where, stage_of = program.locations.accumulators, {variable.name: variable.stage for variable in variables}

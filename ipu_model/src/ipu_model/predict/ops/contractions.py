@@ -68,7 +68,6 @@ def _with_bias(op: OpView, work: Work, *, has_bias: bool) -> OpWork:
 
 
 def cost_convolution_backward(op: OpView) -> OpWork:
-    """Cost the gradients of a convolution that are asked for: input, weight and bias."""
     gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
     transposed = bool(op.argument(7))
     layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))

@@ -48,7 +48,6 @@ def gather(device: Device, table_rows: int, row: int, lookups: int, element: Ele
 
 
 def cost_gather(op: OpView) -> OpWork:
-    """Cost picking rows (or single elements) of a tensor."""
     table = op.needed(0)
     rows, row = _table(op, table)
     lookups = math.ceil(op.output().elements / max(1, row))

@@ -104,7 +104,6 @@ def _one_hot(op: OpView, source: Operand, rows: int, chain: tuple[str, ...], ove
 
 
 def cost_elementwise_loss(op: OpView) -> OpWork:
-    """Cost a loss of each element, and its sum or mean."""
     work, layout = chained(op, _ELEMENTWISE[op.kind])
     elements, outputs = max(operand.elements for operand in op.operands()), op.output().elements
     if outputs >= elements:
@@ -226,7 +225,9 @@ def cost_beam_search(op: OpView) -> OpWork:
     return op.takes(work)
 
 
-_LIKELIHOOD = "negative log-likelihood"
+_LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
+_LIKELIHOOD_GRADIENTS = ("nll_loss_backward", "nll_loss2d_backward")
+
 RULES = (
     Rule(("_softmax", "_safe_softmax", "_log_softmax"), cost_softmax),
     Rule(
@@ -234,15 +235,11 @@ RULES = (
         cost_softmax_gradient,
         {"_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "log softmax backward"},
     ),
+    Rule(_LIKELIHOODS, cost_loss, dict.fromkeys(_LIKELIHOODS, "negative log-likelihood")),
     Rule(
-        ("nll_loss_forward", "nll_loss2d_forward"),
-        cost_loss,
-        dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _LIKELIHOOD),
-    ),
-    Rule(
-        ("nll_loss_backward", "nll_loss2d_backward"),
+        _LIKELIHOOD_GRADIENTS,
         cost_loss_gradient,
-        dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), f"{_LIKELIHOOD} backward"),
+        dict.fromkeys(_LIKELIHOOD_GRADIENTS, "negative log-likelihood backward"),
     ),
     Rule(tuple(_ELEMENTWISE), cost_elementwise_loss),
     Rule(tuple(_ELEMENTWISE_GRADIENTS), cost_elementwise_loss_gradient),

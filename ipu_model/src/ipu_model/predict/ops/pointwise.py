@@ -167,7 +167,6 @@ def chained(op: OpView, chain: tuple[str, ...]) -> tuple[Work, Layout]:
 
 
 def cost_pointwise(op: OpView) -> OpWork:
-    """Cost an element-wise op by its chain in `CHAINS`."""
     if op.kind == "div" and op.op.is_in_place and op.tensor(1) is None:
         maker = op.step.producer(op.needed(0).tensor.name)
         if maker is not None and maker.kind == "bernoulli":
@@ -204,7 +203,6 @@ def cost_power(op: OpView) -> OpWork:
 
 
 def cost_relu(op: OpView) -> OpWork:
-    """Cost a rectifier, which the device computes in place."""
     source = op.needed(0)
     compute = vertices.elementwise(op.device, source.on_tile, op.element, ("relu",), vertices.RELU)
     work = Work("elementwise", Cycles(compute=compute), outputs_on_busiest_tile=source.on_tile)

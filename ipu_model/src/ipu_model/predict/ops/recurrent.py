@@ -99,7 +99,8 @@ def _layer(op: OpView, first: int) -> Layer:
     """Return the layer whose operands x, hidden, cell, w_x and w_h start at position `first`."""
     kind, source = _KINDS[op.kind.removesuffix("_backward")], op.needed(first)
     gates, outputs = op.needed(first + 4).shape
-    return Layer(kind, *source.shape, gates // kind.gates, outputs, source.element)
+    steps, rows, inputs = source.shape
+    return Layer(kind, steps, rows, inputs, gates // kind.gates, outputs, source.element)
 
 
 def cost_layer(op: OpView) -> OpWork:

@@ -84,7 +84,6 @@ class OpView:
 
     @property
     def outputs(self) -> tuple[Tensor | None, ...]:
-        """The results of the op; `None` for a result that is not a tensor."""
         return self.op.results
 
     def output(self, index: int | None = None) -> Tensor:
@@ -103,7 +102,6 @@ class OpView:
         return self.op.argument(position, name, default)
 
     def tensor(self, position: int, name: str = "") -> Operand | None:
-        """Return the tensor argument at `position`, or `None` if it is not a tensor."""
         value = self.argument(position, name)
         return self._operand(value) if isinstance(value, Ref) else None
 
@@ -114,7 +112,6 @@ class OpView:
         return operand
 
     def operands(self) -> Iterator[Operand]:
-        """Yield every tensor argument, those inside lists too."""
         operands = map(self._operand, self.op.reads)
         return (operand for operand in operands if operand is not None)
 
@@ -123,7 +120,6 @@ class OpView:
         return Operand(tensor, layout) if tensor is not None and layout is not None else None
 
     def spread(self, tensor: Tensor) -> float:
-        """Return the elements on the busiest tile of a tensor that is laid out evenly."""
         return even_layout(tensor, self.device).on_tile
 
     def own_layout(self, on_tile: float | None = None, index: int = 0) -> Layout:
@@ -132,7 +128,6 @@ class OpView:
         return Layout(max(even.on_tile, on_tile or 0.0), even.origin)
 
     def own_layouts(self) -> tuple[Layout | None, ...]:
-        """Return an even layout for every result."""
         return tuple(None if output is None else even_layout(output, self.device) for output in self.outputs)
 
     def takes(self, work: Work, layout: Layout | None = None) -> OpWork:
@@ -157,7 +152,6 @@ class Rule:
 
 
 def kinds(names: str) -> tuple[str, ...]:
-    """Return the kinds of ops in a text."""
     return tuple(names.split())
 
 

@@ -1,13 +1,11 @@
-"""The costs of ops, one file for each family: it lists the kinds of ops in the family, names them, and computes their
-work.
+"""The costs of ops, one file for each family: each function computes the work of the kinds of ops that it names.
 
-To add an op, write its `Rule` in the file of its family, or `register` one of your own.
+To add an op, write such a function in the file of its family, or `register` a rule of your own.
 """
 
 from __future__ import annotations
 
-from ipu_model.errors import Error
-from ipu_model.predict.ops import (
+from ipu_model.predict.ops import (  # noqa: F401 - each registers its rules
     contractions,
     estimates,
     indexing,
@@ -19,31 +17,6 @@ from ipu_model.predict.ops import (
     reductions,
     spatial,
 )
-from ipu_model.predict.ops.rule import Rule
-from ipu_model.predict.remembered import forget_everything
+from ipu_model.predict.ops.rule import register, rule_of
 
-_rules: dict[str, Rule] = {}
-
-
-def register(rule: Rule) -> None:
-    """Use `rule` for the kinds of ops that it names; this clears all results that were modelled without it.
-
-    Raises:
-        Error: one of them has a rule already.
-    """
-    taken = [kind for kind in rule.kinds if kind in _rules]
-    if taken:
-        raise Error(f"Ops called {', '.join(taken)} are costed by another rule already: register other names.")
-    _rules.update(dict.fromkeys(rule.kinds, rule))
-    forget_everything()
-
-
-def rule_of(kind: str) -> Rule | None:
-    """Return the rule for a kind of op, or `None` if there is no formula."""
-    return _rules.get(kind)
-
-
-_FAMILIES = (contractions, estimates, indexing, losses, moves, normalisation, pointwise, recurrent, reductions, spatial)
-for _family in _FAMILIES:
-    for _rule in _family.RULES:
-        register(_rule)
+__all__ = ["register", "rule_of"]

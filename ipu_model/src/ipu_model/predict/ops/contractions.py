@@ -9,7 +9,7 @@ from dataclasses import replace
 from ipu_model.predict.device import Work, check_proportion
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, costs
 from ipu_model.predict.planner import (
     INPUTS,
     WEIGHTS,
@@ -49,6 +49,7 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
 # ------------------------------------------------------------------------------------ convolutions
 
 
+@costs("convolution")
 def cost_convolution(op: OpView) -> OpWork:
     """Cost a convolution; a transposed one is the data gradient of the convolution that it transposes."""
     source, weight = op.needed(0), op.needed(1)
@@ -67,6 +68,7 @@ def _with_bias(op: OpView, work: Work, *, has_bias: bool) -> OpWork:
     return OpWork(parts, (layout,))
 
 
+@costs("convolution_backward")
 def cost_convolution_backward(op: OpView) -> OpWork:
     gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
     transposed = bool(op.argument(7))
@@ -129,6 +131,7 @@ COPIES_FOR_PRODUCTS = ("clone", "contiguous")
 _SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channels": "out"}
 
 
+@costs(*PRODUCTS, words="matrix product")
 def cost_product(op: OpView) -> OpWork:
     """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
     added = op.kind in ("addmm", "baddbmm", "addmv")
@@ -192,10 +195,3 @@ def _before_copies(step: Step, tensor: Tensor) -> Tensor | None:
 
 def _bytes(operand: Operand) -> int:
     return 2 if operand.element.bytes == 2 else 4
-
-
-RULES = (
-    Rule(("convolution",), cost_convolution),
-    Rule(("convolution_backward",), cost_convolution_backward),
-    Rule(PRODUCTS, cost_product, dict.fromkeys(PRODUCTS, "matrix product")),
-)

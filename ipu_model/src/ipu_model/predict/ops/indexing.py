@@ -9,7 +9,7 @@ from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.moves import copied
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 from ipu_model.predict.planner import distinct
 
 
@@ -47,6 +47,7 @@ def gather(device: Device, table_rows: int, row: int, lookups: int, element: Ele
     return min(works, key=lambda work: device.total(work.cycles))
 
 
+@costs("embedding index_select gather index take take_along_dim _unsafe_index")
 def cost_gather(op: OpView) -> OpWork:
     table = op.needed(0)
     rows, row = _table(op, table)
@@ -54,6 +55,9 @@ def cost_gather(op: OpView) -> OpWork:
     return op.takes(gather(op.device, rows, row, lookups, table.element))
 
 
+@costs(
+    "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill put masked_scatter"
+)
 def cost_scatter(op: OpView) -> OpWork:
     """Cost writing rows (or single elements) into a copy of a tensor."""
     table = op.needed(0)
@@ -64,6 +68,7 @@ def cost_scatter(op: OpView) -> OpWork:
     return op.takes(work.plus(kept.cycles))
 
 
+@costs("_embedding_bag _embedding_bag_forward_only")
 def cost_embedding_bag(op: OpView) -> OpWork:
     """Cost picking rows of a table and adding up those of a bag."""
     table, indices = op.needed(0), op.needed(1)
@@ -76,6 +81,7 @@ def cost_embedding_bag(op: OpView) -> OpWork:
     return op.takes(replace(summed.plus(picked.cycles), family=picked.family, temporary_bytes=temporary))
 
 
+@costs("embedding_dense_backward", "_embedding_bag_backward", words={"embedding_dense_backward": "embedding backward"})
 def cost_embedding_gradient(op: OpView) -> OpWork:
     """Cost the gradient of an embedding: rows of the incoming gradient are added up by index."""
     gradient, indices = op.needed(0), op.needed(1)
@@ -94,22 +100,3 @@ def _table(op: OpView, table: Operand) -> tuple[int, int]:
         rows = math.prod(chosen)
         return rows, table.elements // max(1, rows)
     return table.elements, 1
-
-
-_SCATTERS = kinds(
-    """
-        scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill put
-        masked_scatter
-    """
-)
-
-RULES = (
-    Rule(("embedding", "index_select", "gather", "index", "take", "take_along_dim", "_unsafe_index"), cost_gather),
-    Rule(_SCATTERS, cost_scatter),
-    Rule(
-        ("embedding_dense_backward", "_embedding_bag_backward"),
-        cost_embedding_gradient,
-        {"embedding_dense_backward": "embedding backward"},
-    ),
-    Rule(("_embedding_bag", "_embedding_bag_forward_only"), cost_embedding_bag),
-)

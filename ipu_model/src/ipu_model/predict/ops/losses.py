@@ -11,7 +11,7 @@ from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.indexing import scatter
 from ipu_model.predict.ops.pointwise import chained
 from ipu_model.predict.ops.reductions import ordered, reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 
 # Losses that compare element by element -> the chain of `vertices.VECTOR_OPS`. They reduce to a mean or a sum unless
 # told otherwise.
@@ -36,6 +36,7 @@ _ELEMENTWISE_GRADIENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@costs("_softmax _safe_softmax _log_softmax")
 def cost_softmax(op: OpView) -> OpWork:
     """Cost a softmax or its logarithm along one dimension.
 
@@ -51,6 +52,10 @@ def cost_softmax(op: OpView) -> OpWork:
     return _along_rows(op, source, rows, compute, reductions=2)
 
 
+@costs(
+    "_softmax_backward_data _log_softmax_backward_data",
+    words={"_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "log softmax backward"},
+)
 def cost_softmax_gradient(op: OpView) -> OpWork:
     """Cost the gradient of a softmax: three passes, one of them with the sum of each row."""
     output, device = op.needed(1), op.device
@@ -77,6 +82,7 @@ def _along_rows(op: OpView, source: Operand, rows: int, compute: float, reductio
     return op.takes(work, source.layout)
 
 
+@costs("nll_loss_forward nll_loss2d_forward", words="negative log-likelihood")
 def cost_loss(op: OpView) -> OpWork:
     """Cost the negative log likelihood of integer targets: a one-hot mask, a product, two reductions."""
     source, target, device = op.needed(0), op.needed(1), op.device
@@ -87,6 +93,7 @@ def cost_loss(op: OpView) -> OpWork:
     return op.takes(Work("loss", cycles, temporary_bytes=n * element.bytes, outputs_on_busiest_tile=1))
 
 
+@costs("nll_loss_backward nll_loss2d_backward", words="negative log-likelihood backward")
 def cost_loss_gradient(op: OpView) -> OpWork:
     """Cost the gradient of the negative log likelihood: minus the scaled one-hot mask."""
     source, target = op.needed(1), op.needed(2)
@@ -103,6 +110,7 @@ def _one_hot(op: OpView, source: Operand, rows: int, chain: tuple[str, ...], ove
     return Cycles(compute=compute) + device.exchange(labels * 4)
 
 
+@costs(*_ELEMENTWISE)
 def cost_elementwise_loss(op: OpView) -> OpWork:
     work, layout = chained(op, _ELEMENTWISE[op.kind])
     elements, outputs = max(operand.elements for operand in op.operands()), op.output().elements
@@ -111,6 +119,7 @@ def cost_elementwise_loss(op: OpView) -> OpWork:
     return op.takes(reduced(op.device, elements, layout.on_tile, outputs, op.element).plus(work.cycles))
 
 
+@costs(*_ELEMENTWISE_GRADIENTS)
 def cost_elementwise_loss_gradient(op: OpView) -> OpWork:
     return op.takes(*chained(op, _ELEMENTWISE_GRADIENTS[op.kind]))
 
@@ -146,6 +155,7 @@ def _alignment(op: OpView, first: int) -> _Alignment:
     return _Alignment(steps, samples, 2 * labels + 1, classes, source.element)
 
 
+@costs("ctc_loss")
 def cost_ctc_loss(op: OpView) -> OpWork:
     """Cost the losses of all samples: one recursion that keeps its last step only."""
     problem = _alignment(op, 0)
@@ -161,6 +171,7 @@ def cost_ctc_loss(op: OpView) -> OpWork:
     return op.takes(work)
 
 
+@costs("ctc_loss_backward")
 def cost_ctc_loss_gradient(op: OpView) -> OpWork:
     """Cost the gradient of the log probabilities: two recursions, all steps of which are kept, and sums by class."""
     device, problem = op.device, _alignment(op, 1)
@@ -202,6 +213,7 @@ def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int
     return min(recursions, key=lambda recursion: device.total(recursion[0]))
 
 
+@costs("ctc_beam_search")
 def cost_beam_search(op: OpView) -> OpWork:
     """Cost the best paths of each sample: all steps, and following the paths back to their starts."""
     source, device = op.needed(0), op.device
@@ -223,27 +235,3 @@ def cost_beam_search(op: OpView) -> OpWork:
         repeats=max(1, steps),
     )
     return op.takes(work)
-
-
-_LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
-_LIKELIHOOD_GRADIENTS = ("nll_loss_backward", "nll_loss2d_backward")
-
-RULES = (
-    Rule(("_softmax", "_safe_softmax", "_log_softmax"), cost_softmax),
-    Rule(
-        ("_softmax_backward_data", "_log_softmax_backward_data"),
-        cost_softmax_gradient,
-        {"_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "log softmax backward"},
-    ),
-    Rule(_LIKELIHOODS, cost_loss, dict.fromkeys(_LIKELIHOODS, "negative log-likelihood")),
-    Rule(
-        _LIKELIHOOD_GRADIENTS,
-        cost_loss_gradient,
-        dict.fromkeys(_LIKELIHOOD_GRADIENTS, "negative log-likelihood backward"),
-    ),
-    Rule(tuple(_ELEMENTWISE), cost_elementwise_loss),
-    Rule(tuple(_ELEMENTWISE_GRADIENTS), cost_elementwise_loss_gradient),
-    Rule(("ctc_loss",), cost_ctc_loss),
-    Rule(("ctc_loss_backward",), cost_ctc_loss_gradient),
-    Rule(("ctc_beam_search",), cost_beam_search),
-)

@@ -6,16 +6,9 @@ import math
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.rule import Layout, OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
 
-# Views that the schema does not declare as such (lists of views among them): reshapes without a copy on the device.
-_VIEWS = kinds(
-    """
-        _unsafe_view _reshape_alias resize resize_as reshape alias detach squeeze unsqueeze transpose t as_strided
-        unsafe_split unsafe_split_with_sizes unsafe_chunk view_as real view_as_real view_as_complex pixel_shuffle
-        pixel_unshuffle channel_shuffle native_channel_shuffle unfold split split_with_sizes unbind chunk tensor_split
-    """
-)
+_IMAGE_PADDINGS = ("reflection", "replication", "circular")
 
 
 def filled(device: Device, n: float, element: Element) -> Work:
@@ -30,6 +23,11 @@ def copied(device: Device, n: float, element: Element, *, moved: float = 0.0) ->
     return Work("copy", cycles, temporary_bytes=moved * element.bytes, outputs_on_busiest_tile=n)
 
 
+@costs(  # also views that the schema does not declare as such, lists of views among them: reshapes without a copy
+    "_unsafe_view _reshape_alias resize resize_as reshape alias detach squeeze unsqueeze transpose t as_strided "
+    "unsafe_split unsafe_split_with_sizes unsafe_chunk view_as real view_as_real view_as_complex pixel_shuffle "
+    "pixel_unshuffle channel_shuffle native_channel_shuffle unfold split split_with_sizes unbind chunk tensor_split"
+)
 def cost_view(op: OpView) -> OpWork:
     """Cost a view: nothing moves. Its layout is that of its source, scaled to the view's size."""
     source = op.needed(0)
@@ -41,6 +39,7 @@ def cost_view(op: OpView) -> OpWork:
     return OpWork({}, tuple(None if output is None else layout(output.elements) for output in op.outputs))
 
 
+@costs("cat stack hstack vstack block_diag", words={"cat": "concatenation"})
 def cost_joined(op: OpView) -> OpWork:
     """Cost a concatenation: each tile copies what it holds, nothing is exchanged."""
     on_tile = sum(operand.on_tile for operand in op.operands())
@@ -48,6 +47,11 @@ def cost_joined(op: OpView) -> OpWork:
     return op.takes(copied(op.device, n, op.element))
 
 
+@costs(
+    "select_backward slice_backward constant_pad_nd diagonal_backward diag_embed slice_scatter select_scatter "
+    "diagonal_scatter",
+    words={"constant_pad_nd": "padding"},
+)
 def cost_padded(op: OpView) -> OpWork:
     """Cost a tensor put into a larger one of zeros (or a copy of another): each tile keeps what it holds."""
     source = op.needed(0)
@@ -56,17 +60,24 @@ def cost_padded(op: OpView) -> OpWork:
     return op.takes(work.plus(copied(op.device, source.on_tile, op.element).cycles))
 
 
+@costs(
+    "roll flip rot90 unfold_backward im2col col2im max_unpool2d max_unpool3d repeat expand_copy repeat_interleave",
+    *(f"{kind}_pad{rank}d" for kind in _IMAGE_PADDINGS for rank in (1, 2, 3)),
+    *(f"{kind}_pad{rank}d_backward" for kind in _IMAGE_PADDINGS for rank in (1, 2, 3)),
+)
 def cost_moved(op: OpView) -> OpWork:
     """Cost a copy in which elements change tiles, such as a broadcast that is written out."""
     n = op.spread(op.output())
     return op.takes(copied(op.device, n, op.element, moved=n))
 
 
+@costs("fill zero")
 def cost_filled(op: OpView) -> OpWork:
     source = op.needed(0)
     return op.takes(filled(op.device, source.on_tile, op.element), source.layout)
 
 
+@costs("clone contiguous diagonal_copy", words={"clone": "rearrangement"})
 def cost_clone(op: OpView) -> OpWork:
     """Cost a copy: inside each tile if the order of elements stays, a rearrangement if it changes."""
     source, device, element = op.needed(0), op.device, op.element
@@ -88,6 +99,7 @@ def _order(stride: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
     return sorted(long, key=lambda index: -stride[index])
 
 
+@costs("_to_copy to", words={"_to_copy": "cast"})
 def cost_conversion(op: OpView) -> OpWork:
     """Cost a change of element type; types that are one type on the device stay as they are."""
     source, element = op.needed(0), op.element
@@ -102,6 +114,7 @@ def cost_conversion(op: OpView) -> OpWork:
     return op.takes(work, source.layout)
 
 
+@costs("copy")
 def cost_overwritten(op: OpView) -> OpWork:
     target, source = op.needed(0), op.tensor(1)
     same = source is None or source.layout.origin == target.layout.origin
@@ -109,6 +122,7 @@ def cost_overwritten(op: OpView) -> OpWork:
     return op.takes(work, target.layout)
 
 
+@costs("host_call")
 def cost_host_call(op: OpView) -> OpWork:
     """Cost the transfers to the host and back of an op that the host computes, and one wait for it.
 
@@ -120,34 +134,3 @@ def cost_host_call(op: OpView) -> OpWork:
     seconds = link.run_wait_seconds + (sent + received) / link.ipu_bytes_per_second
     seconds += sent / link.completion_bytes_per_second + received / link.refill_bytes_per_second
     return op.takes(Work("host call", Cycles(exchange=seconds * op.device.chip.clock_hz)))
-
-
-_PADDED = kinds(
-    """
-        select_backward slice_backward constant_pad_nd diagonal_backward diag_embed slice_scatter select_scatter
-        diagonal_scatter
-    """
-)
-_MOVED = kinds(
-    """
-        roll flip rot90 unfold_backward im2col col2im max_unpool2d max_unpool3d repeat expand_copy repeat_interleave
-    """
-)
-_PADDED_IMAGES = [
-    f"{kind}_pad{rank}d{suffix}"
-    for kind in ("reflection", "replication", "circular")
-    for rank in (1, 2, 3)
-    for suffix in ("", "_backward")
-]
-
-RULES = (
-    Rule(_VIEWS, cost_view),
-    Rule(("cat", "stack", "hstack", "vstack", "block_diag"), cost_joined, {"cat": "concatenation"}),
-    Rule(_PADDED, cost_padded, {"constant_pad_nd": "padding"}),
-    Rule((*_MOVED, *_PADDED_IMAGES), cost_moved),
-    Rule(("fill", "zero"), cost_filled),
-    Rule(("clone", "contiguous", "diagonal_copy"), cost_clone, {"clone": "rearrangement"}),
-    Rule(("_to_copy", "to"), cost_conversion, {"_to_copy": "cast"}),
-    Rule(("copy",), cost_overwritten),
-    Rule(("host_call",), cost_host_call),
-)

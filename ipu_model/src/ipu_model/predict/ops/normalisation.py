@@ -13,7 +13,7 @@ from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 
 NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm")
 
@@ -88,6 +88,7 @@ def _norm(
     return Work("normalisation", cycles, outputs_on_busiest_tile=norm.n)
 
 
+@costs(*NORMS, further_results=("mean", "inverse standard deviation"))
 def cost_norm(op: OpView) -> OpWork:
     """Cost a norm: with the statistics of the micro-batch, or with kept ones (batch norm in inference)."""
     source, is_batch_norm = op.needed(0), op.kind == "native_batch_norm"
@@ -99,6 +100,7 @@ def cost_norm(op: OpView) -> OpWork:
     return op.takes(work, source.layout)
 
 
+@costs(*(f"{name}_backward" for name in NORMS))
 def cost_norm_gradient(op: OpView) -> OpWork:
     source = op.needed(1)
     return op.takes(backward(op.device, _normalised(op, source)), source.layout)
@@ -132,6 +134,7 @@ _WEIGHT_NORMS = {
 }
 
 
+@costs(*_WEIGHT_NORMS)
 def cost_weight_norm(op: OpView) -> OpWork:
     """Cost `v * g / |v|`, or its gradients: one reduction to `g`'s shape, the rest is element by element."""
     direction, length = op.needed(int(op.is_backward)), op.needed(1 + int(op.is_backward))
@@ -140,10 +143,3 @@ def cost_weight_norm(op: OpView) -> OpWork:
         step = pointwise(op.device, direction.on_tile, direction.element, chain, operands=1 + int(op.is_backward))
         work = work.plus(step.cycles)
     return op.takes(work, direction.layout)
-
-
-RULES = (
-    Rule(NORMS, cost_norm, further_results=("mean", "inverse standard deviation")),
-    Rule(tuple(f"{name}_backward" for name in NORMS), cost_norm_gradient),
-    Rule(tuple(_WEIGHT_NORMS), cost_weight_norm),
-)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.rule import Layout, OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs, kinds
 from ipu_model.step import Step, Tensor
 
 # Chains of `vertices.VECTOR_OPS`, and the aten ops (without the underscore of their in-place forms) that they compute.
@@ -166,6 +166,7 @@ def chained(op: OpView, chain: tuple[str, ...]) -> tuple[Work, Layout]:
     return work, layout
 
 
+@costs(*CHAINS, words={"threshold": "relu", "bernoulli": "random mask"})
 def cost_pointwise(op: OpView) -> OpWork:
     if op.kind == "div" and op.op.is_in_place and op.tensor(1) is None:
         maker = op.step.producer(op.needed(0).tensor.name)
@@ -195,6 +196,7 @@ _POWERS: Mapping[float, tuple[str, ...]] = {
 }
 
 
+@costs("pow")
 def cost_power(op: OpView) -> OpWork:
     """Cost a power: small whole exponents are multiplications, halves are roots."""
     exponent = op.argument(1)
@@ -202,6 +204,7 @@ def cost_power(op: OpView) -> OpWork:
     return op.takes(*chained(op, chain))
 
 
+@costs("relu")
 def cost_relu(op: OpView) -> OpWork:
     source = op.needed(0)
     compute = vertices.elementwise(op.device, source.on_tile, op.element, ("relu",), vertices.RELU)
@@ -209,6 +212,7 @@ def cost_relu(op: OpView) -> OpWork:
     return op.takes(work, source.layout)
 
 
+@costs("threshold_backward sigmoid_backward tanh_backward", words={"threshold_backward": "relu backward"})
 def cost_nonlinearity_gradient(op: OpView) -> OpWork:
     """Cost the gradient of a rectifier, sigmoid or tanh: three thread cycles a vector.
 
@@ -223,15 +227,3 @@ def cost_nonlinearity_gradient(op: OpView) -> OpWork:
         cycles = cycles + op.device.exchange(moved)
     work = Work("elementwise", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n)
     return op.takes(work, activation.layout)
-
-
-RULES = (
-    Rule(tuple(CHAINS), cost_pointwise, {"threshold": "relu", "bernoulli": "random mask"}),
-    Rule(
-        ("threshold_backward", "sigmoid_backward", "tanh_backward"),
-        cost_nonlinearity_gradient,
-        {"threshold_backward": "relu backward"},
-    ),
-    Rule(("relu",), cost_relu),
-    Rule(("pow",), cost_power),
-)

@@ -17,7 +17,7 @@ from ipu_model.predict.device import Device, Element, Work
 from ipu_model.predict.ops.contractions import precision_of
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import OpView, OpWork, Rule
+from ipu_model.predict.ops.rule import OpView, OpWork, costs
 from ipu_model.predict.planner import LayerPass, Problem, contraction
 
 
@@ -103,6 +103,7 @@ def _layer(op: OpView, first: int) -> Layer:
     return Layer(kind, steps, rows, inputs, gates // kind.gates, outputs, source.element)
 
 
+@costs(*_KINDS)
 def cost_layer(op: OpView) -> OpWork:
     """Cost one layer in one direction: the inputs of all steps with their biases, then the steps."""
     layer, device = _layer(op, 0), op.device
@@ -115,6 +116,7 @@ def cost_layer(op: OpView) -> OpWork:
     return OpWork({"inputs": inputs.plus(bias.cycles), "steps": steps}, op.own_layouts())
 
 
+@costs(*(f"{name}_backward" for name in _KINDS))
 def cost_layer_gradient(op: OpView) -> OpWork:
     """Cost the gradients of weights and biases, and those of inputs and first states if they are needed."""
     layer = _layer(op, 2)
@@ -148,9 +150,3 @@ def cost_layer_gradient(op: OpView) -> OpWork:
     if layer.kind.second_bias:
         works["bias gradient of states"] = works["bias gradient"]
     return OpWork(works, op.own_layouts())
-
-
-RULES = (
-    Rule(tuple(_KINDS), cost_layer),
-    Rule(tuple(f"{name}_backward" for name in _KINDS), cost_layer_gradient),
-)

@@ -11,7 +11,7 @@ import numpy as np
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
-from ipu_model.predict.ops.rule import OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import OpView, OpWork, costs, kinds
 from ipu_model.predict.planner import reduction
 from ipu_model.predict.vertices import MatrixUnit
 
@@ -77,6 +77,7 @@ def ordered(device: Device, elements: int, n: float, rows: int, element: Element
     return Work("ordering", one.times(rounds), temporary_bytes=temporary, outputs_on_busiest_tile=n)
 
 
+@costs(*_REDUCTIONS)
 def cost_reduction(op: OpView) -> OpWork:
     """Cost a reduction over some or all dimensions; one over nothing is a copy."""
     source, other, n = op.needed(0), op.tensor(1), op.needed(0).on_tile
@@ -92,10 +93,12 @@ def cost_reduction(op: OpView) -> OpWork:
     return op.takes(work)
 
 
+@costs("argmax argmin")
 def cost_arg(op: OpView) -> OpWork:
     return op.takes(arg_reduced(op.device, op.needed(0).on_tile, op.output().elements))
 
 
+@costs("sort topk argsort kthvalue median mode cumsum cumprod cummax cummin logcumsumexp")
 def cost_ordered(op: OpView) -> OpWork:
     """Cost sorting (or scanning) along a dimension; a median without one is that of all elements."""
     source = op.needed(0)
@@ -105,12 +108,3 @@ def cost_ordered(op: OpView) -> OpWork:
     length = source.elements if of_all else shape[dim if isinstance(dim, int) else -1]
     rows = source.elements // max(1, length)
     return op.takes(ordered(op.device, source.elements, source.on_tile, rows, source.element))
-
-
-_ORDERED = kinds("sort topk argsort kthvalue median mode cumsum cumprod cummax cummin logcumsumexp")
-
-RULES = (
-    Rule(tuple(_REDUCTIONS), cost_reduction),
-    Rule(("argmax", "argmin"), cost_arg),
-    Rule(_ORDERED, cost_ordered),
-)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+from ipu_model.errors import Error
 from ipu_model.predict.device import CostSettings, Device, Element, Work
+from ipu_model.predict.remembered import forget_everything
 from ipu_model.step import Op, Ref, Step, Tensor
 
 
@@ -137,6 +139,9 @@ class OpView:
         return OpWork({"": work}, (layout, *self.own_layouts()[1:]))
 
 
+Cost: TypeAlias = Callable[[OpView], OpWork]
+
+
 @dataclass(frozen=True)
 class Rule:
     """The function that costs the ops of some kinds (`Op.kind`), and what profiles call these ops.
@@ -146,9 +151,47 @@ class Rule:
     """
 
     kinds: tuple[str, ...]
-    cost: Callable[[OpView], OpWork]
+    cost: Cost
     words: Mapping[str, str] = field(default_factory=dict)
     further_results: tuple[str, ...] = ()
+
+
+_rules: dict[str, Rule] = {}
+
+
+def register(rule: Rule) -> None:
+    """Use `rule` for the kinds of ops that it names; this clears all results that were modelled without it.
+
+    Raises:
+        Error: one of them has a rule already.
+    """
+    taken = [kind for kind in rule.kinds if kind in _rules]
+    if taken:
+        raise Error(f"Ops called {', '.join(taken)} are costed by another rule already: register other names.")
+    _rules.update(dict.fromkeys(rule.kinds, rule))
+    forget_everything()
+
+
+def rule_of(kind: str) -> Rule | None:
+    """Return the rule for a kind of op, or `None` if there is no formula."""
+    return _rules.get(kind)
+
+
+def costs(
+    *names: str, words: str | Mapping[str, str] = "", further_results: tuple[str, ...] = ()
+) -> Callable[[Cost], Cost]:
+    """Make a function the rule for some kinds of ops: each text names one or more. See `Rule` for the rest.
+
+    `words` may also be one name for all of them.
+    """
+    named = tuple(kind for text in names for kind in kinds(text))
+
+    def add(cost: Cost) -> Cost:
+        by_kind = dict.fromkeys(named, words) if isinstance(words, str) else words
+        register(Rule(named, cost, by_kind, further_results))
+        return cost
+
+    return add
 
 
 def kinds(names: str) -> tuple[str, ...]:

@@ -9,14 +9,19 @@ from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import arg_reduced, reduced
-from ipu_model.predict.ops.rule import OpView, OpWork, Rule, kinds
+from ipu_model.predict.ops.rule import OpView, OpWork, costs, kinds
 
 # ---------------------------------------------------------------------------------------- pooling
 
 # Thread cycles for each vector and position of the window (PopLibs lib/popnn).
 FORWARD, BACKWARD_MAXIMUM = 3, 5
 
+_ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", *_ADAPTIVE)
 
+
+@costs("max_pool2d_with_indices", words="max pool", further_results=("indices",))
+@costs(*_POOLS[1:], "avg_pool1d")
 def cost_pool(op: OpView) -> OpWork:
     """Cost a maximum or mean over windows, which reach into other tiles; one over a whole image is a reduction."""
     source, target = op.needed(0), op.output()
@@ -30,6 +35,7 @@ def cost_pool(op: OpView) -> OpWork:
     return op.takes(Work("pooling", cycles, temporary_bytes=read, outputs_on_busiest_tile=outputs))
 
 
+@costs(*(f"{kind}_backward" for kind in _POOLS), words={"max_pool2d_with_indices_backward": "max pool backward"})
 def cost_pool_gradient(op: OpView) -> OpWork:
     """Cost the gradient of a pool; for a maximum, inputs and outputs are compared again."""
     gradient, source, maximum = op.needed(0), op.needed(1), "max" in op.kind
@@ -53,10 +59,17 @@ def _window(op: OpView, kernel: int, source: Sequence[int], target: Sequence[int
 
 # ------------------------------------------------------------------------------------- resampling
 
+_RESAMPLINGS = kinds(
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d"
+)
+
 # Source pixels that one pixel of the result is made of; the first kind that is in the op's name counts.
 _TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
 
 
+@costs(*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS))
 def cost_resampled(op: OpView) -> OpWork:
     """Cost resampling: every pixel of the result gathers its source pixels and their weighted sum.
 
@@ -78,6 +91,7 @@ def cost_resampled(op: OpView) -> OpWork:
 _DISTANCE = ("add", "square", "add")
 
 
+@costs("farthest_points")
 def cost_farthest(op: OpView) -> OpWork:
     """Cost K picks: the point just picked goes to all tiles, which find the one farthest from all picks.
 
@@ -101,6 +115,7 @@ def cost_farthest(op: OpView) -> OpWork:
     return op.takes(work)
 
 
+@costs("nearest_points")
 def cost_nearest(op: OpView) -> OpWork:
     """Cost finding the nearest of m rows for each of n, with the m rows on one tile, on two, on four and so on.
 
@@ -125,24 +140,3 @@ def cost_nearest(op: OpView) -> OpWork:
         works.append(Work("points", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=held))
         parts *= 2
     return op.takes(min(works, key=lambda work: device.total(work.cycles)))
-
-
-_MAX_POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices")
-_ADAPTIVE = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-_POOL_GRADIENTS = tuple(f"{kind}_backward" for kind in (*_MAX_POOLS, "avg_pool2d", "avg_pool3d", *_ADAPTIVE))
-_RESAMPLINGS = kinds(
-    """
-        upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-        _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
-        _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d
-    """
-)
-
-RULES = (
-    Rule(_MAX_POOLS[:1], cost_pool, {"max_pool2d_with_indices": "max pool"}, further_results=("indices",)),
-    Rule((*_MAX_POOLS[1:], "avg_pool1d", "avg_pool2d", "avg_pool3d", *_ADAPTIVE), cost_pool),
-    Rule(_POOL_GRADIENTS, cost_pool_gradient, {"max_pool2d_with_indices_backward": "max pool backward"}),
-    Rule((*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS)), cost_resampled),
-    Rule(("farthest_points",), cost_farthest),
-    Rule(("nearest_points",), cost_nearest),
-)

@@ -33,7 +33,7 @@ from ipu_model.explore.split import (
 )
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
-from ipu_model.predict.costs import costs_of
+from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.order import traffic_of
 from ipu_model.predict.profile import Verdict
@@ -206,7 +206,7 @@ def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
     names = [unit.name for unit in units]
     assert names[:5] == ["model.conv1", "model.bn1", "model.relu", "model.maxpool", "model.layer1.0"]
     assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
-    whole = SETTINGS.device.total(costs_of(PROGRAM.step, PROGRAM.settings).cycles())
+    whole = SETTINGS.device.total(total_of(costs_of(PROGRAM.step, PROGRAM.settings).ops))
     assert sum(unit.forward + unit.backward for unit in units) == pytest.approx(whole)
     scopes = [scope for unit in units for scope in unit.scopes]
     assert len(scopes) == len(set(scopes))

@@ -21,7 +21,7 @@ from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated
-from ipu_model.predict.costs import costs_of
+from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import Element
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import ring_of
@@ -181,7 +181,7 @@ class TestPasses:
     def test_a_stage_takes_its_ops_and_control_code(self) -> None:
         fixed = calibrated().pipeline.stage_pass_cycles
         costs, last = costs_of(STEP, SETTINGS), works(program())[1]
-        ops = SETTINGS.device.total(costs.cycles(ipu=1, phase=Phase.FORWARD))
+        ops = SETTINGS.device.total(total_of(costs.of(ipu=1, phase=Phase.FORWARD)))
         assert last.forward.total == pytest.approx(ops + fixed)
         assert last.recompute.total == 0
 

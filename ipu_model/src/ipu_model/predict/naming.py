@@ -6,7 +6,7 @@ The engine's own names ("mm_default_100") number the ops of a graph; readers of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict.ops import rule_of
@@ -72,24 +72,17 @@ def _makers_of_gradients(step: Step) -> dict[str, str]:
     dimensions = {variable.name: len(step.tensors[variable.tensor].shape) for variable in step.variables}
     makers: dict[str, str] = {}
     for variable, gradient in step.gradients.items():
-        what = BIAS_GRADIENT if dimensions.get(variable) == 1 else WEIGHT_GRADIENT
-        for op in _makers(gradient, step):
+        pending, seen = [gradient], set[str]()
+        while pending:
+            op = step.producer(pending.pop())
+            if op is None or not op.is_backward or op.name in seen:
+                continue
+            seen.add(op.name)
             if not op.is_view and not op.kind.endswith("_backward"):
-                makers.setdefault(op.name, what)
+                makers.setdefault(op.name, BIAS_GRADIENT if dimensions.get(variable) == 1 else WEIGHT_GRADIENT)
+            if op.is_view or op.kind in ("_to_copy", "clone") or (op.kind == "add" and len(op.reads) > 1):
+                pending += [tensor.name for tensor in step.read_by(op)]
     return makers
-
-
-def _makers(gradient: str, step: Step) -> Iterator[Op]:
-    """Yield the op that makes a gradient, through views, casts and sums, and what comes between."""
-    pending, seen = [gradient], set[str]()
-    while pending:
-        op = step.producer(pending.pop())
-        if op is None or not op.is_backward or op.name in seen:
-            continue
-        seen.add(op.name)
-        yield op
-        if op.is_view or op.kind in ("_to_copy", "clone") or (op.kind == "add" and len(op.reads) > 1):
-            pending += [tensor.name for tensor in step.read_by(op)]
 
 
 def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:

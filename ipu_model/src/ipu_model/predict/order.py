@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from ipu_model.predict.device import Element
 from ipu_model.predict.program import Execution, Program
@@ -118,8 +119,7 @@ def _is_held(root: Tensor, stage: int, step: Step, kept: Recomputed) -> bool:
 # ------------------------------------------------------------------------------- traffic
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes of one micro-batch by stage: read from the host, written to it, sent forward and sent back.
 
     `on[k]` goes from stage k to k + 1, `back[k]` from stage k to k - 1. A tensor for a later stage passes through all

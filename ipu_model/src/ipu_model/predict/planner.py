@@ -246,7 +246,6 @@ def _element(problem: Problem) -> Element:
 # ------------------------------------------------------------------------------------- serial slices
 #
 # An axis is "batch", "in" (channels) or "out".
-_LENGTHS = {"batch": "batch", "in": "in_channels", "out": "out_channels"}
 
 # The axes that the planner may slice, and the one that each pass reduces: its slices' results are added up.
 _SERIAL_AXES = {
@@ -264,12 +263,14 @@ def in_slices(problem: Problem, axis: str, count: int, device: Device, precision
 
 
 def _length(problem: Problem, axis: str) -> int:
-    length: int = getattr(problem, _LENGTHS[axis])
-    return length
+    return {"batch": problem.batch, "in": problem.in_channels, "out": problem.out_channels}[axis]
 
 
 def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
-    return replace(problem, **{_LENGTHS[axis]: math.ceil(_length(problem, axis) / count)})
+    length = -(-_length(problem, axis) // count)
+    if axis == "batch":
+        return replace(problem, batch=length)
+    return replace(problem, in_channels=length) if axis == "in" else replace(problem, out_channels=length)
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:

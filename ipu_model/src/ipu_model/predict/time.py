@@ -15,7 +15,7 @@ from ipu_model.predict.links import HostLink, replicas_per_machine
 from ipu_model.predict.order import Order, Round
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
-from ipu_model.predict.timing import Call, Conditions, Piece, Segment, Timing, values_of
+from ipu_model.predict.timing import Call, Conditions, Piece, Segment, values_of
 from ipu_model.predict.work import Workload, workload_of
 
 
@@ -71,7 +71,7 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
 
 def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
     """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
-    call = Call(rounds, Timing(workload, conditions), training=training)
+    call = Call(workload, rounds, conditions, training=training)
     sums = _Sums(call)
     return DeviceTime(
         cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
@@ -107,7 +107,7 @@ class _Sums:
 
     def __init__(self, call: Call) -> None:
         self.device_cycles = 0.0
-        self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.ipus)]
+        self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
         self._spent = dict.fromkeys(SHARES, 0.0)
         self._in_updates = 0.0
         self._moved_in_passes = 0.0
@@ -172,8 +172,8 @@ class _Timeline:
 
     def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:
         self._clock_hz = clock_hz
-        self._spans: list[list[Span]] = [[] for _ in range(call.ipus)]
-        self._ends = [0.0] * call.ipus
+        self._spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
+        self._ends = [0.0] * call.workload.ipus
         self._once(call.start)
         for number, (repeats, intervals) in enumerate(call.rounds):
             if number == 0:

@@ -103,14 +103,31 @@ class Conditions:
     overlaps_output: bool = False
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The segments of a workload under some conditions."""
+class TimedInterval(NamedTuple):
+    """A number of identical cycles, and the segments of one of them."""
 
-    workload: Workload
-    conditions: Conditions
+    interval: Interval
+    segments: tuple[Segment, ...]
 
-    def interval(self, interval: Interval) -> tuple[Segment, ...]:
+
+class Call:
+    """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
+
+    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time. `returned`
+    are the segments that send the results of one micro-batch to the host, `results` times.
+    """
+
+    def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
+        self.workload, self.conditions = workload, conditions
+        self.start = self._start()
+        self.rounds = [
+            (a_round.repeats, [TimedInterval(interval, self._interval(interval)) for interval in a_round.intervals])
+            for a_round in rounds
+        ]
+        self.update = self._update() if training else ()
+        self.returned, self.results = self._returned(), conditions.returned
+
+    def _interval(self, interval: Interval) -> tuple[Segment, ...]:
         begin_share = self._begin_share(interval)
         exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
         segments: list[Segment] = []
@@ -123,7 +140,7 @@ class Timing:
             segments += self._synchronised(into, self._work(beat), out, self._copies(beat))
         return tuple(segments)
 
-    def update(self) -> tuple[Segment, ...]:
+    def _update(self) -> tuple[Segment, ...]:
         """Return the segment of one weight update: IPUs run in parallel, or in turn if replicas exchange data."""
         pieces: dict[int, list[Piece]] = {}
         passed = 0.0
@@ -141,14 +158,13 @@ class Timing:
         segment = Segment.of("update", pieces, self.workload.ipus)
         return (segment,) if segment.cycles else ()
 
-    def returned(self) -> tuple[Segment, ...]:
-        """Return the segments that send the results of one micro-batch to the host, one for each stage."""
+    def _returned(self) -> tuple[Segment, ...]:
         if self.conditions.returns_all or not self.conditions.sends_outputs:
             return ()
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
         return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
 
-    def start(self) -> tuple[Segment, ...]:
+    def _start(self) -> tuple[Segment, ...]:
         cycles = self.conditions.host.run_wait_cycles
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=cycles)),)
         return (Segment("start", cycles, (waits,) * self.workload.ipus),) if cycles else ()
@@ -263,28 +279,3 @@ def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
     parts = (("collective", collective), ("offload", offload), (kind, work))
     pieces = (Piece(name, part, stage.index, lag) for name, part in parts)
     return [piece for piece in pieces if piece.length > 0]
-
-
-class TimedInterval(NamedTuple):
-    """A number of identical cycles, and the segments of one of them."""
-
-    interval: Interval
-    segments: tuple[Segment, ...]
-
-
-class Call:
-    """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
-
-    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time. `returned`
-    happens `results` times.
-    """
-
-    def __init__(self, rounds: Iterable[Round], timing: Timing, *, training: bool) -> None:
-        self.ipus = timing.workload.ipus
-        self.start = timing.start()
-        self.rounds = [
-            (a_round.repeats, [TimedInterval(interval, timing.interval(interval)) for interval in a_round.intervals])
-            for a_round in rounds
-        ]
-        self.update = timing.update() if training else ()
-        self.returned, self.results = timing.returned(), timing.conditions.returned

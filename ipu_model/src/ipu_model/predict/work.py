@@ -114,20 +114,16 @@ def _stages(
     # The control code around a stage's passes. Of K stages, PopART makes 2K - 1 programs: a stage recomputes in its
     # backward program, and the last stage has only one, which goes on from the forward to the backward pass.
     control = PhaseCycles(on_tile_execute=program.calibration.pipeline.stage_pass_cycles)
-    traffic = order.traffic
     return tuple(
         StageWork(
-            index=k,
-            ipu=stage.ipu,
-            forward=_on_tiles(forward[k], program) + control + fetched[k],
-            recompute=_on_tiles(recompute[k], program),
-            backward=_on_tiles(backward[k], program)
+            k,
+            stage.ipu,
+            _on_tiles(forward[k], program) + control + fetched[k],
+            _on_tiles(recompute[k], program),
+            _on_tiles(backward[k], program)
             + (control if program.training and k != program.step.last_stage else NOTHING)
             + fetched_back[k],
-            inputs=traffic.inputs[k],
-            outputs=traffic.outputs[k],
-            on=traffic.on[k],
-            back=traffic.back[k],
+            *(by_stage[k] for by_stage in order.traffic),
         )
         for k, stage in enumerate(stages)
     )

@@ -10,7 +10,7 @@ from tracing_support import traced
 
 from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
-from ipu_model.predict.costs import Costs, costs_of
+from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.memory.code import steps_of
 from ipu_model.step import Step
@@ -62,4 +62,4 @@ def distinct_phases(module: nn.Module, *inputs: Tensor) -> int:
 
 
 def cycles(found: Costs, settings: CostSettings = SETTINGS, **where: Any) -> float:
-    return settings.device.total(found.cycles(**where))
+    return settings.device.total(total_of(found.of(**where)))

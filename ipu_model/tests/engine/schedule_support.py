@@ -17,7 +17,7 @@ from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.time import DeviceTime, run, time_of
 from ipu_model.predict.timing import Conditions
-from ipu_model.predict.work import StageWork, UpdateWork, Workload
+from ipu_model.predict.work import StageWork, Workload
 
 M2000 = system_named("M2000")
 # Rates that make cycles of bytes: at 1 GHz, a transfer of b bytes takes b cycles of each phase.
@@ -57,7 +57,7 @@ def workload(times: Sequence[Times], update: Sequence[float] = (), *, in_turn: b
         )
         for k, t in enumerate(times)
     )  # fmt: skip
-    updates = {ipu: UpdateWork(optimiser=computing(cycles)) for ipu, cycles in enumerate(update)}
+    updates = {ipu: computing(cycles) for ipu, cycles in enumerate(update)}
     return Workload(stages, updates, max(len(update), *(stage.ipu + 1 for stage in stages)), updates_in_turn=in_turn)
 
 

@@ -160,7 +160,7 @@ class TestFormulas:
     )
     def test_less_common_ops_have_one_too(self, function: Callable[..., Tensor], family: str) -> None:
         costs = inference(function, SQUARE, SQUARE)
-        assert not any(op.is_fallback for op in costs.ops)
+        assert not costs.fallbacks
         assert family in {op.family for op in costs.ops}
 
     def test_a_weight_in_a_direction_costs_more_than_its_length_alone(self) -> None:
@@ -169,7 +169,7 @@ class TestFormulas:
         costs = costed(layer, torch.zeros(4, 256))
         norm, gradients = (op for op in costs.ops if "weight_norm" in op.target)
         (length,) = inference(lambda x: x.norm(dim=1, keepdim=True), torch.zeros(256, 256)).ops
-        assert not any(op.is_fallback for op in costs.ops)
+        assert not costs.fallbacks
         assert gradients.target == "aten._weight_norm_interface_backward.default"
         assert norm.work.cycles.compute > length.work.cycles.compute
 

@@ -51,7 +51,7 @@ class TestCosts:
     def test_one_more_micro_batch_of_ipu_0(self) -> None:
         """It runs its forward pass again before the backward pass."""
         costs = costs_of(step(), SETTINGS)
-        assert not any(op.is_fallback for op in costs.ops)
+        assert costs.fallbacks == ()
         accumulation = total_of(cost for cost in accumulation_costs(step(), SETTINGS) if cost.ipu == 0)
         forward, backward = (total_of(costs.of(ipu=0, phase=phase)) for phase in (Phase.FORWARD, Phase.BACKWARD))
         found = forward.times(2) + backward + accumulation

@@ -49,6 +49,15 @@ class Costs:
     ops: tuple[OpCost, ...]
     layouts: Mapping[str, Layout]
 
+    @property
+    def fallbacks(self) -> tuple[OpCost, ...]:
+        """The ops that were costed without a formula."""
+        return tuple(op for op in self.ops if op.is_fallback)
+
+    @property
+    def flops(self) -> int:
+        return sum(op.work.flops for op in self.ops)
+
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
         """Return the ops on one IPU and of one phase (`None`: all)."""
         return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))

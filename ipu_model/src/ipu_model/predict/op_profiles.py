@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ipu_model.predict.costs import Costs
-from ipu_model.predict.device import Element
+from ipu_model.predict.device import Element, Work
 from ipu_model.predict.naming import naming_of, path_of
 from ipu_model.predict.ops.contractions import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, WEIGHT_GRADIENT
 from ipu_model.predict.ops.updates import (
@@ -20,7 +20,7 @@ from ipu_model.predict.order import Order
 from ipu_model.predict.profile import OpProfile
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Op, Step, Tensor
+from ipu_model.step import Step, Tensor
 
 # The operands of a convolution's backward op that each of its parts reads.
 _READ_FOR_GRADIENT = {DATA_GRADIENT: (0, 2), WEIGHT_GRADIENT: (0, 1), BIAS_GRADIENT: (0,)}
@@ -35,26 +35,32 @@ def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...
     peaks[1] = peaks[4]
     described = _described(program.step, tuple((op.node, op.part) for op in costs.ops))
     return tuple(
-        profile(
+        _with_work(profile, op.work, sync)(
             node=op.node,
             target=op.target,
             part=op.part,
             phase=op.phase.value,
             stage=op.stage,
             ipu=op.ipu,
-            family=op.family,
-            on_tile_execute=op.work.cycles.compute,
-            do_exchange=op.work.cycles.exchange,
-            internal_sync=op.work.cycles.phases * sync,
-            temporary_bytes=op.work.temporary_bytes,
-            flops=op.work.flops,
             executions=order.executions(op.node),
-            plan=op.work.plan,
             is_fallback=op.is_fallback,
             peak_flops_per_cycle=peaks[element_bytes] if op.work.flops else 0.0,
             recomputations=order.micro_batches if op.node in order.kept.again else 0,
         )
         for op, (profile, element_bytes) in zip(costs.ops, described)
+    )
+
+
+def _with_work(profile: partial[OpProfile], work: Work, sync_cycles: float) -> partial[OpProfile]:
+    return partial(
+        profile,
+        family=work.family,
+        on_tile_execute=work.cycles.compute,
+        do_exchange=work.cycles.exchange,
+        internal_sync=work.cycles.phases * sync_cycles,
+        temporary_bytes=work.temporary_bytes,
+        flops=work.flops,
+        plan=work.plan,
     )
 
 
@@ -65,7 +71,11 @@ def _described(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[tuple[pa
     profiles = []
     for node, part in parts:
         op = step.by_name[node]
-        operands, results = _worked_on(op, part, step)
+        operands, results = step.read_by(op), tuple(result for result in op.results if result is not None)
+        if part in GRADIENT_PARTS and len(op.results) == len(GRADIENT_PARTS) and len(operands) > 2:
+            # Of the gradients of a convolution, each part makes one.
+            operands = tuple(operands[place] for place in _READ_FOR_GRADIENT[part])
+            results = tuple(made for made in (op.results[GRADIENT_PARTS.index(part)],) if made is not None)
         element = Element.of(operands[0].dtype) if operands else Element.FLOAT
         profile = partial(
             OpProfile,
@@ -78,15 +88,6 @@ def _described(step: Step, parts: tuple[tuple[str, str], ...]) -> tuple[tuple[pa
         )
         profiles.append((profile, element.bytes))
     return tuple(profiles)
-
-
-def _worked_on(op: Op, part: str, step: Step) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return what one part of an op reads and makes: of the gradients of a convolution each part makes one."""
-    operands, results = step.read_by(op), tuple(result for result in op.results if result is not None)
-    if part in GRADIENT_PARTS and len(op.results) == len(GRADIENT_PARTS) and len(operands) > 2:
-        made = op.results[GRADIENT_PARTS.index(part)]
-        return tuple(operands[place] for place in _READ_FOR_GRADIENT[part]), () if made is None else (made,)
-    return operands, results
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -116,19 +117,13 @@ def updates_of(program: Program) -> tuple[OpProfile, ...]:
 
 
 def _update(cost: VariableCost, program: Program, part: str, executions: int) -> OpProfile:
-    cycles = cost.work.cycles
-    return _described_variables(program.step)[cost.variable](
+    profile = _described_variables(program.step)[cost.variable]
+    return _with_work(profile, cost.work, program.settings.device.sync_cycles)(
         target=part,
         part=part,
         phase="update" if part == UPDATE_PART else "backward",
         ipu=cost.ipu,
-        family=cost.work.family,
-        on_tile_execute=cycles.compute,
-        do_exchange=cycles.exchange,
-        internal_sync=cycles.phases * program.settings.device.sync_cycles,
-        temporary_bytes=cost.work.temporary_bytes,
         executions=executions,
-        plan=cost.work.plan,
         name=f"{cost.variable}: {part}",
     )
 
@@ -146,7 +141,6 @@ def _described_variables(step: Step) -> dict[str, partial[OpProfile]]:
                 node=name,
                 scope=variable.name.rpartition(".")[0],
                 stage=0 if maker is None else maker.stage,
-                flops=0,
                 operands=_types([gradient]),
                 results=_types([weight]),
                 accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),

@@ -103,25 +103,19 @@ class Conditions:
     overlaps_output: bool = False
 
 
-class TimedInterval(NamedTuple):
-    """A number of identical cycles, and the segments of one of them."""
-
-    interval: Interval
-    segments: tuple[Segment, ...]
-
-
 class Call:
     """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
 
-    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time. `returned`
-    are the segments that send the results of one micro-batch to the host, `results` times.
+    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time; it has the
+    segments of one cycle of each of its intervals. `returned` are the segments that send the results of one
+    micro-batch to the host, `results` times.
     """
 
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
         self.start = self._start()
         self.rounds = [
-            (a_round.repeats, [TimedInterval(interval, self._interval(interval)) for interval in a_round.intervals])
+            (a_round.repeats, [(interval, self._interval(interval)) for interval in a_round.intervals])
             for a_round in rounds
         ]
         self.update = self._update() if training else ()
@@ -145,12 +139,7 @@ class Call:
         pieces: dict[int, list[Piece]] = {}
         passed = 0.0
         for ipu, work in sorted(self.workload.updates.items()):
-            parts = (
-                Piece("collective", work.collective),
-                Piece("offload", work.offload),
-                Piece("update", work.optimiser),
-            )
-            pieces[ipu] = [piece for piece in parts if piece.length > 0]
+            pieces[ipu] = _pieces("update", work)
             if self.workload.updates_in_turn:
                 before = [Piece("wait", PhaseCycles(external_sync=passed))] if passed else []
                 passed += _length(pieces[ipu])
@@ -184,14 +173,13 @@ class Call:
 
     def _work(self, beat: Beat) -> Segment:
         """Return the passes of all active stages; those of stages on one IPU follow one another."""
-        pieces: dict[int, list[Piece]] = {}
+        pieces: dict[int, list[Piece]] = defaultdict(list)
         stages = self.workload.stages
         for index, lag in beat.forward.items():
-            pieces.setdefault(stages[index].ipu, []).extend(_pass("forward", stages[index], lag))
+            pieces[stages[index].ipu] += _pieces("forward", stages[index].forward, index, lag)
         for index, lag in beat.backward.items():
-            own = pieces.setdefault(stages[index].ipu, [])
-            own += _pass("recompute", stages[index], lag)
-            own += _pass("backward", stages[index], lag)
+            pieces[stages[index].ipu] += _pieces("recompute", stages[index].recompute, index, lag)
+            pieces[stages[index].ipu] += _pieces("backward", stages[index].backward, index, lag)
         return Segment.of("work", pieces, self.workload.ipus)
 
     def _copies(self, beat: Beat) -> Segment | None:
@@ -270,12 +258,11 @@ class Call:
         return max(0.0, transfers - beside) / transfers if transfers else 0.0
 
 
-def _pass(kind: str, stage: StageWork, lag: int) -> list[Piece]:
-    """Return one pass of a stage: its collectives and fetches, then its work."""
-    cycles: PhaseCycles = getattr(stage, kind)
+def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int | None = None) -> list[Piece]:
+    """Return a pass or an update: its collectives, its moves to and from streaming memory, then its work."""
     collective = PhaseCycles(global_exchange=cycles.global_exchange)
     offload = PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (("collective", collective), ("offload", offload), (kind, work))
-    pieces = (Piece(name, part, stage.index, lag) for name, part in parts)
+    pieces = (Piece(name, part, stage, lag) for name, part in parts)
     return [piece for piece in pieces if piece.length > 0]

@@ -24,10 +24,7 @@ NOTHING = PhaseCycles()
 
 @dataclass(frozen=True)
 class StageWork:
-    """One stage: cycles of its passes, bytes it reads from and writes to the host, sends on and sends back.
-
-    In a pass, stream copies are moves to and from streaming memory, and global exchange is collectives.
-    """
+    """One stage: cycles of its passes, bytes it reads from and writes to the host, sends on and sends back."""
 
     index: int
     ipu: int
@@ -46,23 +43,15 @@ class StageWork:
 
 
 @dataclass(frozen=True)
-class UpdateWork:
-    """What one IPU does at the update: collectives, moves to and from streaming memory, the optimiser."""
-
-    collective: PhaseCycles = NOTHING
-    offload: PhaseCycles = NOTHING
-    optimiser: PhaseCycles = NOTHING
-
-
-@dataclass(frozen=True)
 class Workload:
     """All work of one replica: by stage for a micro-batch, by IPU for an update.
 
+    Of the cycles, stream copies are moves to and from streaming memory, and global exchange is collectives.
     If `updates_in_turn` is true, IPUs update one after another, because all replicas take part in collectives.
     """
 
     stages: tuple[StageWork, ...]
-    updates: Mapping[int, UpdateWork]
+    updates: Mapping[int, PhaseCycles]
     ipus: int
     updates_in_turn: bool = False
 
@@ -172,7 +161,7 @@ def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     return index + Cycles(compute=vertices.dynamic_slice(device, 1, on_tile, element))
 
 
-def _updates(program: Program, variables: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, UpdateWork]:
+def _updates(program: Program, variables: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, PhaseCycles]:
     if not program.training or program.optimiser is None:
         return {}
     costs = update_costs(
@@ -186,10 +175,6 @@ def _updates(program: Program, variables: tuple[DeviceVariable, ...], mover: Mov
     ipus = sorted({cost.ipu for cost in costs})
     moves = [mover.update(variable for variable in variables if variable.ipu == ipu) for ipu in ipus]
     return {
-        ipu: UpdateWork(
-            collective=PhaseCycles(global_exchange=moved.global_exchange),
-            offload=PhaseCycles(stream_copy_begin=moved.stream_copy_begin, stream_copy_mid=moved.stream_copy_mid),
-            optimiser=_on_tiles(total_of(cost for cost in costs if cost.ipu == ipu), program),
-        )
+        ipu: moved + _on_tiles(total_of(cost for cost in costs if cost.ipu == ipu), program)
         for ipu, moved in zip(ipus, mover.cycles(moves, ipus, in_turn=program.replicas > 1), strict=True)
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
-from ipu_model.predict.ops.reductions import combined, depth_of, reduced, results_on_tile
+from ipu_model.predict.ops.reductions import combined, partial_sums, reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 
 NORMS = ("native_batch_norm", "native_layer_norm", "native_group_norm")
@@ -79,8 +79,7 @@ def _norm(
     compute += channel_ops * vertices.broadcast_vector(device, held, norm.element)
     cycles = Cycles(compute=compute)
     if stages:
-        local = results_on_tile(norm.elements, norm.n, norm.statistics)
-        depth = depth_of(device, local, norm.n, norm.elements, norm.statistics)
+        local, depth = partial_sums(device, norm.elements, norm.n, norm.statistics)
         partials = local * reductions / stages
         # The finished statistics go back to the tiles that need them.
         once = combined(device, partials, depth) + device.exchange(partials * norm.element.bytes)

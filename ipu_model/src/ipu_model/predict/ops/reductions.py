@@ -28,9 +28,8 @@ _REDUCTIONS: Mapping[str, tuple[str, ...]] = {
 
 def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:
     """Return the work of reducing `elements`, `n` of them on the busiest tile, to `outputs` results."""
-    local = results_on_tile(elements, n, outputs)
-    compute = vertices.reduce_rows(device, n, element)
-    cycles = Cycles(compute=compute) + combined(device, local, depth_of(device, local, n, elements, outputs))
+    local, depth = partial_sums(device, elements, n, outputs)
+    cycles = Cycles(compute=vertices.reduce_rows(device, n, element)) + combined(device, local, depth)
     held = device.spread(outputs, element)
     return Work("reduction", cycles, temporary_bytes=4 * local, outputs_on_busiest_tile=held)
 
@@ -43,15 +42,11 @@ def arg_reduced(device: Device, n: float, outputs: int) -> Work:
     return Work("reduction", cycles, outputs_on_busiest_tile=held)
 
 
-def results_on_tile(elements: int, n: float, outputs: int) -> float:
-    """Return how many of the results the busiest tile has partial sums of."""
-    return float(min(outputs, max(vertices.CHANNELS_TOGETHER, math.ceil(n * outputs / max(1, elements)))))
-
-
-def depth_of(device: Device, local: float, n: float, elements: int, outputs: int) -> float:
-    """Return over how many tiles the partial sums of one result are spread."""
+def partial_sums(device: Device, elements: int, n: float, outputs: int) -> tuple[float, float]:
+    """Return of how many results the busiest tile has partial sums, and over how many tiles those of one are spread."""
+    local = float(min(outputs, max(vertices.CHANNELS_TOGETHER, math.ceil(n * outputs / max(1, elements)))))
     tiles = min(device.chip.tiles, math.ceil(elements / max(1.0, n)))
-    return float(max(1, min(round(tiles * local / max(1, outputs)), tiles, elements // max(1, outputs))))
+    return local, float(max(1, min(round(tiles * local / max(1, outputs)), tiles, elements // max(1, outputs))))
 
 
 @lru_cache(maxsize=4096)

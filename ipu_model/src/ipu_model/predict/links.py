@@ -18,6 +18,7 @@ bytes per second of IPU-Links and of gateway links for one IPU, h seconds of a h
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,10 +56,9 @@ class HostLink:
         moving = {ipu: size for ipu, size in bytes_by_ipu.items() if size > 0}
         if not moving:
             return {}
-        by_machine: dict[int, float] = {}
+        by_machine: dict[int, float] = defaultdict(float)
         for ipu, size in moving.items():
-            machine = ipu // self.system.ipus_per_machine
-            by_machine[machine] = by_machine.get(machine, 0.0) + size
+            by_machine[ipu // self.system.ipus_per_machine] += size
         system, most = self.system, max(moving.values())
         link = system.host_to_device_bytes_per_second if to_device else system.device_to_host_bytes_per_second
         alone = most / self.constants.ipu_bytes_per_second

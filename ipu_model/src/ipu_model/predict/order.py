@@ -99,21 +99,19 @@ def held_tensors(program: Program, kept: Recomputed) -> tuple[Held, ...]:
 
 @remembered
 def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
-    read_late = (
-        (op.stage, step.root(tensor.name))
-        for op in step.ops
-        if op.is_backward or op.name in kept.again
-        for tensor in values_read_by(op, step)
-    )
-    held = {(stage, root.name): Held(stage, root) for stage, root in read_late}
-    return tuple(each for each in held.values() if _is_held(each.tensor, each.stage, step, kept))
-
-
-def _is_held(root: Tensor, stage: int, step: Step, kept: Recomputed) -> bool:
-    maker = step.producer(root.name)
-    if maker is None:
-        return step.source(root.name) is Source.INPUT
-    return not maker.is_backward and (maker.name in kept.stored or maker.stage != stage)
+    held: dict[tuple[int, str], Held] = {}
+    read_late = (op for op in step.ops if op.is_backward or op.name in kept.again)
+    for op in read_late:
+        for tensor in values_read_by(op, step):
+            root = step.root(tensor.name)
+            maker = step.producer(root.name)
+            if maker is None:
+                is_held = step.source(root.name) is Source.INPUT
+            else:
+                is_held = not maker.is_backward and (maker.name in kept.stored or maker.stage != op.stage)
+            if is_held:
+                held[op.stage, root.name] = Held(op.stage, root)
+    return tuple(held.values())
 
 
 # ------------------------------------------------------------------------------- traffic

@@ -1,8 +1,6 @@
 """Convolutions and matrix products: find the fastest plan over the tiles, and its cost.
 
-Ops call `contraction`. The rest of the file follows in the order of calls: serial slices that keep temporary memory in
-bounds, the choice among candidates, the cost of a candidate, the candidates of each method, and the ways to cut a
-dimension. The methods:
+Ops call `contraction`; the rest of the file follows in the order of calls. The methods:
 
 * pointwise: kernel 1 x 1; batch, rows and columns are one field that is cut freely
 * rows: the kernel is walked position by position; batch, rows and columns are cut apart
@@ -39,9 +37,6 @@ TINY_FIELD, SMALL_FIELD = 8, 128
 # More partials than these in one or two stages would make too many messages (PopLibs
 # lib/poplin/ConvReducePlan.cpp).
 MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
-
-
-# -------------------------------------------------------------------------------------- what is asked
 
 
 INPUTS, WEIGHTS = "inputs", "weights"
@@ -121,9 +116,6 @@ def matrix_product(
 ) -> Problem:
     """Return the product of `groups` pairs of matrices `[m, k]` and `[k, n]`."""
     return Problem(LayerPass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
-
-
-# --------------------------------------------------------------------------------------- the answer
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ one that goes on alone gets all of it. IPUs that update one after another never 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -237,12 +238,13 @@ class Mover:
         rate = system.streaming_bytes_per_second / replicas_per_machine(self.program)
         if in_turn:
             return [size / rate for size in moved]
-        by_machine: dict[int, dict[int, float]] = {}
+        whole: dict[int, float] = defaultdict(float)
         for size, ipu in zip(moved, ipus, strict=True):
-            sizes = by_machine.setdefault(ipu // system.ipus_per_machine, {})
-            sizes[ipu] = sizes.get(ipu, 0.0) + size
-        ends = {ipu: end for sizes in by_machine.values() for ipu, end in shared_seconds(sizes, rate).items()}
-        whole = {ipu: size for sizes in by_machine.values() for ipu, size in sizes.items()}
+            whole[ipu] += size
+        ends: dict[int, float] = {}
+        for machine in {ipu // system.ipus_per_machine for ipu in ipus}:
+            on_it = {ipu: size for ipu, size in whole.items() if ipu // system.ipus_per_machine == machine}
+            ends |= shared_seconds(on_it, rate)
         return [ends[ipu] * size / whole[ipu] if size else 0.0 for size, ipu in zip(moved, ipus, strict=True)]
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -84,9 +85,9 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
 
 def _slowest_stage(workload: Workload) -> int:
     """Return the busiest stage of the busiest IPU."""
-    by_ipu: dict[int, float] = {}
+    by_ipu: dict[int, float] = defaultdict(float)
     for stage in workload.stages:
-        by_ipu[stage.ipu] = by_ipu.get(stage.ipu, 0.0) + stage.total
+        by_ipu[stage.ipu] += stage.total
     busiest = max(by_ipu, key=by_ipu.__getitem__)
     return max((stage for stage in workload.stages if stage.ipu == busiest), key=lambda stage: stage.total).index
 

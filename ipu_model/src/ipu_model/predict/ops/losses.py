@@ -13,8 +13,8 @@ from ipu_model.predict.ops.pointwise import chained
 from ipu_model.predict.ops.reductions import ordered, reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 
-# Losses that compare element by element -> the chain of `vertices.VECTOR_OPS`. They reduce to a mean or a sum unless
-# told otherwise.
+# Losses that compare element by element, and their gradients where PyTorch has an op for them -> the chain of
+# `vertices.VECTOR_OPS`. The losses reduce to a mean or a sum unless told otherwise.
 _ELEMENTWISE: Mapping[str, tuple[str, ...]] = {
     "mse_loss": ("add", "square"),
     "smooth_l1_loss": ("add", "square", "plain"),
@@ -23,10 +23,6 @@ _ELEMENTWISE: Mapping[str, tuple[str, ...]] = {
     "soft_margin_loss": ("add", "exp", "add", "log"),
     "binary_cross_entropy": ("log", "log", "add", "add"),
     "binary_cross_entropy_with_logits": ("exp", "add", "log", "add", "add"),
-}
-
-# Their gradients, where PyTorch has an op for them.
-_ELEMENTWISE_GRADIENTS: Mapping[str, tuple[str, ...]] = {
     "mse_loss_backward": ("add", "add"),
     "smooth_l1_loss_backward": ("add", "plain", "add"),
     "huber_loss_backward": ("add", "plain", "add"),
@@ -117,11 +113,6 @@ def cost_elementwise_loss(op: OpView) -> OpWork:
     if outputs >= elements:
         return op.takes(work, layout)
     return op.takes(reduced(op.device, elements, layout.on_tile, outputs, op.element).plus(work.cycles))
-
-
-@costs(*_ELEMENTWISE_GRADIENTS)
-def cost_elementwise_loss_gradient(op: OpView) -> OpWork:
-    return op.takes(*chained(op, _ELEMENTWISE_GRADIENTS[op.kind]))
 
 
 # ----------------------------------------------------------------------------------------- CTC

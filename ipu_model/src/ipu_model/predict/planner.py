@@ -175,15 +175,11 @@ class _Scheme:
         chip, size, half = device.chip, problem.element_bytes, half_partials and problem.element_bytes == 2
         # With half partials, the matrix unit can also use only half of its units.
         settings = dict.fromkeys(chip.matrix_unit(size, half_partials=partials) for partials in (half, False))
-        self._candidates = [
-            evaluate(split, device)
-            for units, group, _ in settings
-            for split in splits_of(
-                self._step, MatrixUnit(size, 2 if half else 4, units, group, chip.workers), chip.tiles
-            )
-        ]
-        self._total = np.concatenate([found.total(device) for found in self._candidates])
-        self._temporary = np.concatenate([found.temporary for found in self._candidates])
+        units = [MatrixUnit(size, 2 if half else 4, count, group, chip.workers) for count, group, _ in settings]
+        splits = (split for unit in units for split in splits_of(self._step, unit, chip.tiles))
+        self._candidates = [evaluate(split, device) for split in splits]
+        self._total = np.concatenate([candidates.total(device) for candidates in self._candidates])
+        self._temporary = np.concatenate([candidates.temporary for candidates in self._candidates])
 
     def fastest(self, limit: float = math.inf) -> Work | None:
         """Return the work of the fastest candidate with at most `limit` temporary bytes a tile, if there is one."""

@@ -1,9 +1,8 @@
 """The links of a machine: transfers between host and IPUs, and collectives between replicas.
 
 Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). All three times are
-proportional to the bytes and do not depend on the tile clock. The published trace has only one input size, so it cannot
-show whether transfers also have a fixed overhead; two other observations suggest that it is small (see the tests).
-Results to the host go through the same three phases, because no published row measures them separately.
+proportional to the bytes and do not depend on the tile clock: a fixed overhead, which the published trace with its one
+input size cannot show, seems to be small (see the tests). No published row measures results to the host separately.
 
 Collectives are rings over IPU-Links, and over gateway links between IPUs that no IPU-Link joins.
 

@@ -165,10 +165,8 @@ _FEW = 16
 class _Timeline:
     """The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
 
-    The first update is shown cycle by cycle, in the order in which forward passes, recomputation and backward passes
-    alternate. Of many identical cycles only the first is drawn. The other cycles and all later updates are drawn
-    together: one span for each kind of work stands for all its repetitions. Rounds of micro-batches are called
-    `round_name`.
+    The first update is shown cycle by cycle; of many identical cycles only the first is drawn. The other cycles and all
+    later updates, called `round_name`, are drawn together: one span for each kind of work stands for all repetitions.
     """
 
     def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:

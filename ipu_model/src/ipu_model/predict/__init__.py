@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ipu_model.errors import Error
-from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.optimiser import weight_update
 from ipu_model.predict.band import error_band
 from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.hardware import System
@@ -38,6 +38,8 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     time = time_of(program, costs, order)
     call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
     ops = ops_of(program, costs, order)
+    loader_is_slowest = not call.overlaps and call.loader > max(call.device, call.host)
+    limited_by = "host call" if call.waits_for_host else time.limited_by
     band, reason = error_band(program, ops, time.shares)
     return Profile(
         name=program.name,
@@ -47,7 +49,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
         device_seconds_per_call=call.device,
         call_seconds=call.total,
         host_seconds_per_call=call.loader + call.host,
-        limited_by=_limited_by(time, call),
+        limited_by="host loader" if call.waits_for_loader or loader_is_slowest else limited_by,
         error_band=band,
         cycles=time.cycles,
         memory=memory,
@@ -143,16 +145,6 @@ def _machine(system: System) -> Machine:
     )
 
 
-def _limited_by(time: DeviceTime, call: CallTime) -> str:
-    if call.waits_for_loader:
-        return "host loader"
-    if not call.overlaps and call.loader > max(call.device, call.host):
-        return "host loader"
-    if call.waits_for_host:
-        return "host call"
-    return time.limited_by
-
-
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:
     """Return the host's and the device's spans for one call; an overlapping loader prepares the next call meanwhile."""
     begin = 0.0 if call.overlaps else call.loader
@@ -165,6 +157,7 @@ def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:
 
 def _options(program: Program, host: HostWork) -> dict[str, str | int | float | bool]:
     batching, settings = program.batching, program.settings
+    weights = (program.step.tensors[v.tensor] for v in program.step.variables if not v.is_buffer)
     chosen: dict[str, str | int | float | bool] = {
         "micro-batch size": program.samples_per_micro_batch,
         "gradient accumulation": batching.accumulation,
@@ -177,7 +170,7 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         "output mode": program.returns.keep.value,
         "half partials": settings.half_partials,
         "inputs": ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in program.step.inputs),
-        "weights": _types_of_weights(program),
+        "weights": ", ".join(dict.fromkeys(str(weight.dtype) for weight in weights)) or "none",
         "synthetic data": program.synthetic_data,
         "loading": host.loading.value,
         "loader workers": host.workers,
@@ -188,11 +181,14 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
         chosen["hosts"] = host.hosts
     if host.cores_per_host:
         chosen["cores of a host"] = host.cores_per_host
-    if program.optimiser is not None:
-        chosen["optimiser"] = program.optimiser.family
-        chosen["optimiser state"] = _types_of_state(program.optimiser)
+    spec = program.optimiser
+    if spec is not None:
+        chosen["optimiser"] = spec.family
+        # What each element of a weight has, in the optimiser's order.
+        states = [weight_update(spec, hyper).weight_sized_state for hyper in spec.groups or (spec.default,)]
+        chosen["optimiser state"] = " and ".join(str(slot.dtype) for slot in max(states, key=len)) or "none"
         if program.accumulates:
-            chosen["gradient accumulators"] = str(program.optimiser.accum_dtype)
+            chosen["gradient accumulators"] = str(spec.accum_dtype)
     for ipu, proportion in sorted(settings.available_memory_proportion.items()):
         chosen[f"available memory proportion of IPU{ipu}"] = proportion
     locations = program.locations
@@ -203,18 +199,6 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
     if program.io_tiles:
         chosen["I/O tiles"] = program.io_tiles
     return chosen
-
-
-def _types_of_weights(program: Program) -> str:
-    weights = (program.step.tensors[v.tensor] for v in program.step.variables if not v.is_buffer)
-    return ", ".join(dict.fromkeys(str(weight.dtype) for weight in weights)) or "none"
-
-
-def _types_of_state(spec: OptimiserSpec) -> str:
-    """Return the types of the state that an optimiser keeps for each element of a weight, in the optimiser's order."""
-    updates = [weight_update(spec, hyper) for hyper in spec.groups or (spec.default,)]
-    longest = max((update.weight_sized_state for update in updates), key=len)
-    return " and ".join(str(slot.dtype) for slot in longest) or "none"
 
 
 def compilation_seconds(program: Program, costs: Costs) -> float:

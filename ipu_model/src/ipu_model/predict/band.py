@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from importlib.resources import files
 
 import msgspec
 
-from ipu_model.predict.calibration import BandConstants
+from ipu_model.predict.calibration import BandConstants, read_text
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.profile import ErrorBand, OpProfile
 from ipu_model.predict.program import Execution, Program
@@ -58,8 +57,7 @@ class FamilyBand(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1)
 def family_bands() -> Mapping[Family, FamilyBand]:
     """Return the bands of the families that have published rows."""
-    content = (files("ipu_model") / "data" / BANDS).read_bytes()
-    return msgspec.json.decode(content, type=dict[Family, FamilyBand])
+    return msgspec.json.decode(read_text(BANDS), type=dict[Family, FamilyBand])
 
 
 def error_band(
@@ -82,29 +80,23 @@ def error_band(
     uncovered += [str(family) for family in families if family not in known]
     own = [known[family] for family in families if family in known]
     low, high = min((band.low for band in own), default=1.0), max((band.high for band in own), default=1.0)
+    reasons = []
     if uncovered:
         low, high = min(low, constants.without_rows_low), max(high, constants.without_rows_high)
-    reasons = [f"No published row covers {', '.join(uncovered)}: the error band is the wide one."] if uncovered else []
-    wide = (family for family in families if family in known and known[family].high > 1 + constants.narrow)
-    reasons += [_reason(family, known[family]) for family in wide]
+        reasons.append(f"No published row covers {', '.join(uncovered)}: the error band is the wide one.")
+    for family in families:
+        if family in known and known[family].high > 1 + constants.narrow:
+            rows = "one published row" if known[family].rows == 1 else f"{known[family].rows} published rows"
+            reasons.append(
+                f"The error band rests on {rows} of {family}: on today's errors of up to "
+                f"{known[family].largest_error:.0%}, and on those of the day when each was first compared."
+            )
     if Family.SMALL in families:
-        reasons.append(_small_work(program, ops))
+        reasons.append(
+            f"Each exchange phase has {_cycles_per_phase(program, ops):,.0f} cycles of work on average. For work this "
+            "small the fixed costs of a step decide, which the model knows least."
+        )
     return ErrorBand(low, high), " ".join(reasons)
-
-
-def _reason(family: Family, band: FamilyBand) -> str:
-    rows = "one published row" if band.rows == 1 else f"{band.rows} published rows"
-    return (
-        f"The error band rests on {rows} of {family}: on today's errors of up to {band.largest_error:.0%}, and on "
-        "those of the day when each was first compared."
-    )
-
-
-def _small_work(program: Program, ops: Iterable[OpProfile]) -> str:
-    return (
-        f"Each exchange phase has {_cycles_per_phase(program, ops):,.0f} cycles of work on average. For work this "
-        "small the fixed costs of a step decide, which the model knows least."
-    )
 
 
 def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConstants) -> list[Family]:

@@ -29,9 +29,14 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: str
 
 
+def read_text(name: str) -> str:
+    """Return the text of `ipu_model/data/<name>`."""
+    return (files("ipu_model") / "data" / name).read_text(encoding="utf-8")
+
+
 def read_data(name: str) -> dict[str, Any]:
-    """Return the contents of `ipu_model/data/<name>`."""
-    return parse((files("ipu_model") / "data" / name).read_text(encoding="utf-8"), name)
+    """Return the contents of the TOML file `ipu_model/data/<name>`."""
+    return parse(read_text(name), name)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:

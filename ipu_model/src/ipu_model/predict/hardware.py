@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from ipu_model.errors import Error
 from ipu_model.predict.calibration import Fact, fact, read_data
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,7 @@ def chip(name: str) -> Chip:
     Raises:
         Error: there is none of that name.
     """
-    chips = {_plain(known): described for known, described in known_hardware().chips.items()}
-    return chips[_plain(name)] if _plain(name) in chips else system_named(name).chip
+    return _called(name, known_hardware().chips) or system_named(name).chip
 
 
 def system_with(chip_name: str, ipus: int) -> System:
@@ -177,7 +178,7 @@ def system_with(chip_name: str, ipus: int) -> System:
 
 def is_chip(name: str) -> bool:
     """Whether a name is that of a chip, and not of a system."""
-    return _plain(name) in map(_plain, known_hardware().chips)
+    return _called(name, known_hardware().chips) is not None
 
 
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
@@ -222,9 +223,8 @@ def provenance(name: str) -> Mapping[str, Fact]:
     Raises:
         Error: there is none of that name.
     """
-    catalogue = known_hardware()
-    facts = {_plain(known): numbers for known, numbers in catalogue.facts.items()}
-    return facts[_plain(name)] if _plain(name) in facts else catalogue.facts[system_named(name).name]
+    facts = known_hardware().facts
+    return _called(name, facts) or facts[system_named(name).name]
 
 
 @lru_cache(maxsize=1)
@@ -241,17 +241,24 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     for name in chip_tables:
         table = _inherited(chip_tables, name, where)
         facts[name] = _facts(table, _CHIP_NUMBERS, f"{where}: chip {name}")
-        chips[name] = Chip(name=name, title=str(table.get("title", name)), **_numbers(facts[name]))
+        numbers: dict[str, Any] = {field: number.value for field, number in facts[name].items()}
+        chips[name] = Chip(name=name, title=str(table.get("title", name)), **numbers)
     systems: dict[str, System] = {}
+    aliases: dict[str, str] = {}
     for name in system_tables:
         table = _inherited(system_tables, name, where)
         if table.get("chip") not in chips:
             raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
         facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
-        title = str(table.get("title", name))
-        systems[name] = System(name=name, title=title, chip=chips[table["chip"]], **_numbers(facts[name]))
+        numbers = {field: number.value for field, number in facts[name].items()}
+        systems[name] = System(name, str(table.get("title", name)), chips[table["chip"]], **numbers)
+        aliases |= {_plain(alias): name for alias in (*system_tables[name].get("aliases", ()), name)}
+    for name in chips:
+        carriers = [system for system in systems.values() if system.chip.name == name]
+        if carriers:
+            aliases[_plain(name)] = min(carriers, key=lambda system: system.ipus).name
     versions = {int(t["offline_version"]): name for name, t in chip_tables.items() if "offline_version" in t}
-    return Catalogue(chips, systems, _aliases(chips, systems, system_tables), versions, facts)
+    return Catalogue(chips, systems, aliases, versions, facts)
 
 
 def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -272,21 +279,8 @@ def _facts(table: Mapping[str, Any], names: Iterable[str], where: str) -> dict[s
     return {name: fact(table[name], f"{where}, {name}") for name in names}
 
 
-def _numbers(facts: Mapping[str, Fact]) -> dict[str, Any]:
-    return {name: number.value for name, number in facts.items()}
-
-
-def _aliases(chips: Mapping[str, Chip], systems: Mapping[str, System], tables: Mapping[str, Any]) -> dict[str, str]:
-    """Map simplified spellings to system names: first aliases, then system names, then chip names."""
-    aliases: dict[str, str] = {}
-    for name in systems:
-        aliases |= {_plain(alias): name for alias in tables[name].get("aliases", ())}
-        aliases[_plain(name)] = name
-    for name in chips:
-        carriers = [s for s in systems.values() if s.chip.name == name]
-        if carriers:
-            aliases[_plain(name)] = min(carriers, key=lambda s: s.ipus).name
-    return aliases
+def _called(name: str, known: Mapping[str, Value]) -> Value | None:
+    return next((value for key, value in known.items() if _plain(key) == _plain(name)), None)
 
 
 def _plain(name: str) -> str:

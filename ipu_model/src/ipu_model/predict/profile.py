@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from html import escape
+from string import Template
 from textwrap import shorten
 from typing import Final, NamedTuple
 
-from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.calibration import calibrated, read_text
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
 
@@ -443,26 +444,28 @@ class Profile:
         return "".join(c if c.isprintable() else "?" for c in line)
 
     def _repr_html_(self) -> str:
-        """Return a card for notebooks, in the colours of the page around it; every text in it is escaped."""
+        """Return a card for notebooks, in the colours of the page around it; every text in it is escaped.
+
+        A bar shows what the fullest tile needs, with a mark where the tile is full.
+        """
         device, band = self.device_samples_per_second, self.error_band
-        rows = {
-            "end to end": f"{_rate(self.samples_per_second)} samples/s",
-            "device alone": f"{_rate(device)} samples/s ({_rate(device / band.high)} to {_rate(device / band.low)})",
-            "limited by": self.limited_by,
+        filled, full = (100 * min(part, _MOST_DRAWN) / _MOST_DRAWN for part in (self.memory.share, 1.0))
+        texts = {
+            "name": self.name,
+            "setting": self._setting,
+            "verdict": str(self.verdict),
+            "fullest": self._fullest,
+            "end_to_end": f"{_rate(self.samples_per_second)} samples/s",
+            "device_alone": f"{_rate(device)} samples/s ({_rate(device / band.high)} to {_rate(device / band.low)})",
+            "limited_by": self.limited_by,
         }
-        lines = "".join(
-            f'<span style="opacity:.75">{escape(name)}</span><span>{escape(value)}</span>'
-            for name, value in rows.items()
-        )
-        notes = "".join(
-            f'<div style="margin-top:.4em;opacity:.85">{escape(_shortened(note))}</div>' for note in self.notes
-        )
-        return (
-            f'<div style="{_CARD}"><div><b>{escape(self.name)}</b> '
-            f'<span style="opacity:.75">{escape(self._setting)}</span></div>{self._memory_bar()}'
-            f'<div style="display:grid;grid-template-columns:max-content auto;column-gap:.9em">{lines}</div>'
-            f'{notes}<div style="margin-top:.4em;opacity:.65;font-size:.85em">'
-            "All numbers are modelled, none is measured.</div></div>"
+        notes = (escape(_shortened(note)) for note in self.notes)
+        return Template(read_text("profile_card.html").replace("\n", "")).substitute(
+            {name: escape(text) for name, text in texts.items()},
+            colour=_COLOURS[self.verdict],
+            filled=f"{filled:.2f}",
+            full=f"{full:.2f}",
+            notes="".join(f'<div style="margin-top:.4em;opacity:.85">{note}</div>' for note in notes),
         )
 
     @property
@@ -473,21 +476,6 @@ class Profile:
     @property
     def _fullest(self) -> str:
         return f"fullest tile at {self.memory.share:.1%}"
-
-    def _memory_bar(self) -> str:
-        """Return the verdict, and a bar of what the fullest tile needs with a mark where the tile is full."""
-        colour, share = _COLOURS[self.verdict], escape(self._fullest)
-        filled, full = (100 * min(part, _MOST_DRAWN) / _MOST_DRAWN for part in (self.memory.share, 1.0))
-        return (
-            '<div style="display:flex;align-items:center;gap:.7em;margin:.5em 0;flex-wrap:wrap">'
-            f'<span style="background:{colour};color:#fff;border-radius:.3em;padding:.1em .6em;font-weight:600">'
-            f"{escape(str(self.verdict))}</span>"
-            f'<span role="img" aria-label="{share}" style="position:relative;flex:1;min-width:10em;height:.8em;'
-            'border-radius:.2em;background:rgba(128,128,128,.25);overflow:hidden">'
-            f'<span style="position:absolute;left:0;top:0;bottom:0;width:{filled:.2f}%;background:{colour}"></span>'
-            f'<span style="position:absolute;left:{full:.2f}%;top:0;bottom:0;border-left:2px solid currentColor">'
-            f"</span></span><span>{share}</span></div>"
-        )
 
     @property
     def verdict(self) -> Verdict:
@@ -524,10 +512,6 @@ class Profile:
 
 # Readable with white letters on them, and on light and dark pages.
 _COLOURS = {Verdict.FITS: "#23784a", Verdict.CLOSE: "#9a6200", Verdict.DOES_NOT_FIT: "#b3372a"}
-_CARD = (
-    "display:inline-block;max-width:44em;padding:.7em 1em;border:1px solid rgba(128,128,128,.5);border-radius:.5em;"
-    "font-family:system-ui,sans-serif;font-size:.95em;line-height:1.45;color:inherit;text-align:left"
-)
 _MOST_CHARACTERS = 180
 _MOST_DRAWN = 1.5
 """The share of a tile at which the bar of memory ends; a full tile is at two thirds of it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -65,32 +64,22 @@ def _kept(step: Step, mode: Recomputation) -> Recomputed:
     wanted = _wanted_by_backward(step)
     recomputing = _recomputing_stages(step, mode)
     checkpoints = _checkpoints(step, mode, wanted)
-    masks = _makers_of_masks(step)
-    stored: set[str] = set()
-    again: set[str] = set()
-    pending = list(wanted)
-    seen: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        op = step.by_name[name]
-        if name not in masks and (op.stage not in recomputing or name in checkpoints):
-            stored.add(name)
-            continue
-        again.add(name)
-        pending += _made_from(op, step)
-    # In-place ops and views repeat with the op whose storage they lie in.
-    return Recomputed(
-        frozenset(stored), frozenset(again | {op.name for op in _forward(step) if _maker(op, step) in again})
-    )
-
-
-def _makers_of_masks(step: Step) -> set[str]:
-    """Return the ops that make a dropout's mask and nothing else, so that running them again is all a mask needs."""
     makers = (step.maker(mask.name) for mask in dropout_masks(step))
-    return {maker.name for maker in makers if maker is not None and len(maker.results) == 1}
+    # An op that makes a mask and nothing else: running it again is all that the mask needs.
+    masks = {maker.name for maker in makers if maker is not None and len(maker.results) == 1}
+    again: set[str] = set()
+    seen: set[str] = set()
+    pending = list(wanted)
+    while pending:
+        op = step.by_name[pending.pop()]
+        if op.name not in seen:
+            seen.add(op.name)
+            if op.name in masks or (op.stage in recomputing and op.name not in checkpoints):
+                again.add(op.name)
+                pending += _made_from(op, step)
+    # In-place ops and views repeat with the op whose storage they lie in.
+    repeated = {op.name for op in _forward(step) if _maker(op, step) in again}
+    return Recomputed(frozenset(seen - again), frozenset(again | repeated))
 
 
 def _forward(step: Step) -> list[Op]:
@@ -136,8 +125,12 @@ def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> se
     """Return the ops whose results are stored although their stage recomputes."""
     chosen = {_maker(op, step) for op in step.ops if op.hints.recomputation_checkpoint}
     if mode is Recomputation.NORM_ONLY:
-        ops = (step.by_name[name] for name in wanted)
-        return chosen | {op.name for op in ops if not _is(op, NORMS) and not _follows_norm(op, step)}
+        for op in (step.by_name[name] for name in wanted):
+            makers = [step.maker(tensor.name) for tensor in step.read_by(op)]
+            follows_norm = any(maker is not None and _is(maker, NORMS) for maker in makers)
+            if not _is(op, NORMS) and not (_is(op, _NON_LINEARITIES) and follows_norm):
+                chosen.add(op.name)
+        return chosen
     if mode is Recomputation.STANDARD and not chosen:
         # PopART chooses by liveness. Of the n places where the fewest tensors are live, taking every sqrt(n)-th
         # balances memory against recomputation.
@@ -171,11 +164,6 @@ def _narrow_places(step: Step) -> list[str]:
         if len(alive) == 1:
             narrow.setdefault(next(iter(alive)))
     return list(narrow) or [op.name for op in forward if _is(op, CONTRACTIONS)]
-
-
-def _follows_norm(op: Op, step: Step) -> bool:
-    makers = (step.maker(tensor.name) for tensor in step.read_by(op))
-    return _is(op, _NON_LINEARITIES) and any(maker is not None and _is(maker, NORMS) for maker in makers)
 
 
 def _made_from(op: Op, step: Step) -> list[str]:
@@ -237,25 +225,18 @@ def _sequence(step: Step, kept: Recomputed) -> tuple[OpRun, ...]:
     ran_again: set[str] = set()
     runs = [OpRun(op.name, op.stage, Pass.FORWARD) for op in _forward(step)]
     for op in step.ops:
-        if op.is_backward:
-            needed = _to_run_again(op, step, kept, members, ran_again)
-            needed.sort(key=lambda forward: place[forward.name])
-            runs += [OpRun(forward.name, forward.stage, Pass.RECOMPUTE) for forward in needed]
-            runs.append(OpRun(op.name, op.stage, Pass.BACKWARD))
+        if not op.is_backward:
+            continue
+        pending, needed = [op], list[Op]()  # the forward ops that must run again first
+        while pending:
+            for tensor in values_read_by(pending.pop(), step):
+                maker = step.maker(tensor.name)
+                if maker is None or maker.name not in kept.again or maker.stage != op.stage or maker.name in ran_again:
+                    continue
+                ran_again.add(maker.name)
+                needed += members[maker.name]
+                pending += members[maker.name]
+        needed.sort(key=lambda forward: place[forward.name])
+        runs += [OpRun(forward.name, forward.stage, Pass.RECOMPUTE) for forward in needed]
+        runs.append(OpRun(op.name, op.stage, Pass.BACKWARD))
     return tuple(runs)
-
-
-def _to_run_again(
-    op: Op, step: Step, kept: Recomputed, members: Mapping[str, list[Op]], ran_again: set[str]
-) -> list[Op]:
-    """Return the forward ops that a backward op needs and that have not run again, and note that they do."""
-    pending, needed = [op], list[Op]()
-    while pending:
-        for tensor in values_read_by(pending.pop(), step):
-            maker = step.maker(tensor.name)
-            if maker is None or maker.name not in kept.again or maker.stage != op.stage or maker.name in ran_again:
-                continue
-            ran_again.add(maker.name)
-            needed += members[maker.name]
-            pending += members[maker.name]
-    return needed

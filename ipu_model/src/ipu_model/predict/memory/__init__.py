@@ -5,10 +5,10 @@ from __future__ import annotations
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory.code import Crossings, VariableStep, code_bytes, steps_of
-from ipu_model.predict.memory.lifetimes import Borders, IpuSchedule, Lifetimes, UpdateCosts, schedules_of
+from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, UpdateCosts, schedules_of
 from ipu_model.predict.memory.tensors import Storages, fetched, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
-from ipu_model.predict.ops.updates import VariableCost, accumulation_costs, update_costs, variable_ipus
+from ipu_model.predict.ops.updates import accumulation_costs, update_costs, variable_ipus
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import CONSTANTS, STREAM_BUFFERS, Memory
 from ipu_model.predict.program import Program
@@ -23,25 +23,21 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     storages = Storages(program.step, costs, space)
     updates, ipu_of = _update_costs(program), variable_ipus(program.step)
     variable_steps = _variable_steps(program, updates)
-    always = residents(program, storages, ipu_of)
-    borders = Borders(program, storages)
+    always = residents(program, storages)
     schedules = schedules_of(storages, order, updates, fetched(always, program))
-    ring = _ring_members(program)
     memories, off_chip = [], sum(resident.off_chip for resident in always)
     for ipu in range(program.ipus_per_replica):
         elsewhere = frozenset(v.tensor for v in program.step.variables if ipu_of[v.name] != ipu)
         schedule = schedules.get(ipu, IpuSchedule())
-        lifetimes = Lifetimes(ipu, schedule, storages, order, borders, elsewhere)
+        lifetimes = Lifetimes(ipu, schedule, storages, order, program.locations.activations, elsewhere)
         own = [resident for resident in always if resident.ipu == ipu]
-        lives = [
-            Live(resident.place, 0, schedule.end, resident.category, resident.contents)
-            for resident in own
-            if resident.place is not None
-        ]
+        lives = [Live(r.place, 0, schedule.end, r.category, r.contents) for r in own if r.place is not None]
         if ipu in schedules:
             on_host = sum(resident.category != CONSTANTS for resident in own)
             crossings = Crossings(
-                on_host + len(lifetimes.inputs) + len(lifetimes.outputs), borders.transfers(ipu), ring
+                on_host + len(lifetimes.inputs) + len(lifetimes.outputs),
+                sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items()),
+                _ring_members(program),
             )
             steps = steps_of(program.step, costs, ipu, len(schedule.ops), variable_steps)
             code = code_bytes(steps, crossings, program.calibration.memory)
@@ -53,15 +49,14 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
 
 
 def _update_costs(program: Program) -> UpdateCosts:
+    step, settings, spec, accumulates = program.step, program.settings, program.optimiser, program.accumulates
     if not program.training:
-        return UpdateCosts({}, {})
-    step, settings, spec = program.step, program.settings, program.optimiser
-    accumulation: tuple[VariableCost, ...] = ()
-    if program.accumulates:
-        accumulation = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
-    update: tuple[VariableCost, ...] = ()
-    if spec is not None:
-        update = update_costs(step, settings, spec, accumulates=program.accumulates, group_of=program.groups)
+        return UpdateCosts()
+    dtype = spec.accum_dtype if spec is not None else None
+    accumulation = accumulation_costs(step, settings, dtype) if accumulates else ()
+    update = (
+        update_costs(step, settings, spec, accumulates=accumulates, group_of=program.groups) if spec is not None else ()
+    )
     return UpdateCosts({cost.variable: cost for cost in accumulation}, {cost.variable: cost for cost in update})
 
 
@@ -83,9 +78,7 @@ def _io_buffers(program: Program, lifetimes: Lifetimes, space: TileSpace) -> lis
     """Return the buffers of overlapped transfers, on the tiles reserved for them."""
     if not space.io_tiles:
         return []
-    inputs = lifetimes.inputs if program.overlaps_input else []
-    outputs = lifetimes.outputs if program.overlaps_output else []
-    buffers = [("buffer of an input", spread) for spread in inputs]
-    buffers += [("buffer of a result", spread) for spread in outputs]
+    buffers = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
+    buffers += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
     end = lifetimes.schedule.end
     return [Live(space.on_io_tiles(spread.total), 0, end, STREAM_BUFFERS, Contents(what)) for what, spread in buffers]

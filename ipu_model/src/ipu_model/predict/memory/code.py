@@ -92,25 +92,21 @@ def _count(phases: dict[object, int], key: object, work: Work) -> None:
 
 @remembered
 def _alike(step: Step) -> Mapping[str, int]:
-    """Return a number for each op that only equal ops share."""
+    """Return a number for each op that only equal ops share: those of equal kind, shapes, types and attributes."""
     numbers: dict[object, int] = {}
-    return {op.name: numbers.setdefault(_signature(op, step), len(numbers)) for op in step.ops}
 
+    def without_names(value: Argument) -> object:
+        if isinstance(value, Ref):
+            tensor = step.tensors.get(value)
+            return None if tensor is None else (tensor.shape, tensor.dtype)
+        return tuple(map(without_names, value)) if isinstance(value, tuple) else value
 
-def _signature(op: Op, step: Step) -> tuple[object, ...]:
-    arguments = _without_names((*op.arguments, *(value for _, value in op.keywords)), step)
-    results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
-    return op.target, arguments, results, op.hints
+    def number(op: Op) -> int:
+        arguments = without_names((*op.arguments, *(value for _, value in op.keywords)))
+        results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
+        return numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
 
-
-def _without_names(value: Argument, step: Step) -> object:
-    """Return an argument with the shape and type of each tensor in place of its name."""
-    if isinstance(value, Ref):
-        tensor = step.tensors.get(value)
-        return None if tensor is None else (tensor.shape, tensor.dtype)
-    if isinstance(value, tuple):
-        return tuple(_without_names(item, step) for item in value)
-    return value
+    return {op.name: number(op) for op in step.ops}
 
 
 def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:

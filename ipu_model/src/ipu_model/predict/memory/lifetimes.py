@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ipu_model.predict.memory.tensors import Fetched, Storages
@@ -14,8 +14,8 @@ from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
-from ipu_model.predict.program import Program
-from ipu_model.predict.recomputation import OpRun, Pass
+from ipu_model.predict.program import Location
+from ipu_model.predict.recomputation import Pass
 from ipu_model.step import Op, Source, Tensor
 
 FORWARD: Final = Pass.FORWARD.value
@@ -33,119 +33,61 @@ class ScheduledOp(Label):
     temporary: Spread = NOTHING
 
 
-@dataclass(frozen=True)
 class IpuSchedule:
-    """What one IPU runs in order: forward ops, backward ops with those that run again, weight updates."""
+    """What one IPU runs in order: forward ops, backward ops with those that run again, weight updates.
 
-    ops: tuple[ScheduledOp, ...] = ()
+    Places in it: `backward_start` of the first op after the forward pass, `cycle_end` of the last op of a micro-batch,
+    `end` of the last op.
+    """
 
-    def _first(self, *phases: str) -> int:
-        """Return the place of the first op in one of `phases`; the number of ops if there is none."""
-        return next((place for place, op in enumerate(self.ops) if op.phase in phases), len(self.ops))
-
-    @cached_property
-    def backward_start(self) -> int:
-        """The place of the first op after the forward pass."""
-        return self._first(RECOMPUTE, BACKWARD, UPDATE)
-
-    @cached_property
-    def cycle_end(self) -> int:
-        """The place of the last op of a micro-batch."""
-        return max(0, self._first(UPDATE) - 1)
-
-    @property
-    def end(self) -> int:
-        """The place of the last op."""
-        return max(0, len(self.ops) - 1)
+    def __init__(self, ops: Sequence[ScheduledOp] = ()) -> None:
+        self.ops = ops
+        after_forward = (place for place, op in enumerate(ops) if op.phase != FORWARD)
+        updates = (place for place, op in enumerate(ops) if op.phase == UPDATE)
+        self.backward_start = next(after_forward, len(ops))
+        self.cycle_end = max(0, next(updates, len(ops)) - 1)
+        self.end = max(0, len(ops) - 1)
 
 
 @dataclass(frozen=True)
 class UpdateCosts:
     """What each trainable variable costs: added to its accumulator, and updated."""
 
-    accumulation: Mapping[str, VariableCost]
-    update: Mapping[str, VariableCost]
+    accumulation: Mapping[str, VariableCost] = field(default_factory=dict)
+    update: Mapping[str, VariableCost] = field(default_factory=dict)
 
 
 def schedules_of(storages: Storages, order: Order, costs: UpdateCosts, fetched: Fetched) -> dict[int, IpuSchedule]:
     """Return the schedule of every IPU that has one: the ops of one micro-batch, and the updates."""
-    scheduler = _Scheduler(storages, costs, fetched)
+    ops: dict[int, list[ScheduledOp]] = defaultdict(list)
+    completed = _completed_gradients(storages)
     for run in order.sequence:
-        scheduler.run(run)
+        op = storages.step.by_name[run.op]
+        if op.name in storages.parts:
+            ops[op.ipu] += _scheduled_parts(op, run.during.value, storages, fetched)
+        # The gradients that an op completes are added up at once.
+        for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
+            if variable in costs.accumulation:
+                cost, brought = costs.accumulation[variable], fetched.accumulation.get(variable, ())
+                ops[cost.ipu].append(_work_on(variable, cost, storages, brought, BACKWARD))
     for variable, cost in costs.update.items():
-        scheduler.work_on(variable, cost, UPDATE)
-    return {ipu: IpuSchedule(tuple(ops)) for ipu, ops in scheduler.ops.items()}
+        update = _work_on(variable, cost, storages, fetched.update.get(variable, ()), UPDATE)
+        # An accumulator stands in for the gradient.
+        ops[cost.ipu].append(replace(update, reads=()) if variable in costs.accumulation else update)
+    return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
 
 
-class _Scheduler:
-    def __init__(self, storages: Storages, costs: UpdateCosts, fetched: Fetched) -> None:
-        self.ops: dict[int, list[ScheduledOp]] = {}
-        self._storages, self._costs, self._fetched = storages, costs, fetched
-        self._naming = naming_of(storages.step)
-        self._place = {op.name: place for place, op in enumerate(storages.step.ops)}
-        self._changing = self._ops_by_maker()
-        self._variables_after: dict[str | None, list[str]] = {}
-        for variable, gradient in storages.step.gradients.items():
-            self._variables_after.setdefault(self._finished_by(gradient), []).append(variable)
-
-    def run(self, run: OpRun) -> None:
-        """Schedule one execution of an op, and the accumulation of the gradients that it completes."""
-        self._run_parts(self._storages.step.by_name[run.op], run.during.value)
-        if run.during is not Pass.RECOMPUTE:
-            for variable in self._variables_after.get(run.op, ()):
-                if variable in self._costs.accumulation:
-                    self.work_on(variable, self._costs.accumulation[variable], BACKWARD)
-
-    def _run_parts(self, op: Op, phase: str) -> None:
-        storages, parts = self._storages, self._storages.parts.get(op.name, [])
-        if not parts:
-            return
-        reads, makes = storages.read_by(op), storages.made_by(op)
-        tiles = storages.widest((*reads, *makes))
-        fetched = [self._fetched.reading[root] for root in reads if root in self._fetched.reading]
-        for index, part in enumerate(parts):
-            made = tuple(root for root in makes if _made_in(storages.step.tensors[root], part.part, index))
-            temporary = _joined(storages.space.temporary(part.work.temporary_bytes, tiles), fetched)
-            name = self._naming.part(op.name, part.part)
-            self.ops.setdefault(op.ipu, []).append(
-                ScheduledOp(op.name, phase, part.part, name, op.stage, tuple(reads), made, temporary)
-            )
-
-    def work_on(self, variable: str, cost: VariableCost, phase: str) -> None:
-        """Schedule the op that adds a gradient to its accumulator, or that updates a weight."""
-        storages, updates = self._storages, phase == UPDATE
-        gradient = storages.step.gradients[variable]
-        root, producer = storages.root(gradient), storages.step.producer(gradient)
-        fetched = self._fetched.update if updates else self._fetched.accumulation
-        needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
-        temporary = _joined(needs, fetched.get(variable, ()))
-        reads = () if updates and variable in self._costs.accumulation else (root,)
-        part = UPDATE_PART if updates else ACCUMULATION_PART
-        stage = 0 if producer is None else producer.stage
-        self.ops.setdefault(cost.ipu, []).append(
-            ScheduledOp(gradient, phase, part, f"{variable}: {part}", stage, reads, (), temporary)
-        )
-
-    def _finished_by(self, gradient: str) -> str | None:
-        """Return the op after which a gradient is complete: its name may stand for a view made later."""
-        named, maker = self._storages.step.producer(gradient), self._storages.maker(self._storages.root(gradient))
-        if named is None:
-            return None
-        changing = self._changing.get(maker.name, ()) if maker is not None else ()
-        last = self._place[named.name]
-        complete = (op.name for op in changing if self._place[op.name] <= last and op.name in self._storages.parts)
-        return max(complete, key=self._place.__getitem__, default=named.name)
-
-    def _ops_by_maker(self) -> dict[str, list[Op]]:
-        """Map each op to those whose results live in what it made, itself included."""
-        storages = self._storages
-        ops: dict[str, list[Op]] = {}
-        for op in storages.step.ops:
-            made = storages.step.results_of(op)
-            maker = storages.maker(storages.root(made[0].name)) if made else op
-            if maker is not None:
-                ops.setdefault(maker.name, []).append(op)
-        return ops
+def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -> list[ScheduledOp]:
+    reads, makes, naming = storages.read_by(op), storages.made_by(op), naming_of(storages.step)
+    tiles = storages.widest((*reads, *makes))
+    brought = [fetched.reading[root] for root in reads if root in fetched.reading]
+    scheduled = []
+    for index, cost in enumerate(storages.parts[op.name]):
+        made = tuple(root for root in makes if _made_in(storages.step.tensors[root], cost.part, index))
+        temporary = _joined(storages.space.temporary(cost.work.temporary_bytes, tiles), brought)
+        name = naming.part(op.name, cost.part)
+        scheduled.append(ScheduledOp(op.name, phase, cost.part, name, op.stage, tuple(reads), made, temporary))
+    return scheduled
 
 
 def _made_in(tensor: Tensor, part: str, index: int) -> bool:
@@ -153,6 +95,18 @@ def _made_in(tensor: Tensor, part: str, index: int) -> bool:
     if tensor.name != tensor.producer and part in GRADIENT_PARTS:
         return tensor.index == GRADIENT_PARTS.index(part)
     return index == 0
+
+
+def _work_on(
+    variable: str, cost: VariableCost, storages: Storages, brought: Sequence[Spread], phase: str
+) -> ScheduledOp:
+    """Return the op that adds a gradient to its accumulator, or that updates a weight."""
+    gradient = storages.step.gradients[variable]
+    root, producer = storages.roots[gradient], storages.step.producer(gradient)
+    needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
+    part = UPDATE_PART if phase == UPDATE else ACCUMULATION_PART
+    stage = 0 if producer is None else producer.stage
+    return ScheduledOp(gradient, phase, part, f"{variable}: {part}", stage, (root,), (), _joined(needs, brought))
 
 
 def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
@@ -164,36 +118,29 @@ def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
     return Spread(on_tile, tiles, on_tile)
 
 
+def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
+    """Map ops to the variables whose gradient is complete after them: its name may stand for a view made later."""
+    step = storages.step
+    place = {op.name: place for place, op in enumerate(step.ops)}
+    changing: dict[str, list[str]] = {}  # by the op that made some storage, those whose results live in it
+    for op in step.ops:
+        results = step.results_of(op)
+        maker = step.producer(storages.roots[results[0].name]) if results else op
+        if maker is not None and op.name in storages.parts:
+            changing.setdefault(maker.name, []).append(op.name)
+    completed: dict[str | None, list[str]] = {}
+    for variable, gradient in step.gradients.items():
+        named, maker = step.producer(gradient), step.producer(storages.roots[gradient])
+        last = None
+        if named is not None:
+            names = changing.get(maker.name, ()) if maker is not None else ()
+            before = (name for name in names if place[name] <= place[named.name])
+            last = max(before, key=place.__getitem__, default=named.name)
+        completed.setdefault(last, []).append(variable)
+    return completed
+
+
 # --- lifetimes
-
-
-class Borders:
-    """The tensors that move between the IPUs of a program, and which of the kept ones wait off chip."""
-
-    def __init__(self, program: Program, storages: Storages) -> None:
-        self._program, self._storages = program, storages
-        outputs = set(program.step.outputs)
-        self.returned = [
-            name for name in storages.step.tensors if name in outputs and storages.ipu(storages.root(name)) is not None
-        ]
-        # which other IPUs read a tensor
-        self._readers: dict[str, set[int]] = {}
-        for op in storages.step.ops if len(program.step.ipus) > 1 else ():
-            for root in storages.read_by(op) if op.name in storages.parts else ():
-                if storages.ipu(root) not in (None, op.ipu):
-                    self._readers.setdefault(root, set()).add(op.ipu)
-
-    def leaves(self, root: str, ipu: int) -> bool:
-        """Whether a tensor made on `ipu` is read on another one."""
-        return bool(self._readers.get(root, set()) - {ipu})
-
-    def transfers(self, ipu: int) -> int:
-        """Return how many tensors go to or come from other IPUs."""
-        return sum(ipu in readers or self._storages.ipu(root) == ipu for root, readers in self._readers.items())
-
-    def is_off_chip(self, root: str) -> bool:
-        """Whether a tensor of the forward pass waits for the backward pass in streaming memory."""
-        return self._program.locations.activations.is_off_chip(self._storages.step.tensors[root].elements)
 
 
 class _Instance(NamedTuple):
@@ -205,15 +152,6 @@ class _Instance(NamedTuple):
     root: str
     again: bool
     drawn: int | None = None
-
-
-@dataclass
-class _Lifetime:
-    first: int
-    last: int
-
-    def until(self, place: int) -> None:
-        self.last = max(self.last, place)
 
 
 class Lifetimes:
@@ -232,13 +170,13 @@ class Lifetimes:
         schedule: IpuSchedule,
         storages: Storages,
         order: Order,
-        borders: Borders,
+        activations: Location,
         elsewhere: frozenset[str],
     ) -> None:
         self.schedule = schedule
-        self._ipu, self._storages, self._order, self._borders = ipu, storages, order, borders
+        self._ipu, self._storages, self._order, self._activations = ipu, storages, order, activations
         self._elsewhere = elsewhere
-        self._lifetimes: dict[_Instance, _Lifetime] = {}
+        self._spans: dict[_Instance, tuple[int, int]] = {}
         self._stash_slots: dict[str, int] = {}
         self._away: set[str] = set()  # activations that leave the chip between the passes, without a stash
         for place, op in enumerate(schedule.ops):
@@ -247,25 +185,24 @@ class Lifetimes:
             for root in op.reads:
                 if root not in storages.residents or root in elsewhere:
                     self._read(root, op, place)
-        if order.is_pipelined:
-            for instance in self._lifetimes:
-                if borders.leaves(instance.root, ipu) and instance.again == storages.is_backward(instance.root):
-                    self._hold(instance)
-        for name in borders.returned:
-            self._hold(_Instance(storages.root(name), storages.is_backward(name)))
+        leaving = storages.readers if order.is_pipelined else {}
+        roots = [root for root, readers in leaving.items() if readers - {ipu}]
+        for root in (*roots, *(storages.roots[name] for name in storages.returned)):
+            instance = _Instance(root, storages.is_backward(root))
+            if instance in self._spans and storages.ipu(root) == ipu:
+                self._extend(instance, 0, schedule.cycle_end)
 
     def lives(self) -> list[Live]:
         """Return what an IPU holds besides what is always live: tensors, stashes and temporary data."""
-        spread, contents = self._storages.spread, self._storages.contents
+        spread, contents, end = self._storages.spread, self._storages.contents, self.schedule.cycle_end
         lives = [
-            Live(spread(instance.root), life.first, life.last, self._category(instance), contents(instance.root))
-            for instance, life in self._lifetimes.items()
+            Live(spread(instance.root), first, last, self._category(instance), contents[instance.root])
+            for instance, (first, last) in self._spans.items()
         ]
-        end = self.schedule.cycle_end
         lives += [
-            Live(spread(root).times(slots), 0, end, STASHES, contents(root)._replace(copies=slots))
+            Live(spread(root).times(slots), 0, end, STASHES, contents[root]._replace(copies=slots))
             for root, slots in self._stash_slots.items()
-            if not self._borders.is_off_chip(root)
+            if not self._is_off_chip(root)
         ]
         return lives + [
             Live(op.temporary, place, place, TEMPORARIES)
@@ -276,13 +213,13 @@ class Lifetimes:
     @property
     def inputs(self) -> list[Spread]:
         """The tensors that the host streams to this IPU."""
-        roots = [instance.root for instance in self._lifetimes if not instance.again]
+        roots = [instance.root for instance in self._spans if not instance.again]
         return [self._storages.spread(root) for root in roots if self._is_input(root)]
 
     @property
     def outputs(self) -> list[Spread]:
         """The tensors that the host streams from this IPU."""
-        roots = dict.fromkeys(self._storages.root(name) for name in self._borders.returned)
+        roots = dict.fromkeys(self._storages.roots[name] for name in self._storages.returned)
         return [self._storages.spread(root) for root in roots if self._storages.ipu(root) == self._ipu]
 
     @property
@@ -290,24 +227,26 @@ class Lifetimes:
         """Bytes of stashes and of other activations in streaming memory."""
         spread = self._storages.spread
         stashes = sum(
-            spread(root).total * slots for root, slots in self._stash_slots.items() if self._borders.is_off_chip(root)
+            spread(root).total * slots for root, slots in self._stash_slots.items() if self._is_off_chip(root)
         )
         return stashes + sum(spread(root).total for root in self._away)
 
     def _read(self, root: str, op: ScheduledOp, place: int) -> None:
-        is_backward = self._storages.is_backward(root)
+        storages, start = self._storages, self.schedule.backward_start
+        maker, is_backward = storages.step.producer(root), storages.is_backward(root)
+        runs_again = maker is not None and maker.name in self._order.kept.again and maker.stage == op.stage
         if op.phase == FORWARD or is_backward or root in self._elsewhere:
             self._extend(_Instance(root, is_backward), self._arrival(root, place), place)
-        elif root in self._storages.drawn_again and op.phase == BACKWARD:
+        elif root in storages.drawn_again and op.phase == BACKWARD:
             self._extend(_Instance(root, True, drawn=place), place, place)
-        elif self._runs_again(root, op.stage) or root in self._storages.drawn_again:
+        elif runs_again or root in storages.drawn_again:
             self._extend(_Instance(root, True), place, place)
         elif slots := self._order.slots[op.stage]:
             self._stash_slots[root] = max(slots, self._stash_slots.get(root, 0))
-            self._extend(_Instance(root, True), self.schedule.backward_start, place)
+            self._extend(_Instance(root, True), start, place)
             # that of the newer micro-batch is stashed at the end of its forward pass
-            self._extend(_Instance(root, False), 0, max(0, self.schedule.backward_start - 1))
-        elif self._borders.is_off_chip(root):
+            self._extend(_Instance(root, False), 0, max(0, start - 1))
+        elif self._is_off_chip(root):
             self._away.add(root)
             self._extend(_Instance(root, True), place, place)
         else:
@@ -315,21 +254,17 @@ class Lifetimes:
 
     def _extend(self, instance: _Instance, first: int, last: int) -> None:
         """Have an instance live until `last`, and from `first` if it is new."""
-        self._lifetimes.setdefault(instance, _Lifetime(first, last)).until(last)
+        begins, ends = self._spans.get(instance, (first, last))
+        self._spans[instance] = begins, max(ends, last)
 
     def _arrival(self, root: str, place: int) -> int:
         """Return the place at which a tensor arrives on this IPU; what is made here appears when it is first used."""
         comes_early = self._is_input(root) or (self._order.is_pipelined and self._storages.ipu(root) != self._ipu)
         return 0 if comes_early and place <= self.schedule.cycle_end else place
 
-    def _hold(self, instance: _Instance) -> None:
-        """Keep a tensor until the end of the cycle."""
-        if instance in self._lifetimes and self._storages.ipu(instance.root) == self._ipu:
-            self._lifetimes[instance].until(self.schedule.cycle_end)
-
-    def _runs_again(self, root: str, stage: int) -> bool:
-        maker = self._storages.maker(root)
-        return maker is not None and maker.name in self._order.kept.again and maker.stage == stage
+    def _is_off_chip(self, root: str) -> bool:
+        """Whether a tensor of the forward pass waits for the backward pass in streaming memory."""
+        return self._activations.is_off_chip(self._storages.step.tensors[root].elements)
 
     def _is_input(self, root: str) -> bool:
         return self._storages.step.source(root) is Source.INPUT

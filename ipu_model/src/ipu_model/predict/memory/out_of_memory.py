@@ -87,18 +87,14 @@ def remedies(memory: Memory, program: Program) -> list[str]:
     worst = _worst(memory)
     bytes_of = worst.bytes_by_category
     groups = sorted(_REMEDIES, key=lambda names: -sum(bytes_of.get(name, 0.0) for name in names))
-    advice = _better_split(memory, worst)
+    advice = []
+    emptiest = min(memory, key=lambda ipu: ipu.max_tile_bytes)
+    emptier = emptiest.max_tile_bytes <= worst.max_tile_bytes - _EMPTIER * memory.tile_bytes
+    if emptier and emptiest.max_tile_bytes < memory.tile_bytes:
+        advice.append(f"move blocks from IPU {worst.ipu} to IPU {emptiest.ipu}, which has room (poptorch.BeginBlock)")
     for names in groups[:2]:
         advice += _REMEDIES[names](program, worst)
     return list(dict.fromkeys(advice))
-
-
-def _better_split(memory: Memory, worst: IpuMemory) -> list[str]:
-    emptiest = min(memory, key=lambda ipu: ipu.max_tile_bytes)
-    emptier = emptiest.max_tile_bytes <= worst.max_tile_bytes - _EMPTIER * memory.tile_bytes
-    if not emptier or emptiest.max_tile_bytes >= memory.tile_bytes:
-        return []
-    return [f"move blocks from IPU {worst.ipu} to IPU {emptiest.ipu}, which has room (poptorch.BeginBlock)"]
 
 
 def _for_activations(program: Program, worst: IpuMemory) -> list[str]:

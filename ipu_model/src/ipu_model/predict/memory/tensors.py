@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.optimiser import weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
 from ipu_model.predict.memory.tiles import Contents, Spread, TileSpace
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.pointwise import dropout_masks
+from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.profile import ACCUMULATORS, CONSTANTS, OPTIMISER_STATE, VARIABLES
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
@@ -33,66 +34,58 @@ def _contents_of(step: Step) -> dict[str, Contents]:
 class Storages:
     """The tensors of one step, each identified by the tensor that its storage was made for.
 
-    `root` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
+    `roots` maps all tensors to those, `contents` to what users know them by; `parts` lists what each op costs, in the
+    order in which it runs.
     """
 
     def __init__(self, step: Step, costs: Costs, space: TileSpace) -> None:
         self.step, self.space = step, space
-        self._layouts = costs.layouts
+        self.contents: Mapping[str, Contents] = _contents_of(step)
         self.parts: dict[str, list[OpCost]] = {}
         for op in costs.ops:
             self.parts.setdefault(op.node, []).append(op)
+        self._layouts = costs.layouts
         self._spreads: dict[str, Spread] = {}
-        self._contents = _contents_of(step)
-        self._roots = self._device_roots()
-
-    def root(self, name: str) -> str:
-        return self._roots[name]
-
-    def maker(self, root: str) -> Op | None:
-        """Return the op that makes a tensor; `None` for variables, inputs and constants."""
-        return self.step.producer(root)
-
-    def ipu(self, root: str) -> int | None:
-        """Return the IPU on which a tensor is made; `None` for variables, inputs and constants."""
-        maker = self.maker(root)
-        return None if maker is None else maker.ipu
-
-    def is_backward(self, name: str) -> bool:
-        maker = self.maker(name)
-        return maker is not None and maker.is_backward
-
-    def _device_roots(self) -> dict[str, str]:
         stand_in: dict[str, str] = {}
-        for tensor in self.step.tensors.values():
+        for tensor in step.tensors.values():
             if tensor.is_storage:
                 stand_in[tensor.name] = self._stand_in(tensor, stand_in)
-        return {tensor.name: stand_in[tensor.storage] for tensor in self.step.tensors.values()}
+        self.roots = {tensor.name: stand_in[tensor.storage] for tensor in step.tensors.values()}
 
     def _stand_in(self, tensor: Tensor, known: Mapping[str, str]) -> str:
         """Return the tensor that the device keeps in place of this one: usually the tensor itself."""
-        op = self.maker(tensor.name)
+        step, op = self.step, self.step.producer(tensor.name)
         if op is None:
             return tensor.name
-        if op.kind in _POOLS and tensor.index == 1 and self._is_only_for_backward(tensor.name):
-            return next((result.name for result in self.step.results_of(op) if result.index == 0), tensor.name)
-        operands = self.step.read_by(op)
+        is_second = op.kind in _POOLS and tensor.index == 1 and tensor.name not in step.returned
+        if is_second and all(reader.is_backward for reader in step.readers.get(tensor.name, ())):
+            return next((result.name for result in step.results_of(op) if result.index == 0), tensor.name)
+        operands = step.read_by(op)
         if op.name not in self.parts and operands and not op.makes_constant:
             return known[operands[0].storage]  # no code runs: the same tensor under another name or type
         return tensor.name
 
-    def _is_only_for_backward(self, name: str) -> bool:
-        readers = self.step.readers.get(name, ())
-        return name not in self.step.returned and all(reader.is_backward for reader in readers)
+    def ipu(self, root: str) -> int | None:
+        """Return the IPU on which a tensor is made; `None` for variables, inputs and constants."""
+        maker = self.step.producer(root)
+        return None if maker is None else maker.ipu
+
+    def is_backward(self, name: str) -> bool:
+        maker = self.step.producer(name)
+        return maker is not None and maker.is_backward
 
     @cached_property
     def constants(self) -> list[str]:
         """The tensors that are known when compiling."""
         step = self.step
         made = [name for name in step.tensors if self._is_constant(name)]
-        written = {self.root(name) for op in step.ops for name in op.writes} if made else set()
-        own = (name for name in made if name not in written and self.root(name) == name)
+        written = {self.roots[name] for op in step.ops for name in op.writes} if made else set()
+        own = (name for name in made if name not in written and self.roots[name] == name)
         return [name for name in own if step.tensors[name].producer not in self.parts]
+
+    def _is_constant(self, name: str) -> bool:
+        maker = self.step.producer(name)
+        return self.step.source(name) is Source.CONSTANT if maker is None else maker.makes_constant
 
     @cached_property
     def residents(self) -> frozenset[str]:
@@ -100,31 +93,38 @@ class Storages:
         lasting = [s.name for s in self.step.storages.values() if s.source in (Source.VARIABLE, Source.SEED)]
         return frozenset((*self.constants, *lasting))
 
-    def _is_constant(self, name: str) -> bool:
-        maker = self.maker(name)
-        return self.step.source(name) is Source.CONSTANT if maker is None else maker.makes_constant
+    @cached_property
+    def returned(self) -> list[str]:
+        """The results that IPUs make for the host."""
+        outputs = set(self.step.outputs)
+        return [name for name in self.step.tensors if name in outputs and self.ipu(self.roots[name]) is not None]
+
+    @cached_property
+    def readers(self) -> Mapping[str, set[int]]:
+        """The other IPUs that read a tensor, for tensors that cross to another IPU."""
+        readers: dict[str, set[int]] = {}
+        for op in self.step.ops if len(self.step.ipus) > 1 else ():
+            for root in self.read_by(op) if op.name in self.parts else ():
+                if self.ipu(root) not in (None, op.ipu):
+                    readers.setdefault(root, set()).add(op.ipu)
+        return readers
 
     @cached_property
     def drawn_again(self) -> frozenset[str]:
         """The tensors that are not kept for the backward pass because they can be drawn again."""
-        return frozenset(self.root(mask.name) for mask in dropout_masks(self.step))
+        return frozenset(self.roots[mask.name] for mask in dropout_masks(self.step))
 
     def spread(self, root: str) -> Spread:
         """Return how a tensor lies on tiles."""
         if root not in self._spreads:
-            self._spreads[root] = self._placed(self.step.tensors[root])
+            tensor = self.step.tensors[root]
+            layout, element = self._layouts.get(root), Element.of(tensor.dtype)
+            on_tile = layout.on_tile if layout is not None else self.space.device.spread(tensor.elements, element)
+            if root in self._multiplied:
+                least = self.space.device.calibration.memory.least_weight_bytes_per_tile
+                on_tile = max(on_tile, least / element.bytes)
+            self._spreads[root] = self.space.place(tensor.elements, on_tile, element.bytes)
         return self._spreads[root]
-
-    def contents(self, root: str) -> Contents:
-        return self._contents[root]
-
-    def _placed(self, tensor: Tensor) -> Spread:
-        layout, element = self._layouts.get(tensor.name), Element.of(tensor.dtype)
-        on_tile = layout.on_tile if layout is not None else self.space.device.spread(tensor.elements, element)
-        if tensor.name in self._multiplied:
-            least = self.space.device.calibration.memory.least_weight_bytes_per_tile
-            on_tile = max(on_tile, least / element.bytes)
-        return self.space.place(tensor.elements, on_tile, element.bytes)
 
     @cached_property
     def _multiplied(self) -> frozenset[str]:
@@ -136,11 +136,11 @@ class Storages:
 
     def made_by(self, op: Op) -> list[str]:
         """Return the new tensors that an op makes and that something reads."""
-        return [result.name for result in self.step.results_of(op) if self.root(result.name) == result.name]
+        return [result.name for result in self.step.results_of(op) if self.roots[result.name] == result.name]
 
     def read_by(self, op: Op) -> list[str]:
         """Return the tensors that an op reads or changes, each once."""
-        return list(dict.fromkeys(self.root(tensor.name) for tensor in self.step.read_by(op)))
+        return list(dict.fromkeys(self.roots[tensor.name] for tensor in self.step.read_by(op)))
 
     def widest(self, roots: Iterable[str]) -> int:
         """Return over how many tiles the widest of some tensors is spread."""
@@ -181,27 +181,53 @@ class Fetched:
     update: Mapping[str, list[Spread]]
 
 
-def residents(program: Program, storages: Storages, ipus: Mapping[str, int]) -> list[Resident]:
-    """Return all tensors that are always live; `ipus` says where each variable is."""
-    step, locations = program.step, program.locations
+def residents(program: Program, storages: Storages) -> list[Resident]:
+    """Return all tensors that are always live."""
     residents = []
     for name in storages.constants:
-        ipu = next((reader.ipu for reader in step.readers.get(name, ())), 0)
-        residents.append(Resident(CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents(name)))
-    for variable in step.variables:
-        weight = _OfVariable(program, storages, variable, ipus[variable.name])
-        residents.append(weight.resident(VARIABLES, weight.tensor.dtype, locations.weights))
-        if program.training and variable.name in step.gradients:
-            state, accumulator = optimiser_tensors(
-                program.optimiser,
-                weight.tensor.dtype,
-                accumulates=program.accumulates,
-                group=program.groups.get(variable.name),
-            )
-            residents += [weight.resident(OPTIMISER_STATE, dtype, locations.optimiser) for dtype in state.values()]
-            if accumulator is not None:
-                residents.append(weight.resident(ACCUMULATORS, accumulator, locations.accumulators))
+        ipu = next((reader.ipu for reader in program.step.readers.get(name, ())), 0)
+        residents.append(Resident(CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents[name]))
+    for variable in program.step.variables:
+        residents += [_resident(program, storages, variable, *kept) for kept in _kept_with(variable, program)]
     return residents
+
+
+def _kept_with(variable: Variable, program: Program) -> Iterator[tuple[str, DType, Location]]:
+    """Yield the category, type and location of a variable, and of what the optimiser keeps of its size."""
+    spec, locations = program.optimiser, program.locations
+    weight = program.step.tensors[variable.tensor].dtype
+    yield VARIABLES, weight, locations.weights
+    if not program.training or variable.name not in program.step.gradients:
+        return
+    accumulator, apart = weight, True
+    if spec is not None:
+        update = weight_update(spec, spec.hyper(program.groups.get(variable.name)))
+        accumulator, apart = spec.accum_dtype, not update.accumulates_in_state
+        # Slots that share a prefix are one tensor.
+        for dtype in {slot.prefix: slot.dtype for slot in update.weight_sized_state}.values():
+            yield OPTIMISER_STATE, dtype, locations.optimiser
+    if program.accumulates and apart:
+        yield ACCUMULATORS, accumulator, locations.accumulators
+
+
+def _resident(
+    program: Program, storages: Storages, variable: Variable, category: str, dtype: DType, location: Location
+) -> Resident:
+    """Return a tensor of this type and of the size of a variable, which lies as the variable does."""
+    tensor, space = program.step.tensors[variable.tensor], storages.space
+    ipu, elements, element = variable_ipus(program.step)[variable.name], tensor.elements, Element.of(tensor.dtype)
+    whole = part = storages.spread(tensor.name).times(Element.of(dtype).bytes / element.bytes)
+    sharded = program.replicas > 1 and location.is_sharded(elements)
+    share = math.ceil(elements / program.replicas) if sharded else elements
+    if share < elements:
+        part = space.place(share, space.device.spread(share, element), Element.of(dtype).bytes)
+    if location.is_off_chip(elements):
+        # With sharding, each replica fetches its part, and weights are put together from all parts.
+        brought = whole if category == VARIABLES else part
+        return Resident(category, ipu, variable.name, None, brought, off_chip=part.total)
+    brought_too = whole if sharded and category == VARIABLES else None
+    contents = Contents(variable.name, tensor.shape, dtype.name)
+    return Resident(category, ipu, variable.name, part, brought_too, contents=contents)
 
 
 def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
@@ -218,55 +244,3 @@ def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
             elif resident.category == ACCUMULATORS:
                 accumulation.setdefault(resident.variable, []).append(resident.fetched)
     return Fetched(reading, accumulation, update)
-
-
-def optimiser_tensors(
-    spec: OptimiserSpec | None, weight: DType, *, accumulates: bool, group: int | None = None
-) -> tuple[dict[str, DType], DType | None]:
-    """Return the tensors of a weight's size that an optimiser keeps: its state, and the accumulator's type.
-
-    The accumulator is `None` where there is none: without accumulation, or where it is part of the state.
-    """
-    if spec is None:
-        return {}, weight if accumulates else None
-    update = weight_update(spec, spec.hyper(group))
-    state = {slot.prefix: slot.dtype for slot in update.weight_sized_state}
-    apart = accumulates and not update.accumulates_in_state
-    return state, spec.accum_dtype if apart else None
-
-
-@dataclass(frozen=True)
-class _OfVariable:
-    """Places the tensors of the size of one variable, which all lie as the variable does."""
-
-    program: Program
-    storages: Storages
-    variable: Variable
-    ipu: int
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.storages.step.tensors[self.variable.tensor]
-
-    def resident(self, category: str, dtype: DType, location: Location) -> Resident:
-        """Return one tensor of this type in its place."""
-        elements = self.tensor.elements
-        whole = self._place(elements, dtype)
-        sharded = self.program.replicas > 1 and location.is_sharded(elements)
-        part = self._place(math.ceil(elements / self.program.replicas), dtype) if sharded else whole
-        if location.is_off_chip(elements):
-            # With sharding, each replica fetches its part, and weights are put together from all parts.
-            brought = whole if category == VARIABLES else part
-            return Resident(category, self.ipu, self.variable.name, None, brought, off_chip=part.total)
-        brought_too = whole if sharded and category == VARIABLES else None
-        contents = Contents(self.variable.name, self.tensor.shape, dtype.name)
-        return Resident(category, self.ipu, self.variable.name, part, brought_too, contents=contents)
-
-    def _place(self, elements: int, dtype: DType) -> Spread:
-        """Return the place of `elements` of this type, which lie where those of the weight do."""
-        tensor, space = self.tensor, self.storages.space
-        if elements == tensor.elements:
-            weight = self.storages.spread(tensor.name)
-            return weight.times(Element.of(dtype).bytes / Element.of(tensor.dtype).bytes)
-        on_tile = space.device.spread(elements, Element.of(tensor.dtype))
-        return space.place(elements, on_tile, Element.of(dtype).bytes)

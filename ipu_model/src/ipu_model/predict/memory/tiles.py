@@ -181,8 +181,9 @@ def ipu_memory(ipu: int, schedule: Sequence[Label], lives: Sequence[Live], space
     last = np.array([live.last for live in lives], dtype=np.int64)
     count = max(1, len(schedule))
     tiles = _most_on_each_tile(pieces, first[pieces.owner], last[pieces.owner], count, space.tiles)
-    fullest = int(np.argmax(tiles))
-    on_fullest = _bytes_on(pieces, fullest, len(lives))
+    fullest = np.argmax(tiles)
+    here = (pieces.starts <= fullest) & (fullest < pieces.ends)
+    on_fullest = _counted(pieces.owner[here], pieces.values[here], len(lives))
     always = np.array([live.category in ALWAYS_LIVE for live in lives], dtype=bool)
     changing = _over_time(np.where(always, 0.0, on_fullest), first, last, count)
     peak = int(np.argmax(changing))
@@ -208,24 +209,13 @@ def _tensors(
     """Return the tensors that are there, those that take most of the fullest tile first."""
     tensors = []
     for number in is_live.nonzero()[0].tolist():
-        live, contents = lives[number], lives[number].contents
+        live, here, contents = lives[number], float(on_fullest[number]), lives[number].contents
         if contents is None and live.category == TEMPORARIES:
             contents = Contents(f"temporary data of {schedule[live.first].name}")
         if contents is not None:
-            tensors.append(
-                LiveTensor(
-                    contents.name,
-                    live.category,
-                    contents.shape,
-                    contents.dtype,
-                    float(on_fullest[number]),
-                    live.place.total,
-                    live.category in ALWAYS_LIVE,
-                    live.first,
-                    live.last,
-                    contents.copies,
-                )
-            )
+            name, shape, dtype, copies = contents
+            place = (here, live.place.total, live.category in ALWAYS_LIVE, live.first, live.last)
+            tensors.append(LiveTensor(name, live.category, shape, dtype, *place, copies))
     return tuple(sorted(tensors, key=lambda tensor: (-tensor.bytes_on_fullest_tile, -tensor.total_bytes)))
 
 
@@ -253,12 +243,6 @@ def _events(pieces: Pieces, when: Ints, sign: float, start: int, stop: int, tile
     size = (stop - start) * (tiles + 1)
     edges = _counted(rows + pieces.starts[now], values, size) - _counted(rows + pieces.ends[now], values, size)
     return edges.reshape(stop - start, tiles + 1)
-
-
-def _bytes_on(pieces: Pieces, tile: int, count: int) -> Floats:
-    """Return how many bytes of each of `count` things lie on a tile."""
-    here = (pieces.starts <= tile) & (tile < pieces.ends)
-    return _counted(pieces.owner[here], pieces.values[here], count)
 
 
 def _over_time(values: Floats, first: Ints, last: Ints, count: int) -> Floats:

@@ -123,11 +123,7 @@ def integers(*shape: int) -> TensorSpec:
 
 
 def networks() -> Any:
-    """Return `torchvision.models`. `Any`: its networks have layers as attributes, which programs mark by name.
-
-    Raises:
-        Error: torchvision is not installed.
-    """
+    """Return `torchvision.models`. `Any`: its networks have layers as attributes, which programs mark by name."""
     try:
         import torchvision
     except ImportError as problem:

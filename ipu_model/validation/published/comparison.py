@@ -85,11 +85,7 @@ class Comparison:
 
 
 def compare_rows(beginnings: Iterable[str] = ()) -> Comparison:
-    """Compare every published row (or those whose id begins with one of `beginnings`) with the model.
-
-    Raises:
-        Error: nothing begins like that, or torchvision is missing.
-    """
+    """Compare every published row (or those whose id begins with one of `beginnings`) with the model."""
     prefixes = tuple(beginnings) or ("",)
     rows = [row for row in published().rows if row.id.startswith(prefixes)]
     verdict_rows = [row for row in published().verdicts if row.id.startswith(prefixes)]

@@ -30,9 +30,6 @@ from published.building import (
 )
 
 MLPERF_CHECKPOINTS = ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3")
-GROUP_DIMENSION = 16
-NORM_GROUPS = 4
-EFFICIENTNET_CUT = 4
 
 
 # --- ResNet-101 and ResNet-50 on small images: the workshop's
@@ -61,23 +58,18 @@ def day03_program(
 
 
 @lru_cache(maxsize=2)
-def small_resnet50(ipus: int = 2) -> Graph:
-    """Return ResNet-50 on eight 64 x 64 images in fp32, with two IPUs its last group of blocks on IPU 1."""
-    network = networks().get_model("resnet50")
-    if ipus == 2:
-        begin_block(network.layer4, 1)
-    return captured(Classifier(network, dtype=FLOAT), *images(8, 3, 64, FLOAT))
-
-
-def small_resnet50_program(*, ipus: int = 2, replicas: int = 2) -> Program:
-    """Return day 02's program (small): two replicas of two IPUs (or one), accumulation 3.
+def small_resnet50_program(*, ipus: int = 2) -> Program:
+    """Return day 02's program (small) in fp32: two replicas of two IPUs (or one), accumulation 3.
 
     Its momentum SGD keeps gradient accumulators apart, PopTorch's default. The memory report says so: of what is not
     always live, 112 MiB never go away, which is one set of accumulators (97.5 MiB) and little else.
     """
+    network = networks().get_model("resnet50")
+    if ipus == 2:
+        begin_block(network.layer4, 1)
     return program_of(
-        small_resnet50(ipus),
-        Batching(1, 3, replicas),
+        captured(Classifier(network, dtype=FLOAT), *images(8, 3, 64, FLOAT)),
+        Batching(1, 3, 2),
         optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9), accum_dtype=FLOAT32),
         recomputation=Recomputation.PIPELINE,
         name="day02-resnet50",
@@ -112,24 +104,13 @@ def mlperf_program(
     )
 
 
-def mlperf_pod64_program() -> Program:
-    """Return MLPerf v1.1's submission for a POD64 (B1): accumulation 3."""
-    return mlperf_program(accumulation=3, replicas=64, system="POD64", processes=32)
-
-
-def mlperf_bow_pod64_program() -> Program:
-    """Return MLPerf v2.0's submission for a Bow Pod64 (B2): accumulation 4."""
-    return mlperf_program(accumulation=4, replicas=64, system="Bow-POD64", processes=32)
-
-
-def user_guide_program() -> Program:
-    """Return the PyTorch program of the ALCF user guides on 16 Bow IPUs (B3, F3): micro-batch 18, accumulation 57."""
-    return mlperf_program(batch=18, accumulation=57, system="Bow-POD16")
-
-
-def bow_training_program() -> Program:
-    """Return the program with the largest micro-batch that ran on a Bow IPU (F3): 22."""
-    return mlperf_program(batch=22, system="Bow-POD16")
+# B1: MLPerf v1.1's submission for a POD64. B2: MLPerf v2.0's for a Bow Pod64.
+mlperf_pod64_program = partial(mlperf_program, accumulation=3, replicas=64, system="POD64", processes=32)
+mlperf_bow_pod64_program = partial(mlperf_program, accumulation=4, replicas=64, system="Bow-POD64", processes=32)
+# B3 and F3: the PyTorch program of the ALCF user guides on 16 Bow IPUs.
+user_guide_program = partial(mlperf_program, batch=18, accumulation=57, system="Bow-POD16")
+# F3: the largest micro-batch that ran on a Bow IPU.
+bow_training_program = partial(mlperf_program, batch=22, system="Bow-POD16")
 
 
 @lru_cache(maxsize=8)
@@ -156,14 +137,15 @@ def resnet50_inference_program(batch: int, *, dtype: torch.dtype = HALF, io_tile
 
 
 @lru_cache(maxsize=2)
-def efficientnet_training(cut: int) -> Graph:
-    """Return EfficientNet-B4 with groups of 16 channels, on four 380 x 380 byte images, over two IPUs.
+def efficientnet_program(cut: int = 4) -> Program:
+    """Return EfficientNet-B4's training on a Bow Pod16 (B15): eight replicas of two IPUs, in 16.32.
 
-    Blocks with groups of 16 widen their input four times instead of six ("Making EfficientNet More Efficient", Masters
-    et al. 2021). Norms have four groups, as in the public command that trains this network (`--groups=4` and no
-    `--batch-norm`: docs/benchmarks.md). The second IPU begins at stage `cut` of the network.
+    The network has groups of 16 channels, and its norms have four groups, as in the public command that trains it
+    (`--groups=4` and no `--batch-norm`: docs/benchmarks.md). The second IPU begins at stage `cut`: where the published
+    program cuts the network is not known; stage 4 is the middle of its modelled time.
     """
-    # torchvision's blocks of EfficientNet-B4, with a ratio of 4 where it has 6
+    # torchvision's blocks of EfficientNet-B4, with a ratio of 4 where it has 6: blocks with groups of 16 widen their
+    # input four times instead of six ("Making EfficientNet More Efficient", Masters et al. 2021).
     blocks = [
         (1, 3, 1, 32, 16, 1),
         (4, 3, 2, 16, 24, 2),
@@ -175,30 +157,14 @@ def efficientnet_training(cut: int) -> Graph:
     ]
     models = networks()
     settings = [models.efficientnet.MBConvConfig(*block, width_mult=1.4, depth_mult=1.8) for block in blocks]
-    norm = partial(nn.GroupNorm, NORM_GROUPS)
+    norm = partial(nn.GroupNorm, 4)
     network = models.EfficientNet(settings, dropout=0.4, last_channel=1792, norm_layer=norm)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:
             _regroup(layer)
     begin_block(network.features[cut], 1)
-    return captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8))
-
-
-def _regroup(layer: nn.Conv2d) -> None:
-    """Let a depthwise convolution work on groups of 16 channels, or on fewer groups where 16 do not divide them."""
-    layer.groups = max(1, layer.in_channels // GROUP_DIMENSION)
-    while layer.in_channels % layer.groups:
-        layer.groups -= 1
-    layer.weight = nn.Parameter(torch.empty(layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size))
-
-
-def efficientnet_program(cut: int = EFFICIENTNET_CUT) -> Program:
-    """Return EfficientNet-B4's training on a Bow Pod16 (B15): eight replicas of two IPUs, in 16.32.
-
-    Where the published program cuts the network is not known; stage 4 is the middle of its modelled time.
-    """
     return program_of(
-        efficientnet_training(cut),
+        captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8)),
         Batching(4, 32, 8),
         "Bow-POD16",
         optimiser=momentum_sgd(FLOAT32),
@@ -206,6 +172,14 @@ def efficientnet_program(cut: int = EFFICIENTNET_CUT) -> Program:
         recomputation=Recomputation.PIPELINE,
         name="efficientnet-b4",
     )
+
+
+def _regroup(layer: nn.Conv2d) -> None:
+    """Let a depthwise convolution work on groups of 16 channels, or on fewer groups where 16 do not divide them."""
+    layer.groups = max(1, layer.in_channels // 16)
+    while layer.in_channels % layer.groups:
+        layer.groups -= 1
+    layer.weight = nn.Parameter(torch.empty(layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size))
 
 
 # --- handwritten digits

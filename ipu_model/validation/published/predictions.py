@@ -133,8 +133,8 @@ class Predictions:
         table |= {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
         for end, category in _CODE.items():
             table[f"guide.code.{end}"] = partial(self._growth, category)
-            table[f"guide.code.one.{end}"] = partial(self._bert_large_code, category)
-            table[f"small.memory.{end}"] = partial(self._small_code, category)
+            table[f"guide.code.one.{end}"] = partial(mean_kibibytes, partial(self._bert_large, 1), category)
+            table[f"small.memory.{end}"] = partial(mean_kibibytes, lambda: self._small().memory, category)
         return table | self._traces() | self._day03_calls() | self._day02() | self._other_programs()
 
     def _other_programs(self) -> dict[str, Value]:
@@ -156,16 +156,15 @@ class Predictions:
 
     def _traces(self) -> dict[str, Value]:
         """The phases of both traces, what one further micro-batch takes, and a call without micro-batches."""
-        cycles = self._day03_cycles
+
+        def cycles(accumulation: int, ipu: int = 0) -> PhaseCycles:
+            return self._profile(partial(convolutional.day03_program, accumulation=accumulation)).cycles[ipu]
 
         def phase(name: str, accumulation: int) -> float:
             return float(getattr(cycles(accumulation), name))
 
-        def total(accumulation: int) -> float:
-            return cycles(accumulation).total
-
         def share(accumulation: int) -> float:
-            return 100 * cycles(accumulation).on_tile_execute / total(accumulation)
+            return 100 * cycles(accumulation).on_tile_execute / cycles(accumulation).total
 
         def further(name: str) -> float:
             return (phase(name, 8) - phase(name, 3)) / 5
@@ -173,16 +172,12 @@ class Predictions:
         table: dict[str, Value] = {f"day03.micro_batch.{name}": partial(further, name) for name in _PHASES}
         for accumulation in (3, 8):
             prefix = f"day03.trace.ga{accumulation}"
-            table |= {f"{prefix}.{name}": partial(phase, name, accumulation) for name in _PHASES}
-            table[f"{prefix}.total"] = partial(total, accumulation)
+            table |= {f"{prefix}.{name}": partial(phase, name, accumulation) for name in (*_PHASES, "total")}
             table[f"day03.share.ga{accumulation}"] = partial(share, accumulation)
             table[f"day03.received.ga{accumulation}"] = partial(_mebibytes_of_images, accumulation)
         table["day03.update.on_tile_execute"] = lambda: phase("on_tile_execute", 3) - 3 * further("on_tile_execute")
         table["day03.ipu1"] = lambda: cycles(8, ipu=1).on_tile_execute / cycles(8).on_tile_execute
         return table
-
-    def _day03_cycles(self, accumulation: int, ipu: int = 0) -> PhaseCycles:
-        return self._profile(partial(convolutional.day03_program, accumulation=accumulation)).cycles[ipu]
 
     def _day03_calls(self) -> dict[str, Value]:
         """Calls per second with the workshop's loaders, and what else is published of its program."""
@@ -221,7 +216,10 @@ class Predictions:
             "small.all_reduce.second": partial(self._all_reduces, 1),
             "small.compilation.one": lambda: self._small(ipus=1).compilation_seconds,
             "small.compilation.two": lambda: self._small().compilation_seconds,
-            "small.memory.data": self._small_data,
+            # Data that the report counts as always live: accumulators are zeroed for each update.
+            "small.memory.data": lambda: (
+                sum(total_bytes(self._small().memory, category) for category in (VARIABLES, OPTIMISER_STATE)) / MEBIBYTE
+            ),
             "small.memory.fullest": lambda: self._small().memory.max_tile_bytes / KIBIBYTE,
         }
 
@@ -241,14 +239,6 @@ class Predictions:
         seconds = sum(ring.all_reduce(weight.elements * weight.dtype.bytes) for weight in weights)
         return seconds * program.system.chip.clock_hz
 
-    def _small_code(self, category: str) -> float:
-        return mean_kibibytes(self._small().memory, category)
-
-    def _small_data(self) -> float:
-        """MiB of data that the report counts as always live: accumulators are zeroed for each update."""
-        data = (VARIABLES, OPTIMISER_STATE)
-        return sum(total_bytes(self._small().memory, category) for category in data) / MEBIBYTE
-
     # --- other programs
 
     def _mnist(self) -> Profile:
@@ -264,9 +254,6 @@ class Predictions:
 
     def _bert_large(self, replicas: int) -> Memory:
         return self._profile(partial(transformers.bert_large_program, replicas=replicas)).memory
-
-    def _bert_large_code(self, category: str) -> float:
-        return mean_kibibytes(self._bert_large(1), category)
 
     def _growth(self, category: str) -> float:
         """The bytes of each of four replicas of BERT-Large against those of one alone."""
@@ -309,8 +296,9 @@ def on_tile_product(rows: int) -> float:
     return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
 
 
-def mean_kibibytes(memory: Memory, category: str) -> float:
+def mean_kibibytes(memory_of: Callable[[], Memory], category: str) -> float:
     """Return the KiB of one category on the average tile of one replica."""
+    memory = memory_of()
     return total_bytes(memory, category) / sum(len(ipu.tiles) for ipu in memory) / KIBIBYTE
 
 

@@ -37,9 +37,6 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `measurement` names the run on hardware that it was read from. `settles` names the constants that were fitted on it
     ("section.name"). `blind` is the modelled value of the day when the row was scored blind, `before` that of a
     prediction before the model was improved with the row in view. The error bands of `families` rest on the row.
-
-    Raises:
-        ValueError: a kind that the other fields contradict.
     """
 
     id: str
@@ -75,9 +72,6 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `blind` is the share of a tile that the fullest tile was modelled to hold on the day when the row was scored. The
     description of a `doubtful` program leaves a choice open that its memory depends on.
-
-    Raises:
-        ValueError: a kind that the other fields contradict.
     """
 
     id: str
@@ -131,11 +125,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(toml: bytes) -> Published:
-    """Read the rows of a file's content.
-
-    Raises:
-        Error: a row that lacks something, or contradicts itself.
-    """
+    """Read the rows of a file's content."""
     try:
         return msgspec.toml.decode(toml, type=Published)
     except msgspec.DecodeError as problem:

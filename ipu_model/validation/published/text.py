@@ -12,7 +12,7 @@ from ipu_model.predict.calibration import constant_facts, fitted
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from published.leave_one_out import LeftOut, Untested
 from published.record import bands_of, left_out_verdicts, record_of, recorded
-from published.rows import BlindComparison, BlindVerdicts, Kind, published
+from published.rows import Kind, published
 
 _PAGE, _WIDTH = 120, 96
 _TITLE = "Published on hardware against the IPU Model"
@@ -62,17 +62,18 @@ def comparison_text(comparison: Comparison) -> str:
     for kind, (heading, _) in _TABLES.items():
         numbers = _of_kind(comparison.numbers, kind)
         if numbers:
-            earlier = f" {_EARLIER[kind]:>9}" if kind in _EARLIER else ""
-            lines += ["", f"{heading:{_WIDTH}} {'published':>13} {'modelled':>13}{earlier} {'error':>8} {'wanted':>7}"]
-            lines += [_line(number) for number in numbers]
+            lines += ["", _line(heading, "published", "modelled", *_earlier(kind), f"{'error':>8} {'wanted':>7}")]
+        for number in numbers:
+            outside = "" if number.as_wanted else " outside"
+            error = f"{number.error:>+8.1%} {number.row.wanted:>7.0%}{outside}"
+            lines.append(_line(f"{number.row.what} [{number.row.unit}]", *_figures(number), error))
     if comparison.cuts:
-        lines += ["", f"{_CUTS_HEADING:{_WIDTH}} {'published':>13} {'modelled':>13} {'error':>8}"]
-        for other in comparison.cuts:
-            what = f"{other.row.what}: {other.cut}"
-            published_and_modelled = f"{_number(other.row.value):>13} {_number(other.modelled):>13}"
-            lines.append(f"{what:{_WIDTH}} {published_and_modelled} {other.error:>+8.1%}")
+        lines += ["", _line(_CUTS_HEADING, "published", "modelled", f"{'error':>8}")]
+        for cut in comparison.cuts:
+            values = _number(cut.row.value), _number(cut.modelled)
+            lines.append(_line(f"{cut.row.what}: {cut.cut}", *values, f"{cut.error:>+8.1%}"))
     if comparison.verdicts:
-        lines += ["", f"{'Memory':{_WIDTH}} {'published':>13} {'modelled':>13} {'that day':>9} {'share':>8}"]
+        lines += ["", _line("Memory", "published", "modelled", "that day", f"{'share':>8}")]
         for verdict in comparison.verdicts:
             row = verdict.row
             lines.append(
@@ -82,15 +83,11 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join([*lines, "", "Sources:", *(f"  {source}" for source in _sources(comparison))])
 
 
-def _line(number: Compared) -> str:
-    row = number.row
-    what = f"{row.what} [{row.unit}]"
-    earlier = f" {_signed(row.earlier_error):>9}" if row.kind in _EARLIER else ""
-    outside = "" if number.as_wanted else " outside"
-    return (
-        f"{what:{_WIDTH}} {_number(row.value):>13} {_number(number.modelled):>13}{earlier} {number.error:>+8.1%} "
-        f"{row.wanted:>7.0%}{outside}"
-    )
+def _line(what: str, *cells: str) -> str:
+    """Return a line: `what`, published and modelled figure, the error before if there is one, and the rest as it is."""
+    *figures, rest = cells
+    aligned = (f"{cell:>{width}}" for cell, width in zip(figures, (13, 13, 9)))
+    return " ".join((f"{what:{_WIDTH}}", *aligned, rest))
 
 
 def constants_text() -> str:
@@ -104,17 +101,11 @@ def constants_text() -> str:
 
 def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> str:
     """Return one line for each fitted row: its error with all rows and with its measurement left out, or why not."""
-    return "\n".join(
-        [
-            "Leave one out: constants refitted to the other measurements",
-            "",
-            f"{'row':{_WIDTH}} {'error':>8} {'left out':>9}",
-            *(f"{row.row.what:{_WIDTH}} {row.with_all:>+8.1%} {row.without:>+9.1%}" for row in tested),
-            "",
-            "Rows that cannot be left out, because no other measurement determines their constants:",
-            *(f"  {row.row.what} ({', '.join(row.constants)})" for row in untested),
-        ]
-    )
+    lines = ["Leave one out: constants refitted to the other measurements", ""]
+    lines.append(f"{'row':{_WIDTH}} {'error':>8} {'left out':>9}")
+    lines += [f"{row.row.what:{_WIDTH}} {row.with_all:>+8.1%} {row.without:>+9.1%}" for row in tested]
+    lines += ["", "Rows that cannot be left out, because no other measurement determines their constants:"]
+    return "\n".join([*lines, *(f"  {row.row.what} ({', '.join(row.constants)})" for row in untested)])
 
 
 # --- as a page
@@ -131,46 +122,50 @@ def comparison_markdown(comparison: Comparison) -> str:
     for kind, (heading, sentence) in _TABLES.items():
         numbers = _of_kind(comparison.numbers, kind)
         if numbers:
-            lines += ["", f"## {heading}", "", sentence, "", *_table(kind, numbers)]
+            earlier = [f"error {name}" for name in _earlier(kind)]
+            lines += ["", f"## {heading}", "", sentence, ""]
+            lines.append(_cells("row", "unit", "published", "modelled", *earlier, "error", "wanted"))
+            lines.append("|---|---|" + "---:|" * (len(earlier) + 4))
+        for number in numbers:
+            errors = f"{number.error:+.1%}", f"{number.row.wanted:.0%}"
+            lines.append(_cells(number.row.what, number.row.unit, *_figures(number), *errors))
     if comparison.cuts:
         lines += ["", f"## {_CUTS_HEADING}", "", _CUTS, ""]
         lines += ["| row | cut | unit | published | modelled | error |", "|---|---|---|---:|---:|---:|"]
-        lines += [
-            f"| {other.row.what} | {other.cut} | {other.row.unit} | {_number(other.row.value)} | "
-            f"{_number(other.modelled)} | {other.error:+.1%} |"
-            for other in comparison.cuts
-        ]
+        for cut in comparison.cuts:
+            values = _number(cut.row.value), _number(cut.modelled), f"{cut.error:+.1%}"
+            lines.append(_cells(cut.row.what, cut.cut, cut.row.unit, *values))
     lines += ["", "## Memory: what ran and what did not", "", _MEMORY, ""]
     lines += ["| program | published | modelled | share | that day | | |", "|---|---|---|---:|---:|---|---|"]
-    lines += [
-        f"| {verdict.row.what} | {verdict.row.outcome} | {verdict.verdict} | {verdict.share:.1%} | "
-        f"{_that_day(verdict)} | {verdict.outcome} | {verdict.row.kind} |"
-        for verdict in comparison.verdicts
-    ]
-    names = ", ".join(f"`{name}`" for name in fitted())
+    for verdict in comparison.verdicts:
+        shares = f"{verdict.share:.1%}", _that_day(verdict)
+        row = verdict.row
+        lines.append(_cells(row.what, row.outcome, str(verdict.verdict), *shares, str(verdict.outcome), str(row.kind)))
     lines += [
         "",
-        f"{len(fitted())} constants are fitted: {names}. "
+        f"{len(fitted())} constants are fitted: {', '.join(f'`{name}`' for name in fitted())}. "
         "`python -m ipu_model validate --constants` lists all constants with their sources, and `--leave-one-out` "
         "refits them without each measurement.",
     ]
     return "\n".join([*lines, "", "Sources:", "", *(f"* {source}" for source in _sources(comparison)), ""])
 
 
-def _table(kind: Kind, numbers: Sequence[Compared]) -> list[str]:
-    has_earlier = kind in _EARLIER
-    lines = [
-        f"| row | unit | published | modelled |{f' error {_EARLIER[kind]} |' if has_earlier else ''} error | wanted |",
-        f"|---|---|---:|---:|{'---:|' if has_earlier else ''}---:|---:|",
-    ]
-    for number in numbers:
-        row = number.row
-        earlier = f" {_signed(row.earlier_error)} |" if has_earlier else ""
-        lines.append(
-            f"| {row.what} | {row.unit} | {_number(row.value)} | {_number(number.modelled)} |{earlier} "
-            f"{number.error:+.1%} | {row.wanted:.0%} |"
-        )
-    return lines
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# --- for both
+
+
+def _earlier(kind: Kind) -> list[str]:
+    return [_EARLIER[kind]] if kind in _EARLIER else []
+
+
+def _figures(number: Compared) -> list[str]:
+    """Return the published and the modelled figure, and the error before in tables that have it."""
+    error = number.row.earlier_error
+    earlier = ["" if error is None else f"{error:+.1%}" for _ in _earlier(number.row.kind)]
+    return [_number(number.row.value), _number(number.modelled), *earlier]
 
 
 def _of_kind(numbers: Iterable[Compared], kind: Kind) -> list[Compared]:
@@ -184,10 +179,6 @@ def _sources(comparison: Comparison) -> list[str]:
 
 def _that_day(verdict: ComparedVerdict) -> str:
     return "" if verdict.row.blind is None else f"{verdict.row.blind:.0%}"
-
-
-def _signed(error: float | None) -> str:
-    return "" if error is None else f"{error:+.1%}"
 
 
 def _number(value: float) -> str:
@@ -205,24 +196,20 @@ def _trust(comparison: Comparison) -> tuple[str, ...]:
 
 def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
     """Return five statements on how far to trust the model, the blind scores first."""
+    scores = []
+    for score in published().blind:
+        largest = "" if score.largest is None else f", {score.largest:.0%} at worst"
+        scores.append(f"{score.median:.1%} at the median{largest}, on {score.rows} {score.what}")
     return (
-        _never_seen(published().blind),
+        f"Scored blind, on rows that it had never seen, the model was off by {'; and by '.join(scores)}.",
         _released(_of_kind(comparison.numbers, Kind.SCORED_BLIND)),
         _predictions(comparison.numbers),
-        _verdicts(comparison.verdicts, published().blind_verdicts),
+        _verdicts(comparison.verdicts),
         "Error bands are factors on modelled device time, computed from the published rows of each family: "
         f"{'; '.join(f'{family} {band.low:.2f} to {band.high:.2f}' for family, band in bands.items()) or 'none'}. "
         "Programs with recurrent networks, overlapped transfers, several racks or anything else that no row covers get "
         "a wide band, and `profile.notes` says why.",
     )
-
-
-def _never_seen(comparisons: Iterable[BlindComparison]) -> str:
-    scores = []
-    for score in comparisons:
-        largest = "" if score.largest is None else f", {score.largest:.0%} at worst"
-        scores.append(f"{score.median:.1%} at the median{largest}, on {score.rows} {score.what}")
-    return f"Scored blind, on rows that it had never seen, the model was off by {'; and by '.join(scores)}."
 
 
 def _released(numbers: Sequence[Compared]) -> str:
@@ -251,11 +238,11 @@ def _predictions(numbers: Sequence[Compared]) -> str:
     )
 
 
-def _verdicts(verdicts: Sequence[ComparedVerdict], blind: Iterable[BlindVerdicts]) -> str:
+def _verdicts(verdicts: Sequence[ComparedVerdict]) -> str:
     scores = "; ".join(
         f"of {score.right + score.close + score.wrong} {score.what}: {score.right} right, {score.close} too close to "
         f"call, {score.wrong} wrong"
-        for score in blind
+        for score in published().blind_verdicts
     )
     that_day = f"The verdicts on memory were also scored blind, {scores}."
     free = [verdict for verdict in verdicts if verdict.row.kind is not Kind.FITTED]

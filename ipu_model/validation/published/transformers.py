@@ -38,9 +38,6 @@ from published.building import (
 
 MASKED_TOKENS = 20
 SEQUENCES_PER_PACK = 1.17
-VIT_LAYERS = (3, 3, 3, 3)
-_SWIN_CUTS = ((3, 0), (5, 1), (7, 0))
-"""The first block of each further IPU for 2, 3, 5 and 2 blocks, by `features` and block of torchvision's network."""
 
 
 class SelfAttention(nn.Module):
@@ -255,15 +252,11 @@ def _pretraining(graph: Graph, batching: Batching, proportions: dict[int, float]
 
 
 @lru_cache(maxsize=2)
-def bert_inference(batch: int, length: int = 256) -> Graph:
-    """Return BERT-Base's encoder in fp32 on one IPU."""
-    tokens = integers(batch, length)
-    return captured(Encoder(BASE).eval(), tokens, tokens, tokens, tokens, training=False)
-
-
 def bert_inference_program(batch: int) -> Program:
-    """Return BERT-Base in fp32 on one C600 card (F4), sequence length 256."""
-    return program_of(bert_inference(batch), Batching(), "C600-server", half_partials=False, name="bert-base-inference")
+    """Return BERT-Base's encoder in fp32 on one C600 card (F4), sequence length 256."""
+    tokens = integers(batch, 256)
+    graph = captured(Encoder(BASE).eval(), tokens, tokens, tokens, tokens, training=False)
+    return program_of(graph, Batching(), "C600-server", half_partials=False, name="bert-base-inference")
 
 
 # --- ViT
@@ -293,23 +286,18 @@ class VisionTransformer(nn.Module):
 
 
 @lru_cache(maxsize=2)
-def vit_training(layers: tuple[int, ...]) -> Graph:
-    """Return ViT-B/16 on eight 224 x 224 byte images in fp16, with so many of its layers on each IPU as checkpoints."""
+def vit_program(layers: tuple[int, ...] = (3, 3, 3, 3)) -> Program:
+    """Return ViT-B/16's pretraining on a Bow Pod16 (B13): four replicas of four IPUs, with so many layers on each.
+
+    How the published program distributes its layers is not known. Each layer's output is a checkpoint.
+    """
     network = VisionTransformer()
     for layer in network.layers:
         checkpoint(layer)
     for ipu, first in enumerate(accumulate(layers[:-1]), start=1):
         begin_block(network.layers[first], ipu)
-    return captured(Classifier(network, normalises=True).half(), *images(8, 3, 224, torch.uint8))
-
-
-def vit_program(layers: tuple[int, ...] = VIT_LAYERS) -> Program:
-    """Return ViT-B/16's pretraining on a Bow Pod16 (B13): four replicas of four IPUs, with so many layers on each.
-
-    How the published program distributes its layers is not known.
-    """
     return program_of(
-        vit_training(layers),
+        captured(Classifier(network, normalises=True).half(), *images(8, 3, 224, torch.uint8)),
         Batching(1, 2048, 4),
         "Bow-POD16",
         optimiser=lamb(),
@@ -321,35 +309,30 @@ def vit_program(layers: tuple[int, ...] = VIT_LAYERS) -> Program:
 
 
 @lru_cache(maxsize=2)
-def vit_inference(batch: int) -> Graph:
-    """Return torchvision's ViT-B/16 on 224 x 224 images in fp16, to logits."""
-    network = networks().get_model("vit_b_16").eval().half()
-    return captured(network, images(batch, 3, 224, HALF)[0], training=False)
-
-
 def vit_inference_program(batch: int) -> Program:
-    """Return ViT-B/16 on one C600 card (B8, B9); many clients' requests wait for it, so that its streams are hidden."""
-    return program_of(
-        vit_inference(batch), Batching(100), "C600-server", synthetic_data=True, name="vit-b-16-inference"
-    )
+    """Return torchvision's ViT-B/16 in fp16 on one C600 card (B8, B9), to logits.
+
+    Many clients' requests wait for it, so that its streams are hidden.
+    """
+    network = networks().get_model("vit_b_16").eval().half()
+    graph = captured(network, images(batch, 3, 224, HALF)[0], training=False)
+    return program_of(graph, Batching(100), "C600-server", synthetic_data=True, name="vit-b-16-inference")
 
 
 # --- Swin
 
 
 @lru_cache(maxsize=1)
-def swin_training() -> Graph:
-    """Return Swin-T on four 224 x 224 images in fp32: 2, 3, 5 and 2 blocks on four IPUs."""
-    network = networks().get_model("swin_t")
-    for ipu, (group, block) in enumerate(_SWIN_CUTS, start=1):
-        begin_block(network.features[group][block], ipu)
-    return captured(Classifier(network, dtype=FLOAT), *images(4, 3, 224, FLOAT))
-
-
 def swin_program() -> Program:
-    """Return Swin-T's training on a Bow Pod16 (B14): four replicas of four IPUs, AdamW with clipped gradients."""
+    """Return Swin-T's training in fp32 on a Bow Pod16 (B14): four replicas of four IPUs, AdamW with clipped gradients.
+
+    The IPUs have 2, 3, 5 and 2 blocks; each further one begins at a group and block of torchvision's network.
+    """
+    network = networks().get_model("swin_t")
+    for ipu, (group, block) in enumerate(((3, 0), (5, 1), (7, 0)), start=1):
+        begin_block(network.features[group][block], ipu)
     return program_of(
-        swin_training(),
+        captured(Classifier(network, dtype=FLOAT), *images(4, 3, 224, FLOAT)),
         Batching(1, 64, 4),
         "Bow-POD16",
         optimiser=OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.05), max_grad_norm=5.0),

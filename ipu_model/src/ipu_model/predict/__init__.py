@@ -13,7 +13,7 @@ from ipu_model.predict.host import CallTime, HostWork, call_time
 from ipu_model.predict.memory import memory_of
 from ipu_model.predict.memory.out_of_memory import note_on_memory
 from ipu_model.predict.op_profiles import ops_of, updates_of
-from ipu_model.predict.order import Order, order_of
+from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import Machine, Memory, Profile, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import Recent
@@ -34,7 +34,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     check_machine(program)
     costs = costs_of(program.step, program.settings)
     order = order_of(program)
-    memory = _memory(program, costs, order)
+    memory = memory_of_program(program)
     time = time_of(program, costs, order)
     call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
     ops = ops_of(program, costs, order)
@@ -71,11 +71,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program, from the cache if it was computed recently.
-
-    Raises:
-        Error: as `profile_program`.
-    """
+    """Return the profile of a program, from the cache if it was computed recently."""
     key = program.choices, host or HostWork()
     known = _profiles.get(program.step, key)
     if known is None:
@@ -85,11 +81,7 @@ def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def samples_per_second(program: Program, host: HostWork | None = None) -> float:
-    """Return the throughput of a program from end to end, without its memory and the rest of its profile.
-
-    Raises:
-        Error: as `profile_program`.
-    """
+    """Return the throughput of a program from end to end, without its memory and the rest of its profile."""
     check_machine(program)
     time = time_of(program, costs_of(program.step, program.settings), order_of(program))
     device_seconds = program.system.chip.seconds(time.device_cycles)
@@ -97,15 +89,6 @@ def samples_per_second(program: Program, host: HostWork | None = None) -> float:
 
 
 def memory_of_program(program: Program) -> Memory:
-    """Return the memory of a program, without the rest of its profile.
-
-    Raises:
-        Error: hints that no device can follow.
-    """
-    return _memory(program, costs_of(program.step, program.settings), order_of(program))
-
-
-def _memory(program: Program, costs: Costs, order: Order) -> Memory:
     """Return the memory of a program, cached across programs that use the same memory.
 
     The number of micro-batches or updates does not matter; only whether gradients are accumulated does.
@@ -113,15 +96,14 @@ def _memory(program: Program, costs: Costs, order: Order) -> Memory:
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="").choices
     known = _memories.get(program.step, key)
-    return _memories.keep(program.step, key, memory_of(program, costs, order)) if known is None else known
+    if known is None:
+        memory = memory_of(program, costs_of(program.step, program.settings), order_of(program))
+        known = _memories.keep(program.step, key, memory)
+    return known
 
 
 def check_machine(program: Program) -> None:
-    """Refuse a program that needs more IPUs than its machine has.
-
-    Raises:
-        Error: names both numbers.
-    """
+    """Refuse a program that needs more IPUs than its machine has."""
     needed = program.ipus_per_replica * program.replicas
     if needed > program.system.ipus:
         raise Error(

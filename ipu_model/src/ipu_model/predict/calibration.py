@@ -40,11 +40,7 @@ def read_data(name: str) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """Return the contents of TOML `text`; `name` is what an error calls it.
-
-    Raises:
-        Error: the text is not TOML.
-    """
+    """Return the contents of TOML `text`; `name` is what an error calls it."""
     try:
         return msgspec.toml.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
@@ -52,11 +48,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def fact(entry: object, where: str) -> Fact:
-    """Check one entry `{ value, unit, source, confidence }`; `where` is what an error calls it.
-
-    Raises:
-        Error: a part is missing, or the value is not a number.
-    """
+    """Check one entry `{ value, unit, source, confidence }`; `where` is what an error calls it."""
     try:
         return msgspec.convert(entry, Fact)
     except msgspec.ValidationError as problem:
@@ -66,11 +58,7 @@ def fact(entry: object, where: str) -> Fact:
 
 @dataclass(frozen=True)
 class Section:
-    """The base of the sections: a field for each entry.
-
-    Raises:
-        Error: a negative, infinite or undefined number.
-    """
+    """The base of the sections: a field for each entry."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -196,11 +184,7 @@ class Calibration:
     memory: MemoryConstants
 
     def with_values(self, values: Mapping[str, float]) -> Calibration:
-        """Return a calibration in which some numbers, named "section.name", are replaced.
-
-        Raises:
-            Error: an unknown constant, or a number that is negative, infinite or undefined.
-        """
+        """Return a calibration in which some numbers, named "section.name", are replaced."""
         facts = constant_facts()
         unknown = sorted(set(values) - {f"{section}.{name}" for section in facts for name in facts[section]})
         if unknown:

@@ -146,9 +146,6 @@ class CostSettings:
     `half_partials` for matrix products and convolutions in fp16 (`Options.Precision.setPartialsType`);
     `available_memory_proportion` by IPU, 0.6 by default; `stable_norm` for
     `Options.Precision.enableStableNorm`.
-
-    Raises:
-        Error: a proportion that is not between 0 and 1.
     """
 
     device: Device = field(default_factory=Device)
@@ -167,11 +164,7 @@ class CostSettings:
 
 
 def check_proportion(proportion: object, where: str) -> None:
-    """Refuse a share of tile memory that is not between 0 and 1.
-
-    Raises:
-        Error: it is not a number between 0 and 1.
-    """
+    """Refuse a share of tile memory that is not between 0 and 1."""
     if not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
         raise Error(
             f"The available memory proportion of {where} must be between 0 and 1, not {proportion!r}: it is "

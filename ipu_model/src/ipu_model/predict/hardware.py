@@ -20,11 +20,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Chip:
-    """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile.
-
-    Raises:
-        Error: an impossible number, such as zero tiles or a negative clock.
-    """
+    """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile. Impossible numbers are refused."""
 
     name: str
     title: str
@@ -73,9 +69,7 @@ class System:
 
     It is built of IPU-Machines: one gateway (or PCIe slot) with `ipus_per_machine` each. Host links and streaming
     memory are those of one IPU-Machine and shared by its IPUs. Link rates count one direction.
-
-    Raises:
-        Error: an impossible number.
+    Impossible numbers are refused.
     """
 
     name: str
@@ -134,9 +128,6 @@ def system_named(name: str) -> System:
     """Return the system called `name`; a chip's name stands for the smallest system that carries it.
 
     Case, spaces and hyphens do not matter.
-
-    Raises:
-        Error: there is no such system or chip; the message lists all systems and chips.
     """
     catalogue = known_hardware()
     key = _plain(name)
@@ -148,20 +139,12 @@ def system_named(name: str) -> System:
 
 
 def chip(name: str) -> Chip:
-    """Return the chip called `name`, or that of the system called `name`.
-
-    Raises:
-        Error: there is none of that name.
-    """
+    """Return the chip called `name`, or that of the system called `name`."""
     return _called(name, known_hardware().chips) or system_named(name).chip
 
 
 def system_with(chip_name: str, ipus: int) -> System:
-    """Return the smallest system of that chip with at least `ipus` IPUs.
-
-    Raises:
-        Error: no system is that large.
-    """
+    """Return the smallest system of that chip with at least `ipus` IPUs. Raises `Error` if none is that large."""
     wanted = chip(chip_name)
     systems = [s for s in known_hardware().systems.values() if s.chip == wanted]
     fitting = [s for s in systems if s.ipus >= ipus]
@@ -184,8 +167,7 @@ def is_chip(name: str) -> bool:
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
     """Return the machine `wanted`; a chip's name stands for its smallest system with at least `ipus` IPUs.
 
-    Raises:
-        Error: there is no such machine, or it has too few IPUs; `said_by` names the setting that asked for it.
+    `said_by` names the setting that asked for it, for the error where there are too few IPUs.
     """
     if not isinstance(wanted, (str, System)):
         raise Error(
@@ -205,11 +187,7 @@ def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
 
 
 def chip_of_offline_target(version: int) -> Chip:
-    """Return the chip that `useOfflineIpuTarget(version)` stands for: 1 GC2, 2 GC200, 21 C600.
-
-    Raises:
-        Error: any other version.
-    """
+    """Return the chip that `useOfflineIpuTarget(version)` stands for: 1 GC2, 2 GC200, 21 C600."""
     versions = known_hardware().offline_versions
     if version not in versions:
         known = ", ".join(f"{number} ({name})" for number, name in sorted(versions.items()))
@@ -218,11 +196,7 @@ def chip_of_offline_target(version: int) -> Chip:
 
 
 def provenance(name: str) -> Mapping[str, Fact]:
-    """Return every number of the chip or system `name` with unit, source and confidence.
-
-    Raises:
-        Error: there is none of that name.
-    """
+    """Return every number of the chip or system `name` with unit, source and confidence."""
     facts = known_hardware().facts
     return _called(name, facts) or facts[system_named(name).name]
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory.code import Crossings, VariableStep, code_bytes, steps_of
-from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, UpdateCosts, schedules_of
+from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
 from ipu_model.predict.memory.tensors import Storages, fetched, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
-from ipu_model.predict.ops.updates import accumulation_costs, update_costs, variable_ipus
+from ipu_model.predict.ops.updates import (
+    ACCUMULATION_PART,
+    UPDATE_PART,
+    accumulation_costs,
+    update_costs,
+    variable_ipus,
+)
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import CONSTANTS, STREAM_BUFFERS, Memory
 from ipu_model.predict.program import Program
@@ -21,10 +27,9 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     """
     space = TileSpace(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, space)
-    updates, ipu_of = _update_costs(program), variable_ipus(program.step)
-    variable_steps = _variable_steps(program, updates)
+    variable_steps, ipu_of = _variable_steps(program), variable_ipus(program.step)
     always = residents(program, storages)
-    schedules = schedules_of(storages, order, updates, fetched(always, program))
+    schedules = schedules_of(storages, order, variable_steps, fetched(always, program))
     memories, off_chip = [], sum(resident.off_chip for resident in always)
     for ipu in range(program.ipus_per_replica):
         elsewhere = frozenset(v.tensor for v in program.step.variables if ipu_of[v.name] != ipu)
@@ -48,22 +53,18 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     return Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
 
 
-def _update_costs(program: Program) -> UpdateCosts:
+def _variable_steps(program: Program) -> list[VariableStep]:
+    """Return the steps that add up gradients, and those that update weights."""
     step, settings, spec, accumulates = program.step, program.settings, program.optimiser, program.accumulates
-    if not program.training:
-        return UpdateCosts()
-    dtype = spec.accum_dtype if spec is not None else None
-    accumulation = accumulation_costs(step, settings, dtype) if accumulates else ()
-    update = (
-        update_costs(step, settings, spec, accumulates=accumulates, group_of=program.groups) if spec is not None else ()
-    )
-    return UpdateCosts({cost.variable: cost for cost in accumulation}, {cost.variable: cost for cost in update})
-
-
-def _variable_steps(program: Program, updates: UpdateCosts) -> list[VariableStep]:
-    shape_of = {variable.name: program.step.tensors[variable.tensor].shape for variable in program.step.variables}
-    kinds = {"accumulation": updates.accumulation, "update": updates.update}
-    return [VariableStep(kind, shape_of[name], cost) for kind in kinds for name, cost in kinds[kind].items()]
+    steps: list[VariableStep] = []
+    shape_of = {variable.name: step.tensors[variable.tensor].shape for variable in step.variables}
+    if program.training and accumulates:
+        costs = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
+        steps += [VariableStep(ACCUMULATION_PART, shape_of[cost.variable], cost) for cost in costs]
+    if program.training and spec is not None:
+        costs = update_costs(step, settings, spec, accumulates=accumulates, group_of=program.groups)
+        steps += [VariableStep(UPDATE_PART, shape_of[cost.variable], cost) for cost in costs]
+    return steps
 
 
 def _ring_members(program: Program) -> int:

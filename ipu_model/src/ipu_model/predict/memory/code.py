@@ -58,9 +58,9 @@ class Crossings:
 
 
 class VariableStep(NamedTuple):
-    """A step that works on a variable of that shape: what it does, and its cost."""
+    """A step that works on a variable of that shape: its part of the update, and its cost."""
 
-    kind: str
+    part: str
     shape: tuple[int, ...]
     cost: VariableCost
 
@@ -77,10 +77,10 @@ def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[V
     for op in costs.of(ipu=ipu):
         _count(phases, (alike[op.node], op.part), op.work)
         kinds.add((op.target, op.part))
-    for kind, shape, cost in updates:
+    for part, shape, cost in updates:
         if cost.ipu == ipu:
-            _count(phases, (kind, shape, cost.work), cost.work)
-            kinds.add(kind)
+            _count(phases, (part, shape, cost.work), cost.work)
+            kinds.add(part)
     compute_sets = sum(max(1, count) for count in phases.values())
     return Steps(sum(phases.values()), compute_sets, len(kinds), calls)
 

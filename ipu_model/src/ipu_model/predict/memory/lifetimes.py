@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from ipu_model.predict.memory.code import VariableStep
 from ipu_model.predict.memory.tensors import Fetched, Storages
 from ipu_model.predict.memory.tiles import NOTHING, Label, Live, Spread
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
-from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
@@ -49,16 +50,12 @@ class IpuSchedule:
         self.end = max(0, len(ops) - 1)
 
 
-@dataclass(frozen=True)
-class UpdateCosts:
-    """What each trainable variable costs: added to its accumulator, and updated."""
-
-    accumulation: Mapping[str, VariableCost] = field(default_factory=dict)
-    update: Mapping[str, VariableCost] = field(default_factory=dict)
-
-
-def schedules_of(storages: Storages, order: Order, costs: UpdateCosts, fetched: Fetched) -> dict[int, IpuSchedule]:
+def schedules_of(
+    storages: Storages, order: Order, variable_steps: Sequence[VariableStep], fetched: Fetched
+) -> dict[int, IpuSchedule]:
     """Return the schedule of every IPU that has one: the ops of one micro-batch, and the updates."""
+    accumulations = {step.cost.variable: step for step in variable_steps if step.part == ACCUMULATION_PART}
+    updates = [step for step in variable_steps if step.part == UPDATE_PART]
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
     completed = _completed_gradients(storages)
     for run in order.sequence:
@@ -67,13 +64,13 @@ def schedules_of(storages: Storages, order: Order, costs: UpdateCosts, fetched: 
             ops[op.ipu] += _scheduled_parts(op, run.during.value, storages, fetched)
         # The gradients that an op completes are added up at once.
         for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
-            if variable in costs.accumulation:
-                cost, brought = costs.accumulation[variable], fetched.accumulation.get(variable, ())
-                ops[cost.ipu].append(_work_on(variable, cost, storages, brought, BACKWARD))
-    for variable, cost in costs.update.items():
-        update = _work_on(variable, cost, storages, fetched.update.get(variable, ()), UPDATE)
+            if variable in accumulations:
+                step, brought = accumulations[variable], fetched.accumulation.get(variable, ())
+                ops[step.cost.ipu].append(_work_on(step, BACKWARD, storages, brought))
+    for step in updates:
+        update = _work_on(step, UPDATE, storages, fetched.update.get(step.cost.variable, ()))
         # An accumulator stands in for the gradient.
-        ops[cost.ipu].append(replace(update, reads=()) if variable in costs.accumulation else update)
+        ops[step.cost.ipu].append(replace(update, reads=()) if step.cost.variable in accumulations else update)
     return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
 
 
@@ -97,15 +94,13 @@ def _made_in(tensor: Tensor, part: str, index: int) -> bool:
     return index == 0
 
 
-def _work_on(
-    variable: str, cost: VariableCost, storages: Storages, brought: Sequence[Spread], phase: str
-) -> ScheduledOp:
+def _work_on(step: VariableStep, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
     """Return the op that adds a gradient to its accumulator, or that updates a weight."""
+    part, variable = step.part, step.cost.variable
     gradient = storages.step.gradients[variable]
     root, producer = storages.roots[gradient], storages.step.producer(gradient)
-    needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
-    part = UPDATE_PART if phase == UPDATE else ACCUMULATION_PART
     stage = 0 if producer is None else producer.stage
+    needs = storages.space.temporary(step.cost.work.temporary_bytes, storages.widest([root]))
     return ScheduledOp(gradient, phase, part, f"{variable}: {part}", stage, (root,), (), _joined(needs, brought))
 
 

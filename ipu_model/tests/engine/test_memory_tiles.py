@@ -12,7 +12,7 @@ from memory_support import memory_for, on_fullest, squares, total
 
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip
-from ipu_model.predict.memory.tiles import Label, Live, Spread, TileSpace, ipu_memory, pieces_of
+from ipu_model.predict.memory.tiles import Live, ScheduledOp, Spread, TileSpace, ipu_memory, pieces_of
 from ipu_model.predict.profile import CODE, RESERVED
 
 SPACE = TileSpace(Device())
@@ -77,7 +77,7 @@ def test_long_programs_are_summed_in_stretches(spans: list[tuple[int, int]]) -> 
     """More steps than are looked at together: the most that is live at once, counted step by step."""
     lives = [Live(SPACE.everywhere(100.0), min(span), max(span), "activations") for span in spans]
     at_once = max(sum(min(s) <= step <= max(s) for s in spans) for step in {end for s in spans for end in s})
-    assert ipu_memory(0, [Label("op", "forward")] * 5_000, lives, SPACE).tiles == (100.0 * at_once,) * TILES
+    assert ipu_memory(0, [ScheduledOp("op", "forward")] * 5_000, lives, SPACE).tiles == (100.0 * at_once,) * TILES
 
 
 def test_another_chip_has_its_own_tiles() -> None:

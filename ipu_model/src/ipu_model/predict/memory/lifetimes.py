@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ipu_model.predict.memory.code import VariableStep
 from ipu_model.predict.memory.tensors import Fetched, Storages
-from ipu_model.predict.memory.tiles import NOTHING, Label, Live, Spread
+from ipu_model.predict.memory.tiles import NOTHING, Live, ScheduledOp, Spread
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART
@@ -19,19 +19,7 @@ from ipu_model.predict.program import Location
 from ipu_model.predict.recomputation import Pass
 from ipu_model.step import Op, Source, Tensor
 
-FORWARD: Final = Pass.FORWARD.value
-RECOMPUTE: Final = Pass.RECOMPUTE.value
-BACKWARD: Final = Pass.BACKWARD.value
 UPDATE: Final = "update"
-
-
-@dataclass(frozen=True)
-class ScheduledOp(Label):
-    """One op, or a part of one, while it runs: the tensors that it reads and makes, and its temporary data."""
-
-    reads: tuple[str, ...] = ()
-    makes: tuple[str, ...] = ()
-    temporary: Spread = NOTHING
 
 
 class IpuSchedule:
@@ -43,7 +31,7 @@ class IpuSchedule:
 
     def __init__(self, ops: Sequence[ScheduledOp] = ()) -> None:
         self.ops = ops
-        after_forward = (place for place, op in enumerate(ops) if op.phase != FORWARD)
+        after_forward = (place for place, op in enumerate(ops) if op.phase != Pass.FORWARD)
         updates = (place for place, op in enumerate(ops) if op.phase == UPDATE)
         self.backward_start = next(after_forward, len(ops))
         self.cycle_end = max(0, next(updates, len(ops)) - 1)
@@ -66,7 +54,7 @@ def schedules_of(
         for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
             if variable in accumulations:
                 step, brought = accumulations[variable], fetched.accumulation.get(variable, ())
-                ops[step.cost.ipu].append(_work_on(step, BACKWARD, storages, brought))
+                ops[step.cost.ipu].append(_work_on(step, Pass.BACKWARD.value, storages, brought))
     for step in updates:
         update = _work_on(step, UPDATE, storages, fetched.update.get(step.cost.variable, ()))
         # An accumulator stands in for the gradient.
@@ -176,7 +164,7 @@ class Lifetimes:
         self._away: set[str] = set()  # activations that leave the chip between the passes, without a stash
         for place, op in enumerate(schedule.ops):
             for root in op.makes:
-                self._extend(_Instance(root, op.phase == RECOMPUTE or storages.is_backward(root)), place, place)
+                self._extend(_Instance(root, op.phase == Pass.RECOMPUTE or storages.is_backward(root)), place, place)
             for root in op.reads:
                 if root not in storages.residents or root in elsewhere:
                     self._read(root, op, place)
@@ -230,9 +218,9 @@ class Lifetimes:
         storages, start = self._storages, self.schedule.backward_start
         maker, is_backward = storages.step.producer(root), storages.is_backward(root)
         runs_again = maker is not None and maker.name in self._order.kept.again and maker.stage == op.stage
-        if op.phase == FORWARD or is_backward or root in self._elsewhere:
+        if op.phase == Pass.FORWARD or is_backward or root in self._elsewhere:
             self._extend(_Instance(root, is_backward), self._arrival(root, place), place)
-        elif root in storages.drawn_again and op.phase == BACKWARD:
+        elif root in storages.drawn_again and op.phase == Pass.BACKWARD:
             self._extend(_Instance(root, True, drawn=place), place, place)
         elif runs_again or root in storages.drawn_again:
             self._extend(_Instance(root, True), place, place)

@@ -141,14 +141,20 @@ def pieces_of(spreads: Sequence[Spread], space: TileSpace) -> Pieces:
 
 
 @dataclass(frozen=True)
-class Label:
-    """What a scheduled op is called: op and part, the pass, the stage, and the name that users know it by."""
+class ScheduledOp:
+    """One op, or a part of one, while it runs: op and part, the pass, the name that users know it by, and the stage.
+
+    `reads` and `makes` are the tensors that it reads and makes, `temporary` is its temporary data.
+    """
 
     node: str
     phase: str
     part: str = ""
     name: str = ""
     stage: int = 0
+    reads: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    temporary: Spread = NOTHING
 
 
 class Contents(NamedTuple):
@@ -174,7 +180,7 @@ class Live:
     contents: Contents | None = None
 
 
-def ipu_memory(ipu: int, schedule: Sequence[Label], lives: Sequence[Live], space: TileSpace) -> IpuMemory:
+def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live], space: TileSpace) -> IpuMemory:
     """Return the memory of one IPU that runs `schedule` and holds everything in `lives`."""
     pieces = pieces_of([live.place for live in lives], space)
     first = np.array([live.first for live in lives], dtype=np.int64)
@@ -204,7 +210,7 @@ def ipu_memory(ipu: int, schedule: Sequence[Label], lives: Sequence[Live], space
 
 
 def _tensors(
-    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, schedule: Sequence[Label]
+    lives: Sequence[Live], on_fullest: Floats, is_live: Flags, schedule: Sequence[ScheduledOp]
 ) -> tuple[LiveTensor, ...]:
     """Return the tensors that are there, those that take most of the fullest tile first."""
     tensors = []

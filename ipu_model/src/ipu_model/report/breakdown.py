@@ -91,19 +91,15 @@ def compute_share(cycles: PhaseCycles) -> float:
 
 def categories(profile: Profile) -> tuple[Category, ...]:
     """Return the categories of memory, the largest first (by what its fullest tile holds on any IPU)."""
-    found: dict[str, Category] = {}
+    on_tiles: dict[str, list[float]] = {}
+    total: dict[str, float] = {}
+    shared = {category.name for memory in profile.memory for category in memory.categories if not category.always_live}
     for index, memory in enumerate(profile.memory):
         for category in memory.categories:
-            known = found.get(category.name) or Category(category.name, True, (0.0,) * len(profile.memory), 0.0)
-            on_tiles = list(known.bytes_on_fullest_tile)
-            on_tiles[index] += category.bytes_on_fullest_tile
-            found[category.name] = Category(
-                category.name,
-                known.always_live and category.always_live,
-                tuple(on_tiles),
-                known.total_bytes + category.total_bytes,
-            )
-    return tuple(sorted(found.values(), key=lambda category: -max(category.bytes_on_fullest_tile)))
+            on_tiles.setdefault(category.name, [0.0] * len(profile.memory))[index] += category.bytes_on_fullest_tile
+            total[category.name] = total.get(category.name, 0.0) + category.total_bytes
+    rows = (Category(name, name not in shared, tuple(held), total[name]) for name, held in on_tiles.items())
+    return tuple(sorted(rows, key=lambda category: -max(category.bytes_on_fullest_tile)))
 
 
 def shares_by_family(profile: Profile) -> Mapping[str, float]:
@@ -150,12 +146,12 @@ def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
     for tensor in memory.live_at_peak:
         key = layers_starred(tensor.name), tensor.category, type_of(tensor)
         groups.setdefault(key, []).append(tensor)
-    found = []
+    rows = []
     for (name, category, kind), alike in groups.items():
         count = sum(tensor.copies for tensor in alike)
         title = (name if len(alike) > 1 else alike[0].name) + (f" x {count}" if count > 1 else "")
-        found.append(TensorGroup(title, category, kind, sum(tensor.bytes_on_fullest_tile for tensor in alike)))
-    return tuple(sorted(found, key=lambda group: -group.bytes_on_fullest_tile))
+        rows.append(TensorGroup(title, category, kind, sum(tensor.bytes_on_fullest_tile for tensor in alike)))
+    return tuple(sorted(rows, key=lambda group: -group.bytes_on_fullest_tile))
 
 
 def busiest_ipus(profile: Profile, most: int) -> tuple[int, ...]:
@@ -211,7 +207,7 @@ def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
 
 
 def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
-    """Return the spans of the host's resources, and all others."""
+    # The spans of the host's resources, and all others.
     spans = list(timeline)
     hosts = _host_resources(spans)
     return [span for span in spans if span.resource in hosts], [span for span in spans if span.resource not in hosts]
@@ -219,12 +215,12 @@ def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
 
 def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
     """Return the resources of the host with their rank among them: those that load come first."""
-    found: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for span in spans:
         if span.kind in HOST_KINDS:
             rank = HOST_KINDS.index(span.kind)
-            found[span.resource] = min(found.get(span.resource, rank), rank)
-    return found
+            ranks[span.resource] = min(ranks.get(span.resource, rank), rank)
+    return ranks
 
 
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ipu_model.predict.profile import IpuMemory, Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
 from ipu_model.report.findings import cycles_spent, setting
-from ipu_model.report.looks import LOOKS, LOOKS_JSON, SPENT_LOOKS, PageLook
+from ipu_model.report.looks import LOOKS_JSON, SPENT_LOOKS, PageLook
 from ipu_model.report.module_tree import what_of
 from ipu_model.report.page import fullest_parts, rendered
 from ipu_model.report.page_data import VERDICT_CLASSES, data_script
@@ -50,13 +49,12 @@ class Part(NamedTuple):
 
 def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
     """Compare two profiles in a table of plain text that ends with a conclusion; all numbers are modelled."""
-    found = parts(before, after)
-    head = ("modelled", *names, "change")
-    rows = [head, *(row for part in found for row in part.rows)]
+    every = parts(before, after)
+    rows = [("modelled", *names, "change"), *(row for part in every for row in part.rows)]
     lines = aligned([[_cut(plain(cell)) for cell in row] for row in rows])
     titles = [plain(f"{name}: {profile.name} on {profile.machine}") for name, profile in zip(names, (before, after))]
     text = [*titles, "", lines.pop(0)]
-    for part in found:
+    for part in every:
         text += [part.title, *lines[: len(part.rows)]]
         lines = lines[len(part.rows) :]
     return "\n".join([*text, "", plain(conclusion(before, after, names))]) + "\n"
@@ -85,17 +83,22 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison; options only where they differ."""
-    moved = Part("IPU time of a sample: the largest changes", tuple(_most_moved(before, after)))
+    most = [moved for moved in moved_ops(before, after)[:_MOST_MOVED] if moved.change]
+    rows = tuple(
+        _row(_end_of(f"{moved.name}: {moved.what}, {moved.group}"), moved.before, moved.after, duration)
+        for moved in most
+    )
+    moved = Part("IPU time of a sample: the largest changes", rows)
     return tuple(part for part in (*_numbers(before, after), moved, _differing(before, after)) if part.rows)
 
 
 def _numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
-    found = (
+    every = (
         Part("throughput", tuple(_throughput(before, after))),
         Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
         Part("bytes of the fullest tile", tuple(_memory(before, after))),
     )
-    return tuple(part for part in found if part.rows)
+    return tuple(part for part in every if part.rows)
 
 
 def _row(name: str, before: float, after: float, shown: Callable[[float], str]) -> Row:
@@ -140,14 +143,6 @@ def _memory(before: Profile, after: Profile) -> Iterator[Row]:
     yield _words("verdict", str(before.verdict), str(after.verdict))
 
 
-def _most_moved(before: Profile, after: Profile) -> Iterator[Row]:
-    for moved in moved_ops(before, after)[:_MOST_MOVED]:
-        if moved.change:
-            name = f"{moved.name}: {moved.what}, {moved.group}"
-            name = name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
-            yield _row(name, moved.before, moved.after, duration)
-
-
 def _differing(before: Profile, after: Profile) -> Part:
     names = dict.fromkeys((*before.options, *after.options))
     values = [
@@ -155,6 +150,10 @@ def _differing(before: Profile, after: Profile) -> Part:
         *((name, str(before.options.get(name, "-")), str(after.options.get(name, "-"))) for name in names),
     ]
     return Part("options that differ", tuple((*option, "") for option in values if option[1] != option[2]))
+
+
+def _end_of(name: str) -> str:
+    return name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
 
 
 def _cut(cell: str) -> str:
@@ -181,21 +180,21 @@ class Moved(NamedTuple):
 
 def moved_parts(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by what the cycles are spent on, in the order of `cycles_spent`."""
-
-    def by_part(profile: Profile) -> Numbers:
-        factor = _seconds_a_sample(profile)
-        return {(part.name, "", ""): part.cycles * factor for part in cycles_spent(profile)}
-
-    return _moved(by_part(before), by_part(after))
+    return _moved(
+        *(
+            {(part.name, "", ""): part.cycles * _seconds_a_sample(profile) for part in cycles_spent(profile)}
+            for profile in (before, after)
+        )
+    )
 
 
 def moved_modules(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by module, layers of one list together, largest change first."""
-
-    def by_module(profile: Profile) -> Numbers:
-        return _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
-
-    return _largest_first(_moved(by_module(before), by_module(after)))
+    by_module = (
+        _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
+        for profile in (before, after)
+    )
+    return _largest_first(_moved(*by_module))
 
 
 def moved_ops(before: Profile, after: Profile) -> list[Moved]:
@@ -205,23 +204,23 @@ def moved_ops(before: Profile, after: Profile) -> list[Moved]:
 
 def moved_categories(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
-
-    def by_category(profile: Profile) -> Numbers:
-        return {(category.name, "", ""): category.bytes_on_fullest_tile for category in _fullest(profile).categories}
-
-    return _largest_first(_moved(by_category(before), by_category(after)))
+    by_category = (
+        {(category.name, "", ""): category.bytes_on_fullest_tile for category in _fullest(profile).categories}
+        for profile in (before, after)
+    )
+    return _largest_first(_moved(*by_category))
 
 
 def moved_tensors(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of tensors on the fullest tile of all IPUs at the peak, largest change first."""
-
-    def by_tensor(profile: Profile) -> Numbers:
-        tensors = _fullest(profile).live_at_peak
-        return _summed(
-            ((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile) for tensor in tensors
+    by_tensor = (
+        _summed(
+            ((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile)
+            for tensor in _fullest(profile).live_at_peak
         )
-
-    return _largest_first(_moved(by_tensor(before), by_tensor(after)))
+        for profile in (before, after)
+    )
+    return _largest_first(_moved(*by_tensor))
 
 
 Key = tuple[str, str, str]
@@ -231,17 +230,17 @@ Numbers = Mapping[Key, float]
 
 def _by_op(profile: Profile) -> Numbers:
     factor = _seconds_a_sample(profile)
-    found: list[tuple[Key, float]] = []
+    passes: list[tuple[Key, float]] = []
     for op in profile.work:
         module, what = _starred(op.scope) or "(the model itself)", _starred(what_of(op))
         again = op.cycles * op.recomputations
-        found.append(((module, what, op.phase), (op.cycles_per_call - again) * factor))
-        found.append(((module, what, "recompute"), again * factor))
-    return _summed((key, seconds) for key, seconds in found if seconds)
+        passes.append(((module, what, op.phase), (op.cycles_per_call - again) * factor))
+        passes.append(((module, what, "recompute"), again * factor))
+    return _summed((key, seconds) for key, seconds in passes if seconds)
 
 
 def _starred(path: str) -> str:
-    """Return the path of a module with a star for each place in a list: "layers.*.norm" for "layers.7.norm"."""
+    # "layers.*.norm" for "layers.7.norm"
     return _NUMBER.sub("*", path)
 
 
@@ -255,10 +254,10 @@ def _fullest(profile: Profile) -> IpuMemory:
 
 
 def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
-    found: dict[Key, float] = {}
+    sums: dict[Key, float] = {}
     for key, number in numbers:
-        found[key] = found.get(key, 0.0) + number
-    return found
+        sums[key] = sums.get(key, 0.0) + number
+    return sums
 
 
 def _moved(before: Numbers, after: Numbers) -> list[Moved]:
@@ -270,27 +269,6 @@ def _largest_first(moved: Iterable[Moved]) -> list[Moved]:
 
 
 # ------------------------------------------------------------------------------- the page
-
-
-@dataclass(frozen=True)
-class MovedData:
-    """What changed, for the page's script: each row has a name, a detail, a group and both numbers."""
-
-    names: tuple[str, ...]
-    parts: list[Moved]
-    modules: list[Moved]
-    ops: list[Moved]
-    categories: list[Moved]
-    tensors: list[Moved]
-
-
-class Card(NamedTuple):
-    """What matters most, in brief; `tone` is that of a verdict, or empty."""
-
-    title: str
-    value: str
-    details: str = ""
-    tone: str = ""
 
 
 class Bar(NamedTuple):
@@ -305,20 +283,24 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
     """Return the comparison of two profiles as one self-contained page; all numbers are modelled."""
     both = before, after
     title = before.name if before.name == after.name else f"{before.name} and {after.name}"
-    in_parts = moved_parts(before, after)
+    spent = moved_parts(before, after)
     time_bars = [
-        _time_bar(names[0], [(moved.name, moved.before) for moved in in_parts]),
-        _time_bar(names[1], [(moved.name, moved.after) for moved in in_parts]),
+        Bar(name, duration(sum(seconds)), [(one.name, s, SPENT_LOOKS[one.name]) for one, s in zip(spent, seconds)])
+        for name, seconds in zip(names, ([one.before for one in spent], [one.after for one in spent]), strict=True)
     ]
-    memory_bars = [_memory_bar(name, profile) for name, profile in zip(names, both, strict=True)]
-    data = MovedData(
-        tuple(names),
-        _largest_first(in_parts),
-        moved_modules(*both),
-        moved_ops(*both),
-        moved_categories(*both),
-        moved_tensors(*both),
-    )
+    memory_bars = []
+    for name, profile in zip(names, both, strict=True):
+        where = f"{name}: tile {_fullest(profile).fullest_tile} of IPU {_fullest(profile).ipu}"
+        memory_bars.append(Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", fullest_parts(profile)))
+    # Each row of the script's tables has a name, a detail, a group and both numbers.
+    moved = {
+        "names": tuple(names),
+        "parts": _largest_first(spent),
+        "modules": moved_modules(*both),
+        "ops": moved_ops(*both),
+        "categories": moved_categories(*both),
+        "tensors": moved_tensors(*both),
+    }
     return rendered(
         "compare.html",
         title=f"{title}: {names[0]} and {names[1]}",
@@ -331,7 +313,7 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         memory_bars=memory_bars,
         memory_entries=_entries(memory_bars),
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
-        data=data_script(data),
+        data=data_script(moved),
         looks_json=LOOKS_JSON,
         tables=[
             Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)
@@ -339,30 +321,19 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
     )
 
 
-def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[Card]:
-    """Yield speed, memory with both verdicts, and the bottleneck."""
+def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield title, value, details and the tone of a verdict: of speed, memory with both verdicts, the bottleneck."""
     rates = before.samples_per_second, after.samples_per_second
-    yield Card("Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s")
+    yield "Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s"
     device = before.device_samples_per_second, after.device_samples_per_second
-    yield Card("Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s")
+    yield "Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s"
     full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
-    yield Card("Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes")
+    yield "Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes"
     for name, profile in zip(names, (before, after), strict=True):
-        yield Card("Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", tone=VERDICT_CLASSES[profile.verdict])
+        yield "Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", "", VERDICT_CLASSES[profile.verdict]
     same = before.limited_by == after.limited_by
     limit = before.limited_by if same else f"{before.limited_by}, then {after.limited_by}"
-    yield Card("Bottleneck", limit, "the same in both" if same else "")
-
-
-def _time_bar(name: str, spent: Sequence[tuple[str, float]]) -> Bar:
-    parts = [(part, seconds, SPENT_LOOKS.get(part, LOOKS.other)) for part, seconds in spent]
-    return Bar(name, duration(sum(seconds for _, seconds in spent)), parts)
-
-
-def _memory_bar(name: str, profile: Profile) -> Bar:
-    ipu = _fullest(profile)
-    where = f"{name}: tile {ipu.fullest_tile} of IPU {ipu.ipu}"
-    return Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", fullest_parts(profile))
+    yield "Bottleneck", limit, "the same in both" if same else ""
 
 
 def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:

@@ -60,7 +60,7 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
 
     folder = Path(directory)
     paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
-    contents = (to_json(profile), html_report(profile, advice), trace_json(profile))
+    contents = to_json(profile), html_report(profile, advice), trace_json(profile)
     program = None if profile.program is None else program_file.to_bytes(profile.program)
     make_folder(folder)
     for path, text in zip((paths.profile, paths.html, paths.trace), contents):
@@ -73,11 +73,7 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
 
 
 def read_report(path: str | Path) -> Profile:
-    """Return the profile in a report's folder or file, with its program if that is beside it.
-
-    Raises:
-        Error: as `read` and `program_file.read`.
-    """
+    """Return the profile in a report's folder or file, with its program if that is beside it; errors as `read`."""
     from ipu_model.report import program_file
 
     file = file_of(path)
@@ -103,8 +99,7 @@ def read(path: str | Path) -> Profile:
 def file_of(path: str | Path) -> Path:
     """Return the file of a profile, given it or its folder; profiling gives each model a folder of its own.
 
-    Raises:
-        Error: a folder with several to choose from.
+    Raises `Error` for a folder with several to choose from.
     """
     folder = Path(path)
     if not folder.is_dir():

@@ -59,22 +59,19 @@ def holders(profile: Profile) -> tuple[Holder, ...]:
     groups: dict[tuple[str, str], list[LiveTensor]] = {}
     for tensor in memory.live_at_peak:
         groups.setdefault((_module_of(tensor.name), tensor.category), []).append(tensor)
-    found = []
+    parts = []
     for (name, kind), alike in groups.items():
-        count = sum(tensor.bytes_on_fullest_tile for tensor in alike)
-        if len(alike) == 1:
-            found.append(holder(alike[0].name, kind, kind, count))
-        else:
-            found.append(holder(name, f"{kind}, {len(alike)} tensors", kind, count))
+        what, name = (kind, alike[0].name) if len(alike) == 1 else (f"{kind}, {len(alike)} tensors", name)
+        parts.append(holder(name, what, kind, sum(tensor.bytes_on_fullest_tile for tensor in alike)))
     with_tensors = {kind for _, kind in groups}
     for category in memory.categories:
         if category.name not in with_tensors:
             when = "always" if category.always_live else "at the peak"
-            found.append(holder(category.name, when, category.name, category.bytes_on_fullest_tile))
-    found = sorted((part for part in found if part.bytes_on_tile > 0), key=lambda part: -part.bytes_on_tile)
-    shown = [part for part in found[:_MOST_HOLDERS] if part.share >= _LEAST_SHARE]
+            parts.append(holder(category.name, when, category.name, category.bytes_on_fullest_tile))
+    parts = sorted((part for part in parts if part.bytes_on_tile > 0), key=lambda part: -part.bytes_on_tile)
+    shown = [part for part in parts[:_MOST_HOLDERS] if part.share >= _LEAST_SHARE]
     rest = memory.max_tile_bytes - sum(part.bytes_on_tile for part in shown)
-    left = len(found) - len(shown)
+    left = len(parts) - len(shown)
     if left and rest > 0:
         shown.append(Holder("all else", counted(left, "smaller part"), rest, rest / limit, LOOKS.other))
     return tuple(shown)
@@ -94,18 +91,16 @@ def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | Non
     if profile.verdict is Verdict.FITS:
         return _of_advice("The first thing to try", advice[0]) if advice else None
     title = "The first thing to do"
-    if advice and advice[0].fits:
-        return _of_advice(title, advice[0])
     if not advice:
         return FirstSteps(title, "Search for settings with which it fits", explanation=_FOLDER, code=_FIT_COMMAND)
     first = advice[0]
-    return FirstSteps(
-        title,
-        "Search for several changes together",
-        explanation=f"No single change that was tried makes it fit for certain. The most useful one changes the "
-        f"fullest tile by {first.max_tile_bytes_change / 1024:+,.0f} KiB: {first.change}. {_FOLDER}",
-        code=_FIT_COMMAND,
+    if first.fits:
+        return _of_advice(title, first)
+    explanation = (
+        "No single change that was tried makes it fit for certain. The most useful one changes the fullest tile by "
+        f"{first.max_tile_bytes_change / 1024:+,.0f} KiB: {first.change}. {_FOLDER}"
     )
+    return FirstSteps(title, "Search for several changes together", None, explanation, code=_FIT_COMMAND)
 
 
 def _of_search(fit: FitResult, best: Fit) -> FirstSteps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,12 +15,12 @@ from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ip
 from ipu_model.report.findings import DESCRIBED, describe_timeline
 from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
-from ipu_model.report.page_data import VERDICT_CLASSES, data_script, page_data
-from ipu_model.report.quantities import counted, percent, short
+from ipu_model.report.page_data import data_script, page_data
+from ipu_model.report.quantities import counted, percent
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
-    from ipu_model.explore.fit_result import Fit, FitResult
+    from ipu_model.explore.fit_result import FitResult
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult | None = None) -> str:
@@ -30,7 +30,6 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        found=[_found(title, program) for title, program in fit.programs] if fit else (),
         fit_described=_described(fit) if fit else "",
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
@@ -52,27 +51,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
     )
 
 
-class Found(NamedTuple):
-    """A program that a search found, as the page shows it."""
-
-    title: str
-    fit: Fit
-    verdict: str
-    speed: str
-    details: str
-
-
-def _found(title: str, fit: Fit) -> Found:
-    profile = fit.profile
-    how = "captured again with these changes" if fit.is_confirmed else "derived from the captured program"
-    share = percent(profile.memory.max_tile_bytes / profile.memory.tile_bytes)
-    details = f"{fit.candidate.ipus_text} of {profile.machine.name}, {share} of a tile; {how}"
-    speed = f"{short(profile.samples_per_second)} samples/s"
-    return Found(title, fit, VERDICT_CLASSES[profile.verdict], speed, details)
-
-
 def _described(result: FitResult) -> str:
-    """Return what the picture of a search shows, in words."""
     low, high = close_band()
     fitting = sum(candidate.fits for candidate in result.modelled)
     return (
@@ -114,7 +93,7 @@ def _templates() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Return a text with the characters that no page may hold replaced by their codes."""
+    # Characters that no page may hold are replaced by their codes.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(c if _is_allowed(c) else f"\\x{ord(c):02x}" for c in value)

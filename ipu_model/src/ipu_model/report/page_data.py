@@ -1,15 +1,14 @@
 """The numbers of a profile as the page's scripts read them: columns of numbers, and every text once.
 
-A column of texts holds places in `PageData.texts`. Times are seconds from the start of the call.
+A column of texts holds places in "texts". Times are seconds from the start of the call.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -18,77 +17,12 @@ from ipu_model.report.breakdown import MEMORY_GROUPS, Row, all_rows, layers_star
 from ipu_model.report.module_tree import Module, module_tree
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from ipu_model.explore.fit_result import Candidate, FitResult
 
 VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7
 _NANOSECONDS = 9
 Columns = dict[str, list[float | int | None]]
-
-
-@dataclass(frozen=True)
-class PageMemory:
-    """Memory of one IPU: `tiles` and the groups of categories are runs, as number of tiles and bytes in turn."""
-
-    ipu: int
-    tiles: list[float]
-    groups: dict[str, list[float]]
-    always_live: float
-    peak: int
-    steps: Columns
-    tensors: Columns
-
-
-@dataclass(frozen=True)
-class PageModule:
-    """A module or several alike: `ops` has the place of the first op, how many, cycles by pass, and FLOPs of each."""
-
-    name: str
-    layer: str
-    count: int
-    ipus: tuple[int, ...]
-    ops: list[tuple[float, ...]]
-    children: list[PageModule]
-
-
-@dataclass(frozen=True)
-class PageCandidate:
-    """One setting that was modelled, as the page draws and lists it; `marks` are what it is called."""
-
-    marks: str
-    verdict: str
-    tone: str
-    share: float
-    speed: float
-    frontier: bool
-    ipus: int
-    replicas: int
-    micro_batch: int
-    split: str
-    precision: str
-    recomputation: str
-    state: str
-    proportion: str
-
-
-@dataclass(frozen=True)
-class PageData:
-    """Everything that the scripts of a page draw."""
-
-    call_seconds: float
-    clock_hz: float
-    tiles: int
-    tile_bytes: int
-    exchange_bytes_per_cycle: float
-    memory_bytes_per_cycle: float
-    ops: Columns
-    modules: PageModule
-    rows: list[tuple[str, Columns]]
-    memory: list[PageMemory]
-    fit: list[PageCandidate]
-    texts: list[str]
 
 
 class _Texts(dict[str, int]):
@@ -98,31 +32,31 @@ class _Texts(dict[str, int]):
         return self.setdefault(text, len(self))
 
 
-def page_data(profile: Profile, fit: FitResult | None = None) -> PageData:
+def page_data(profile: Profile, fit: FitResult | None = None) -> Mapping[str, Any]:
     """Return what a page draws of a profile, and of what a search tried."""
     texts = _Texts()
     ops = profile.work
     places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}
     machine = profile.machine
-    return PageData(
-        call_seconds=_time(profile.call_seconds),
-        clock_hz=machine.clock_hz,
-        tiles=machine.tiles,
-        tile_bytes=profile.memory.tile_bytes,
-        exchange_bytes_per_cycle=machine.exchange_bytes_per_cycle,
-        memory_bytes_per_cycle=machine.memory_bytes_per_cycle,
-        ops=_ops(ops, texts),
-        modules=_module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
-        rows=[(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
-        memory=[_memory(ipu, places, texts) for ipu in profile.memory],
-        fit=[] if fit is None else _candidates(fit),
-        texts=list(texts),
-    )
+    return {
+        "call_seconds": _time(profile.call_seconds),
+        "clock_hz": machine.clock_hz,
+        "tiles": machine.tiles,
+        "tile_bytes": profile.memory.tile_bytes,
+        "exchange_bytes_per_cycle": machine.exchange_bytes_per_cycle,
+        "memory_bytes_per_cycle": machine.memory_bytes_per_cycle,
+        "ops": _ops(ops, texts),
+        "modules": _module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
+        "rows": [(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
+        "memory": [_memory(ipu, places, texts) for ipu in profile.memory],
+        "fit": [] if fit is None else _candidates(fit),
+        "texts": list(texts),
+    }
 
 
-def data_script(data: DataclassInstance) -> Markup:
+def data_script(data: Mapping[str, Any]) -> Markup:
     """Return the data as a `<script>` element that no browser runs: no text in it can end the element."""
-    text = json.dumps(asdict(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(f'<script type="application/json" id="data">{text.replace("<", chr(92) + "u003c")}</script>')
 
 
@@ -153,16 +87,17 @@ def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
     }
 
 
-def _module(module: Module, places: Mapping[int, int]) -> PageModule:
+def _module(module: Module, places: Mapping[int, int]) -> dict[str, Any]:
     """Return a module; `places` are those of ops by identity, since equal ops may belong to different modules."""
-    return PageModule(
-        module.name,
-        module.layer,
-        module.count,
-        module.ipus,
-        [(places[id(op.op)], op.count, *map(_short, op.passes), _short(op.flops)) for op in module.ops],
-        [_module(child, places) for child in module.children],
-    )
+    return {
+        "name": module.name,
+        "layer": module.layer,
+        "count": module.count,
+        "ipus": module.ipus,
+        # The place of the first op, how many, cycles by pass, and FLOPs.
+        "ops": [(places[id(op.op)], op.count, *map(_short, op.passes), _short(op.flops)) for op in module.ops],
+        "children": [_module(child, places) for child in module.children],
+    }
 
 
 def _spans(row: Row, texts: _Texts) -> Columns:
@@ -177,15 +112,15 @@ def _spans(row: Row, texts: _Texts) -> Columns:
     }
 
 
-def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _Texts) -> PageMemory:
+def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _Texts) -> dict[str, Any]:
     tensors = memory.live_at_peak
-    return PageMemory(
-        ipu=memory.ipu,
-        tiles=_runs(memory.tiles),
-        groups=_groups(memory),
-        always_live=_short(memory.always_live_bytes),
-        peak=memory.peak,
-        steps={
+    return {
+        "ipu": memory.ipu,
+        "tiles": _runs(memory.tiles),
+        "groups": _groups(memory),
+        "always_live": _short(memory.always_live_bytes),
+        "peak": memory.peak,
+        "steps": {
             # Recomputation runs ops of the forward pass once more.
             "op": [
                 places.get((step.node, step.part, "forward" if step.phase == "recompute" else step.phase), -1)
@@ -197,7 +132,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "bytes": [_short(step.bytes_on_tile) for step in memory.liveness],
             "temporary": [_short(step.temporary_bytes) for step in memory.liveness],
         },
-        tensors={
+        "tensors": {
             "name": [texts[tensor.name] for tensor in tensors],
             "alike": [texts[layers_starred(tensor.name)] for tensor in tensors],
             "category": [texts[tensor.category] for tensor in tensors],
@@ -209,7 +144,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "last": [tensor.last for tensor in tensors],
             "copies": [tensor.copies for tensor in tensors],
         },
-    )
+    }
 
 
 def _groups(memory: IpuMemory) -> dict[str, list[float]]:
@@ -231,7 +166,7 @@ def _runs(values: Iterable[float]) -> list[float]:
 
 
 def _short(value: float) -> float:
-    """Return a number with the digits that anyone can see on a page; whole numbers stay whole."""
+    # As many digits as anyone can see on a page; whole numbers stay whole.
     rounded = float(f"{value:.{_DIGITS}g}")
     return int(rounded) if rounded == int(rounded) else rounded
 
@@ -240,39 +175,35 @@ def _time(seconds: float) -> float:
     return round(seconds, _NANOSECONDS)
 
 
-def _candidates(result: FitResult) -> list[PageCandidate]:
+def _candidates(result: FitResult) -> list[dict[str, Any]]:
     """Return everything that was modelled, the leanest first."""
     front = set(result.frontier)
-    found = sorted(result.modelled, key=lambda candidate: (candidate.share, -candidate.samples_per_second))
-    return [_candidate(candidate, ", ".join(_marks(result, candidate)), candidate in front) for candidate in found]
+    best = (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest))
+    rows = []
+    for candidate in sorted(result.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+        marks = [name for name, fit in best if fit is not None and fit.candidate == candidate]
+        marks += ["as it is"] if candidate == result.start else []
+        rows.append(_candidate(candidate, ", ".join(marks), candidate in front))
+    return rows
 
 
-def _marks(result: FitResult, candidate: Candidate) -> Iterator[str]:
-    """Yield what a candidate is called: several names if it is the best in several ways."""
-    for name, fit in (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest)):
-        if fit is not None and fit.candidate == candidate:
-            yield name
-    if candidate == result.start:
-        yield "as it is"
-
-
-def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> PageCandidate:
+def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> dict[str, Any]:
     setting = candidate.setting
     balance, share = setting["split"].balance, setting["available_memory_proportion"]
-    return PageCandidate(
-        marks=marks,
-        verdict=str(candidate.verdict),
-        tone=VERDICT_CLASSES[candidate.verdict],
-        share=candidate.share,
-        speed=candidate.samples_per_second,
-        frontier=is_on_frontier,
-        ipus=candidate.ipus,
-        replicas=setting["replicas"],
-        micro_batch=setting["micro_batch"],
-        split="as it is" if balance is None else f"equal {balance.value}",
-        precision=("float16" if setting["half_precision"] else "as it is")
+    return {
+        "marks": marks,
+        "verdict": str(candidate.verdict),
+        "tone": VERDICT_CLASSES[candidate.verdict],
+        "share": candidate.share,
+        "speed": candidate.samples_per_second,
+        "frontier": is_on_frontier,
+        "ipus": candidate.ipus,
+        "replicas": setting["replicas"],
+        "micro_batch": setting["micro_batch"],
+        "split": "as it is" if balance is None else f"equal {balance.value}",
+        "precision": ("float16" if setting["half_precision"] else "as it is")
         + (", half partials" if setting["half_partials"] else ""),
-        recomputation=setting["recomputation"].value + (", checkpoints" if setting["checkpoints"] else ""),
-        state=", ".join(setting.state) or "as it is",
-        proportion="as it is" if share is None else f"{share.proportion:g}",
-    )
+        "recomputation": setting["recomputation"].value + (", checkpoints" if setting["checkpoints"] else ""),
+        "state": ", ".join(setting.state) or "as it is",
+        "proportion": "as it is" if share is None else f"{share.proportion:g}",
+    }

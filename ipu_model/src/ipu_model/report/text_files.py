@@ -15,7 +15,6 @@ _MOST_CHARACTERS = 1 << 29
 
 @contextlib.contextmanager
 def _refused(what: str) -> Iterator[None]:
-    """Make an `Error` of what the system refuses: `what`, and why."""
     try:
         yield
     except OSError as problem:
@@ -23,11 +22,7 @@ def _refused(what: str) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, as `write_bytes`; line ends stay as they are.
-
-    Raises:
-        Error: the file cannot be written; what was there before is untouched.
-    """
+    """Write `text` to `path` as UTF-8, as `write_bytes`; line ends stay as they are."""
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
 
 
@@ -64,7 +59,6 @@ def check_writable(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Return the name under which this process writes a file before it gets its own."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
@@ -85,20 +79,12 @@ def read_text(path: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it where they are missing.
-
-    Raises:
-        Error: it cannot be made, for instance because a file has its name.
-    """
+    """Make a folder and those above it where they are missing; raise `Error` where a file has its name."""
     with _refused(f"The folder {path} cannot be made"):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there.
-
-    Raises:
-        Error: it cannot be removed.
-    """
+    """Remove a file, if it is there; raise `Error` if that is not possible."""
     with _refused(f"{path} cannot be removed"):
         path.unlink(missing_ok=True)

@@ -78,7 +78,7 @@ def passes(spans: Sequence[Span]) -> Iterable[Span]:
     """
     waiting: Span | None = None
     for span in spans:
-        if waiting is not None and _follows(span, waiting):
+        if waiting is not None and _continues(waiting, span):
             seconds = span.end - waiting.start
             label = f"recomputation and {span.label or BACKWARD}"
             yield replace(span, start=waiting.start, seconds=seconds, label=label, recomputes=True)
@@ -93,7 +93,7 @@ def passes(spans: Sequence[Span]) -> Iterable[Span]:
         yield waiting
 
 
-def _follows(span: Span, before: Span) -> bool:
+def _continues(before: Span, span: Span) -> bool:
     same = (span.stage, span.micro_batch, span.repeats) == (before.stage, before.micro_batch, before.repeats)
     return span.kind == BACKWARD and same and abs(span.start - before.end) <= _CLOSE_SECONDS
 
@@ -128,15 +128,13 @@ def _name(span: Span) -> str:
 
 
 def _arguments(span: Span) -> dict[str, str | int]:
-    found: dict[str, str | int] = {}
-    if span.stage is not None:
-        found["stage"] = span.stage
-    found |= _micro_batch(span)
-    if span.label and span.micro_batch is None:
-        found["label"] = span.label
-    if span.repeats > 1:
-        found["repeats"] = span.repeats
-    return found
+    label = {"label": span.label} if span.label and span.micro_batch is None else {}
+    return {
+        **({} if span.stage is None else {"stage": span.stage}),
+        **_micro_batch(span),
+        **label,
+        **({"repeats": span.repeats} if span.repeats > 1 else {}),
+    }
 
 
 # ------------------------------------------------------------------------------- ops and memory
@@ -182,11 +180,11 @@ class OpTimes:
             return ()
         scale = min(1.0, span.seconds / total)
         at = span.start if span.kind == FORWARD else span.end - total * scale
-        found = []
+        placed = []
         for step, place, _, seconds in timed:
-            found.append(OpTime(step, place, at, seconds * scale))
+            placed.append(OpTime(step, place, at, seconds * scale))
             at += seconds * scale
-        return tuple(found)
+        return tuple(placed)
 
 
 def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
@@ -208,8 +206,7 @@ def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
         chosen.add(micro_batch)
     if len(chosen) == len(counts):
         return frozenset(chosen), "drawn wherever a pass is drawn on its own"
-    words = f"drawn for {len(chosen)} of the {len(counts)} micro-batches whose passes are drawn"
-    return frozenset(chosen), words
+    return frozenset(chosen), f"drawn for {len(chosen)} of the {len(counts)} micro-batches whose passes are drawn"
 
 
 def _ops(
@@ -244,8 +241,7 @@ def _micro_batch(span: Span) -> dict[str, int]:
 
 
 def _facts(op: OpProfile, step: LivenessStep, span: Span) -> dict[str, str | int | float | None]:
-    """Return what a viewer shows of an op: once for each, as its repetitions are the same."""
-    found: dict[str, str | int | float | None] = {
+    facts: dict[str, str | int | float | None] = {
         "op": op.node,
         "kind": op.family,
         "pass": step.phase,
@@ -257,5 +253,5 @@ def _facts(op: OpProfile, step: LivenessStep, span: Span) -> dict[str, str | int
         "temporary bytes of a tile": round(op.temporary_bytes),
     }
     if op.flops:
-        found |= {"FLOPs": op.flops, "share of the matrix units' peak": round(op.utilisation, 3)}
-    return found | {name: text for name, text in (("plan", op.plan), ("line", op.line)) if text}
+        facts |= {"FLOPs": op.flops, "share of the matrix units' peak": round(op.utilisation, 3)}
+    return facts | {name: text for name, text in (("plan", op.plan), ("line", op.line)) if text}

@@ -24,7 +24,7 @@ def init() -> None:
     Raises:
         Error: not started by `poprun`, or the others cannot be reached.
     """
-    if not environment.is_set():
+    if not environment.isPopdistEnvSet():
         raise Error(
             "popdist.init() was called, but this program was not started by poprun. Call it only if "
             "popdist.isPopdistEnvSet(), or start it with: poprun --num-instances N --num-replicas R python program.py"

@@ -60,17 +60,8 @@ def variables_of(topology: Topology, instance: Instance) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def is_set(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the process was started by `poprun`."""
-    return TOTAL in environment
-
-
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """Read where this process stands.
-
-    Raises:
-        Error: only a part of the variables is set, or they contradict one another.
-    """
+    """Read where this process stands; raise `Error` for a part of the variables, or if they contradict each other."""
     given = [name for name in NAMES if name in environment]
     if not given:
         return Place()
@@ -94,9 +85,9 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     return found
 
 
-def instances_on_this_host(environment: Mapping[str, str] = os.environ) -> int:
+def instances_on_this_host() -> int:
     """Return how many instances run on this host."""
-    return _number(environment, _LOCAL_SIZE) if is_set(environment) and _LOCAL_SIZE in environment else 1
+    return _number(os.environ, _LOCAL_SIZE) if isPopdistEnvSet() and _LOCAL_SIZE in os.environ else 1
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -111,7 +102,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def isPopdistEnvSet() -> bool:
     """Whether this process was started by `poprun`."""
-    return is_set()
+    return TOTAL in os.environ
 
 
 def getNumTotalReplicas() -> int:
@@ -157,4 +148,4 @@ def getDeviceId(ipusPerReplica: int = 0) -> int:
 
 def checkNumIpusPerReplica(n: int) -> bool:
     """Whether `n` IPUs per replica is what `poprun` was told; without it every number is."""
-    return not is_set() or place().ipus_per_replica == n
+    return not isPopdistEnvSet() or place().ipus_per_replica == n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import poptorch
@@ -11,8 +12,13 @@ from popdist import environment
 __all__ = ["Options"]
 
 
-def _blocked(name: str) -> NoReturn:
-    raise RuntimeError(f"Cannot call `{name}` with popdist.poptorch.Options: poprun decides on it.")
+def _blocked(name: str, why: str) -> Callable[..., NoReturn]:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(f"Cannot call `{name}` with popdist.poptorch.Options: poprun decides on it.")
+
+    refuse.__name__ = name.rpartition(".")[2]
+    refuse.__doc__ = f"Refused: {why}."
+    return refuse
 
 
 class _DistributedOptions(poptorch.options._DistributedOptions):
@@ -24,17 +30,9 @@ class _DistributedOptions(poptorch.options._DistributedOptions):
             num_distributed_processes=environment.getNumInstances(),
         )
 
-    def disable(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: `poprun` has started the processes."""
-        _blocked("Distributed.disable")
-
-    def setEnvVarNames(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: PopDist's own variables are read."""
-        _blocked("Distributed.setEnvVarNames")
-
-    def configureProcessId(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: `poprun` has numbered the processes."""
-        _blocked("Distributed.configureProcessId")
+    disable = _blocked("Distributed.disable", "`poprun` has started the processes")
+    setEnvVarNames = _blocked("Distributed.setEnvVarNames", "PopDist's own variables are read")
+    configureProcessId = _blocked("Distributed.configureProcessId", "`poprun` has numbered the processes")
 
 
 class Options(poptorch.Options):
@@ -60,10 +58,5 @@ class Options(poptorch.Options):
         """Return everything the backend is told, with the device that falls to this instance."""
         return {**super().toDict(), "ipu_id": environment.getDeviceId(self._ipus_per_replica)}
 
-    def replicationFactor(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: `poprun --num-replicas` says how many there are."""
-        _blocked("replicationFactor")
-
-    def useIpuId(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: the device follows from the instance."""
-        _blocked("useIpuId")
+    replicationFactor = _blocked("replicationFactor", "`poprun --num-replicas` says how many there are")
+    useIpuId = _blocked("useIpuId", "the device follows from the instance")

@@ -20,11 +20,16 @@ class Instance:
     replicas: int
 
     @property
+    def which_replicas(self) -> str:
+        """The numbers of its replicas, as "3" or "4 to 7"."""
+        last = self.first_replica + self.replicas - 1
+        return str(last) if self.replicas == 1 else f"{self.first_replica} to {last}"
+
+    @property
     def description(self) -> str:
         """Name instance, host and replicas, for messages."""
-        last = self.first_replica + self.replicas - 1
-        replicas = f"replica {last}" if self.replicas == 1 else f"replicas {self.first_replica} to {last}"
-        return f"instance {self.index} (host {self.host}, {replicas})"
+        replicas = "replica" if self.replicas == 1 else "replicas"
+        return f"instance {self.index} (host {self.host}, {replicas} {self.which_replicas})"
 
 
 @dataclass(frozen=True)
@@ -63,40 +68,28 @@ class Topology:
 
 
 def divide(hosts: Sequence[str], instances: int, replicas: int, ipus_per_replica: int = 1) -> Topology:
-    """Divide replicas evenly over instances, and instances evenly over hosts.
-
-    Raises:
-        Error: counts below 1 or that do not divide, with the nearest that do.
-    """
-    for option, value in (
-        ("--num-instances", instances),
-        ("--num-replicas", replicas),
-        ("--ipus-per-replica", ipus_per_replica),
-    ):
+    """Divide replicas evenly over instances, and instances evenly over hosts; raise `Error` where that cannot be."""
+    counts = {"--num-instances": instances, "--num-replicas": replicas, "--ipus-per-replica": ipus_per_replica}
+    for option, value in counts.items():
         if value < 1:
             raise Error(f"{option} {value}: there must be at least 1.")
-    _check_division("--num-instances", instances, len(hosts), "hosts")
-    _check_division("--num-replicas", replicas, instances, "instances (--num-instances)")
+    over = (("--num-instances", len(hosts), "hosts"), ("--num-replicas", instances, "instances (--num-instances)"))
+    for option, parts, what in over:
+        below = counts[option] // parts * parts
+        if below != counts[option]:
+            nearest = f"{below} or {below + parts}" if below else f"{parts}"
+            raise Error(
+                f"{option} {counts[option]}: they are divided evenly over {parts} {what}, so it must be a multiple of "
+                f"{parts}. Nearest that works: {nearest}."
+            )
     return Topology(tuple(hosts), instances // len(hosts), replicas // instances, ipus_per_replica)
-
-
-def _check_division(option: str, value: int, parts: int, what: str) -> None:
-    if value % parts:
-        below = value // parts * parts
-        nearest = f"{below} or {below + parts}" if below else f"{parts}"
-        raise Error(
-            f"{option} {value}: they are divided evenly over {parts} {what}, so it must be a multiple of {parts}. "
-            f"Nearest that works: {nearest}."
-        )
 
 
 def as_table(topology: Topology) -> str:
     """Return a table with a row for each instance."""
     rows = [("host", "instance", "replicas", "IPUs per replica")]
     for instance in topology.instances:
-        last = instance.first_replica + instance.replicas - 1
-        replicas = str(last) if instance.replicas == 1 else f"{instance.first_replica} to {last}"
-        rows.append((instance.host, str(instance.index), replicas, str(topology.ipus_per_replica)))
+        rows.append((instance.host, str(instance.index), instance.which_replicas, str(topology.ipus_per_replica)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -32,11 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
-    """Return the run that a command line asks for.
-
-    Raises:
-        Error: what cannot be run, and the nearest that can.
-    """
+    """Return the run that a command line asks for; raise `Error` for what cannot be run, with the nearest that can."""
     if not request.program:
         raise Error("no program was given. Write it after the options: poprun --num-instances 2 python program.py")
     names = (_THIS_MACHINE.name,) if request.host is None else parse_hosts(request.host)
@@ -47,12 +43,15 @@ def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
             f"--only-output-from-instance {only}: there are {topology.num_instances} instances, from 0 to "
             f"{topology.num_instances - 1}."
         )
+    port = environment.get("MASTER_PORT", "0")  # 0 stands for a free one
+    if not port.isdecimal() or int(port) >= 2**16:
+        raise Error(f"MASTER_PORT is {port!r}, which is no port: unset it to have a free one chosen.")
     return Plan(
         topology,
         (_THIS_MACHINE,) if request.host is None else find(names),
         request.program,
         shared=shared_variables(request, environment),
-        port=meeting_port(environment),
+        port=int(port),
         remote_shell=request.mpi.remote_shell or DEFAULT_SHELL,
         only_output_from=only,
         talkative=request.verbosity > 1,
@@ -74,18 +73,6 @@ def shared_variables(request: Request, environment: Mapping[str, str]) -> dict[s
     return shared
 
 
-def meeting_port(environment: Mapping[str, str]) -> int:
-    """Return the port that `MASTER_PORT` asks for, or 0 for a free one.
-
-    Raises:
-        Error: it is no port.
-    """
-    text = environment.get("MASTER_PORT", "0")
-    if not text.isdecimal() or int(text) >= 2**16:
-        raise Error(f"MASTER_PORT is {text!r}, which is no port: unset it to have a free one chosen.")
-    return int(text)
-
-
 def _describe(request: Request, plan: Plan) -> None:
     if request.print_topology:
         print(as_table(plan.topology), flush=True)
@@ -103,11 +90,7 @@ def _describe(request: Request, plan: Plan) -> None:
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
-    """Split the value of `--host`.
-
-    Raises:
-        Error: an empty name, or one that is there twice.
-    """
+    """Split the value of `--host`; raise `Error` for an empty name, or one that is there twice."""
     names = tuple(name.strip() for name in text.split(","))
     if "" in names:
         raise Error(f"--host {text!r}: a name is empty. Write the hosts as --host name1,name2.")
@@ -123,10 +106,9 @@ def parse_hosts(text: str) -> tuple[str, ...]:
 def find(names: Sequence[str]) -> tuple[Host, ...]:
     """Look up the hosts' addresses.
 
-    Raises:
-        Error: an unknown name, two names of one address, or a first host that the others cannot reach.
+    Raises `Error` for an unknown name, two names of one address, or a first host that the others cannot reach.
     """
-    hosts = tuple(_find(name) for name in names)
+    hosts = tuple(map(_find, names))
     for position, host in enumerate(hosts):
         for other in hosts[:position]:
             if other.address == host.address:

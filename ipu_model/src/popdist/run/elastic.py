@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -28,20 +28,14 @@ from popdist.run.messages import Failure, Finished, Job, Line, Writer
 _SHUTDOWN_SECONDS = 5
 # How long the agents of all hosts have to find one another.
 _RENDEZVOUS_SECONDS = 300
-
 # How long to try to note the end of an instance: lines of others wait meanwhile.
 _NOTE_TIMEOUT = timedelta(seconds=5)
-
 _LINE_END = re.compile(rb"\n|\r(?!\n)")
 _TAIL = 20
 
 
 def meeting_place(job: Job) -> TCPStore:
-    """Start the store where agents and instances meet, on a free port unless one is asked for.
-
-    Raises:
-        Error: the port is taken.
-    """
+    """Start the store where agents and instances meet, on a free port unless one is asked for."""
     try:
         return TCPStore(job.meeting_address, job.port, is_master=True, wait_for_workers=False, multi_tenant=True)
     except DistNetworkError as error:
@@ -123,17 +117,15 @@ class Output(LogsSpecs):
         gone: Callable[[int], None] = lambda local: None,
     ) -> None:
         super().__init__()
-        self._gone = gone
+        self._variables, self._emit, self._gone = variables, emit, gone
         self._lives: dict[int, int] = {}
-        self._variables = variables
         self._pipes: dict[int, LinePipe] = {}
-        self._emit = emit
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._tails: dict[int, deque[bytes]] = {}
+        self._tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
 
     @property
     def has_instances(self) -> bool:
@@ -151,7 +143,13 @@ class Output(LogsSpecs):
         paths: dict[str, dict[int, str]] = {"stdout": {}, "stderr": {}}
         for local, environment in envs.items():
             environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
-            environment[instance.ALIVE] = self._watched_life(self._temporary.name, local)
+            # What an instance holds open as long as it lives: reading it ends with the instance.
+            alive = os.path.join(self._temporary.name, f"alive-{local}")
+            os.mkfifo(alive)
+            reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
+            self._lives[reader] = local
+            self._selector.register(reader, selectors.EVENT_READ)
+            environment[instance.ALIVE] = alive
             for stream, paths_of_stream in paths.items():
                 pipe = LinePipe(local, stream)
                 self._pipes[pipe.reader] = pipe
@@ -159,15 +157,6 @@ class Output(LogsSpecs):
                 paths_of_stream[local] = f"/dev/fd/{pipe.writer}"
         self._thread.start()
         return LogsDest(paths["stdout"], paths["stderr"], error_files=dict.fromkeys(envs, ""))
-
-    def _watched_life(self, folder: str, local: int) -> str:
-        """Return the path of what an instance holds open as long as it lives: reading it ends with the instance."""
-        path = os.path.join(folder, f"alive-{local}")
-        os.mkfifo(path)
-        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self._lives[reader] = local
-        self._selector.register(reader, selectors.EVENT_READ)
-        return path
 
     def finish(self) -> None:
         """Hand out everything that has been written, then stop reading: a program's own children may hold a pipe."""
@@ -183,7 +172,7 @@ class Output(LogsSpecs):
 
     def last_lines(self, local: int) -> bytes:
         """Return the last lines that an instance wrote to its stderr."""
-        return b"".join(self._tails.get(local, ()))
+        return b"".join(self._tails[local])
 
     def _read(self) -> None:
         while True:
@@ -210,7 +199,7 @@ class Output(LogsSpecs):
     def _hand_out(self, pipe: LinePipe, line: bytes) -> None:
         if line.strip(b"\r"):
             if pipe.stream == "stderr":
-                self._tails.setdefault(pipe.local, deque(maxlen=_TAIL)).append(line)
+                self._tails[pipe.local].append(line)
             self._emit(pipe.local, pipe.stream, line)
 
 

@@ -37,8 +37,6 @@ _HINTS = {
     signal.SIGABRT: "it crashed",
     signal.SIGBUS: "it crashed, often because shared memory ran out",
 }
-
-
 # As Open MPI does: these reach other hosts without being asked for.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 LOOPBACK = "127.0.0.1"
@@ -68,11 +66,7 @@ class Plan:
 
 
 class Interrupted(Exception):
-    """A signal asked poprun to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
+    """A signal, its only argument, asked poprun to end."""
 
 
 _Events = SimpleQueue[tuple[int, Message | None]]
@@ -90,7 +84,8 @@ def run(plan: Plan) -> int:
                 agent.send(job_of(plan, index, os.environ))
             message, status = _supervise(plan, agents, events)
         except Interrupted as interruption:
-            message, status = f"ended by {interruption.signal.name}", 128 + interruption.signal
+            (number,) = interruption.args
+            message, status = f"ended by {signal.Signals(number).name}", 128 + number
         except Error as error:
             message, status = error.message, 1
         finally:

@@ -158,11 +158,7 @@ def _values(words: Sequence[str]) -> dict[str, Any]:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into options, each with its value as `--option=value`, and the program with its own.
-
-    Raises:
-        Error: an unknown option, or one without its value.
-    """
+    """Split a command line into options, each with its value as `--option=value`, and the program with its own."""
     options: list[str] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -172,19 +168,15 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         option = _BY_NAME.get(name)
         if option is None:
-            raise _unknown(name)
+            near = difflib.get_close_matches(name, [*_BY_NAME, *FLAGS], n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise Error(f"poprun has no option {name}.{hint} `poprun --help` lists them.")
         if not equals:
             if not rest:
                 raise Error(f"{name} needs a value: {option.text}.")
             value = rest.pop(0)
         options.append(f"{option.name}={value}")
     return options, rest[1:] if rest[:1] == ["--"] else rest
-
-
-def _unknown(name: str) -> Error:
-    near = difflib.get_close_matches(name, [*_BY_NAME, *FLAGS], n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return Error(f"poprun has no option {name}.{hint} `poprun --help` lists them.")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -224,13 +216,10 @@ def _imported(path: str) -> dict[str, Any]:
         raise Error(f"--import-config {path} cannot be read: {error}. --export-config writes such a file.") from None
     if not isinstance(entries, dict):
         raise Error(f"--import-config {path}: it must hold one JSON object. --export-config writes such a file.")
-    values = _values(split([f"--{key}={_as_word(value)}" for key, value in entries.items()])[0])
+    words = {key: ("no", "yes")[value] if isinstance(value, bool) else value for key, value in entries.items()}
+    values = _values(split([f"--{key}={word}" for key, word in words.items()])[0])
     del values["verbosity"]
     return values
-
-
-def _as_word(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def exported(request: Request) -> str:
@@ -240,11 +229,7 @@ def exported(request: Request) -> str:
 
 
 def read_mpi(words_global: str, words_local: str) -> MpiArguments:
-    """Read the arguments for mpirun.
-
-    Raises:
-        Error: quotes that do not end, or `-x` and `--mca` without what belongs to them.
-    """
+    """Read the arguments for mpirun; raise `Error` for open quotes and for options without what belongs to them."""
     variables: dict[str, str | None] = {}
     remote_shell: tuple[str, ...] = ()
     ignored = []

@@ -34,9 +34,7 @@ class ReduceOp(Enum):
 
 
 Average, Sum, Min, Max = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Min, ReduceOp.Max
-_OPERATIONS = {
-    Average: Operation.SUM, Sum: Operation.SUM, Min: Operation.MIN, Max: Operation.MAX,
-}  # fmt: skip
+_OPERATIONS = {Average: Operation.SUM, Sum: Operation.SUM, Min: Operation.MIN, Max: Operation.MAX}
 _initialised: list[bool] = []
 
 

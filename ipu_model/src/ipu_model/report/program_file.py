@@ -50,13 +50,9 @@ def read(path: str | Path) -> Program:
 
 
 def to_bytes(program: Program) -> bytes:
-    """Return a program as the contents of a file; `from_bytes` gives an equal one back.
-
-    Raises:
-        Error: the program holds a value that is no data.
-    """
+    """Return a program as the contents of a file; `from_bytes` gives an equal one back."""
     try:
-        body = zlib.compress(msgspec.msgpack.encode([_layout(), _Writer().written(program)]), 6)
+        body = zlib.compress(msgspec.msgpack.encode([_layout(), _written(program, {})]), 6)
     except (TypeError, OverflowError, RecursionError) as problem:
         raise Error(f"The program cannot be written to a file: {problem}.") from problem
     return _NAME + _DIGEST(body).digest() + body
@@ -79,7 +75,7 @@ def from_bytes(data: bytes) -> Program:
         layout, root = msgspec.msgpack.decode(unpacker.decompress(body, _MOST_BYTES))
         if layout != _layout():
             raise Error("Another version of the IPU Model wrote the file: run or model the program again to write it.")
-        program = _Reader().read(root)
+        program = _read(root, [])
     except (zlib.error, msgspec.DecodeError, ValueError, TypeError, LookupError, RecursionError) as problem:
         raise Error(f"The file is damaged: its contents do not follow its format ({problem}).") from problem
     if not isinstance(program, Program):
@@ -125,52 +121,43 @@ def _taken_apart(value: Any) -> tuple[str, Iterable[Any]]:
     raise TypeError(f"it holds {value!r:.60} of type {kind.__name__}, which is no part of a program")
 
 
-class _Writer:
-    def __init__(self) -> None:
-        self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no two values ever share an identity
+def _written(value: Any, written: dict[int, tuple[int, Any]]) -> Any:
+    """Return a value as plain data; `written` keeps values by identity, so that no two ever share one."""
+    if value is None or type(value) in (bool, int, float, bytes) or (type(value) is str and value.isascii()):
+        return value
+    if id(value) in written:
+        return [_AGAIN, written[id(value)][0]]
+    name, parts = _taken_apart(value)
+    data = [name, *(_written(part, written) for part in parts)]
+    written[id(value)] = len(written), value
+    return data
 
-    def written(self, value: Any) -> Any:
-        if value is None or type(value) in (bool, int, float, bytes) or (type(value) is str and value.isascii()):
-            return value
-        if id(value) in self._places:
-            return [_AGAIN, self._places[id(value)]]
-        name, parts = _taken_apart(value)
-        data = [name, *map(self.written, parts)]
-        self._places[id(value)] = len(self._kept)
-        self._kept.append(value)
+
+def _read(data: Any, made: list[Any]) -> Any:
+    if not isinstance(data, list):
         return data
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self._made: list[Any] = []
-
-    def read(self, data: Any) -> Any:
-        if not isinstance(data, list):
-            return data
-        name, *parts = data
-        if name == _AGAIN:
-            return self._made[parts[0]]
-        made = (_MADE_BY.get(name) or _own_types()[name])(*map(self.read, parts))
-        self._made.append(made)
-        return made
+    name, *parts = data
+    if name == _AGAIN:
+        return made[parts[0]]
+    value = (_MADE_BY.get(name) or _own_types()[name])(*(_read(part, made) for part in parts))
+    made.append(value)
+    return value
 
 
 @lru_cache(maxsize=1)
 def _own_types() -> Mapping[str, Any]:
     """Return the records and enumerations that a program can hold, in the order in which its fields name them."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     pending: list[Any] = [Program]
     while pending:
         kind = pending.pop()
         is_class = isinstance(kind, type) and get_origin(kind) is None
         if not is_class or not (is_dataclass(kind) or hasattr(kind, "_fields") or issubclass(kind, Enum)):
             pending += get_args(kind)  # a union or a generic type
-        elif kind.__name__ not in found:
-            found[kind.__name__] = kind
+        elif kind.__name__ not in types:
+            types[kind.__name__] = kind
             pending += [] if issubclass(kind, Enum) else [get_type_hints(kind)[name] for name in _fields(kind)]
-    return found
+    return types
 
 
 def _layout() -> dict[str, list[str]]:

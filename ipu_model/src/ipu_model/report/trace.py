@@ -14,6 +14,7 @@ those copies happen.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -76,24 +77,19 @@ def passes(spans: Sequence[Span]) -> Iterable[Span]:
 
     The two alternate: a stage recomputes what its next backward ops need. Such a span has the kind "backward".
     """
-    waiting: Span | None = None
-    for span in spans:
-        if waiting is not None and _continues(waiting, span):
-            seconds = span.end - waiting.start
-            label = f"recomputation and {span.label or BACKWARD}"
-            yield replace(span, start=waiting.start, seconds=seconds, label=label, recomputes=True)
-            waiting = None
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = span if span.kind == "recompute" else None
-        if waiting is None:
+    left = deque(spans)
+    while left:
+        span = left.popleft()
+        if span.kind == "recompute" and left and _follows(left[0], span):
+            backward = left.popleft()
+            seconds = backward.end - span.start
+            label = f"recomputation and {backward.label or BACKWARD}"
+            yield replace(backward, start=span.start, seconds=seconds, label=label, recomputes=True)
+        else:
             yield span
-    if waiting is not None:
-        yield waiting
 
 
-def _continues(before: Span, span: Span) -> bool:
+def _follows(span: Span, before: Span) -> bool:
     same = (span.stage, span.micro_batch, span.repeats) == (before.stage, before.micro_batch, before.repeats)
     return span.kind == BACKWARD and same and abs(span.start - before.end) <= _CLOSE_SECONDS
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import matplotlib
@@ -39,12 +40,12 @@ _LONGEST_NAME = 44
 _NOTE_SHARE = 0.11  # of the height of axes, for a line of text above a point
 
 
-def in_style() -> Any:
-    """Return a context in which matplotlib draws in the style of the figures; the caller's own comes back after.
-
-    A dollar sign in a name is a dollar sign there, and begins no formula.
-    """
-    return matplotlib.rc_context({**STYLE, "text.parse_math": False})
+@contextlib.contextmanager
+def in_style() -> Iterator[None]:
+    """Let matplotlib draw in the style of the figures, for a block or a function; the caller's own comes back after."""
+    # A dollar sign in a name begins no formula.
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
+        yield
 
 
 def words(text: object) -> str:
@@ -66,20 +67,19 @@ def area(look: Look, line: float = 0.6) -> dict[str, Any]:
 
 def plate(look: Look) -> dict[str, Any] | None:
     """Return the box for dark text on a hatched area, in the lighter of its two colours; plain areas need none."""
+
+    def lightness(colour: str) -> float:  # on grey paper, from 0 to 1 (weights of Rec. 709)
+        red, green, blue = to_rgb(colour)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
     if not look.hatch:
         return None
-    return {"facecolor": max(look.face, look.edge, key=_lightness), "edgecolor": "none", "pad": 1.2}
+    return {"facecolor": max(look.face, look.edge, key=lightness), "edgecolor": "none", "pad": 1.2}
 
 
 def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
     """Write `text` into the middle of an area that looks like this."""
     axes.text(*at, text, ha="center", va="center", color=look.text, bbox=plate(look), **more)
-
-
-def _lightness(colour: str) -> float:
-    """Return how light a colour is on grey paper, from 0 to 1 (weights of Rec. 709)."""
-    red, green, blue = to_rgb(colour)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def key(name: str, look: Look) -> Patch:

@@ -19,20 +19,7 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 from ipu_model.errors import Error
 from ipu_model.predict.profile import IpuMemory, Profile
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, categories, fullest_ipu, fullest_ipus, memory_group
-from ipu_model.report.figures.canvas import (
-    SMALL,
-    area,
-    border,
-    in_style,
-    key,
-    legend_below,
-    new_figure,
-    note_point,
-    nothing_here,
-    only_grid,
-    without_frame,
-    words,
-)
+from ipu_model.report.figures import canvas
 from ipu_model.report.looks import BLUE, DARK, GREEN, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
 from ipu_model.report.quantities import KIB, whole
 
@@ -47,6 +34,7 @@ _LONGER = {"activations": "activations, gradients"}
 _WIDEST = 3.0
 
 
+@canvas.in_style()
 def memory_per_tile_figure(profile: Profile) -> Figure:
     """Return what each tile holds, tile after tile and IPU after IPU, and the limit.
 
@@ -56,33 +44,35 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     limit, fullest = profile.memory.tile_bytes, profile.memory[fullest_ipu(profile)]
     shown = [profile.memory[place] for place in fullest_ipus(profile, _MOST_IPUS)]
     starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))
-    with in_style():
-        figure = new_figure(3.4)
-        axes = figure.add_subplot()
-        groups: set[str] = set()
-        for memory, start in zip(shown, starts):
-            groups |= _draw_tiles(axes, memory, start, limit)
-        top = max(fullest.max_tile_bytes, limit) / KIB * 1.2
-        axes.set(xlim=(0, max(1, starts[-1])), ylim=(0, top), ylabel="memory of a tile (KiB)")
-        _draw_limit(axes, limit)
-        for start in starts[1:-1]:
-            border(axes, start, 2.5)
-        middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
-        names = [f"IPU {memory.ipu}, tiles 0 to {max(0, len(memory.tiles) - 1)}" for memory in shown]
-        axes.set_xticks(middles, names)
-        axes.tick_params(axis="x", length=0)
-        point = (starts[shown.index(fullest)] + fullest.fullest_tile, fullest.max_tile_bytes / KIB)
-        axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
-        text = f"fullest: {whole(fullest.max_tile_bytes)} bytes (tile {fullest.fullest_tile})"
-        note_point(axes, point, text, limit / KIB)
-        axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        only_grid(axes, "y")
-        keys = [key(_LONGER.get(name, name), MEMORY_LOOKS[name]) for name in MEMORY_GROUPS if name in groups]
-        legend_below(figure, [*keys, key("above the limit", _ABOVE)] if groups and not profile.memory.fits else keys)
+    figure = canvas.new_figure(3.4)
+    axes = figure.add_subplot()
+    groups: set[str] = set()
+    for memory, start in zip(shown, starts):
+        groups |= _draw_tiles(axes, memory, start, limit)
+    top = max(fullest.max_tile_bytes, limit) / KIB * 1.2
+    axes.set(xlim=(0, max(1, starts[-1])), ylim=(0, top), ylabel="memory of a tile (KiB)")
+    _draw_limit(axes, limit)
+    for start in starts[1:-1]:
+        canvas.border(axes, start, 2.5)
+    middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
+    names = [f"IPU {memory.ipu}, tiles 0 to {max(0, len(memory.tiles) - 1)}" for memory in shown]
+    axes.set_xticks(middles, names)
+    axes.tick_params(axis="x", length=0)
+    point = (starts[shown.index(fullest)] + fullest.fullest_tile, fullest.max_tile_bytes / KIB)
+    axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
+    text = f"fullest: {whole(fullest.max_tile_bytes)} bytes (tile {fullest.fullest_tile})"
+    canvas.note_point(axes, point, text, limit / KIB)
+    axes.set_title(f"{canvas.words(profile.name)}: memory of each tile at its fullest (modelled)")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    canvas.only_grid(axes, "y")
+    keys = [canvas.key(_LONGER.get(name, name), MEMORY_LOOKS[name]) for name in MEMORY_GROUPS if name in groups]
+    if groups and not profile.memory.fits:
+        keys.append(canvas.key("above the limit", _ABOVE))
+    canvas.legend_below(figure, keys)
     return figure
 
 
+@canvas.in_style()
 def memory_category_figure(profile: Profile) -> Figure:
     """Return what the fullest tile of each IPU is filled with, by category; hatched is what shares its place.
 
@@ -90,46 +80,45 @@ def memory_category_figure(profile: Profile) -> Figure:
     """
     places = fullest_ipus(profile, _MOST_IPUS)
     rows = [row for row in categories(profile) if any(row.bytes_on_fullest_tile)]
-    with in_style():
-        figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
-        axes = figure.add_subplot()
-        axes.set_title(f"{words(profile.name)}: what the fullest tile holds (modelled)")
-        if not rows:
-            nothing_here(axes, "nothing is held")
-            return figure
-        _draw_categories(axes, rows, places)
-        axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel("bytes of the fullest tile")
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axes.margins(x=0.12)
-        without_frame(axes)
-        only_grid(axes, "x")
-        keys = [key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
-        if any(not c.always_live and c.bytes_on_fullest_tile for memory in profile.memory for c in memory.categories):
-            keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
-        legend_below(figure, keys)
+    figure = canvas.new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
+    axes = figure.add_subplot()
+    axes.set_title(f"{canvas.words(profile.name)}: what the fullest tile holds (modelled)")
+    if not rows:
+        canvas.nothing_here(axes, "nothing is held")
+        return figure
+    _draw_categories(axes, rows, places)
+    axes.set_yticks(range(len(rows)), [canvas.words(row.name) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("bytes of the fullest tile")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.margins(x=0.12)
+    canvas.without_frame(axes)
+    canvas.only_grid(axes, "x")
+    keys = [canvas.key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
+    if any(not c.always_live and c.bytes_on_fullest_tile for memory in profile.memory for c in memory.categories):
+        keys.append(canvas.key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
+    canvas.legend_below(figure, keys)
     return figure
 
 
+@canvas.in_style()
 def liveness_figure(profile: Profile) -> Figure:
     """Return the not-always-live bytes of each IPU's fullest tile while its ops run, and the room for them.
 
     Of more than four IPUs those with the fullest tiles are shown.
     """
     places = fullest_ipus(profile, _MOST_IPUS)
-    with in_style():
-        figure = new_figure(1.1 + 1.9 * len(places))
-        every = figure.subplots(len(places), 1, squeeze=False)
-        for axes, place in zip(every[:, 0], places):
-            _draw_liveness(axes, profile.memory[place], profile.memory.tile_bytes)
-        every[0, 0].set_title(
-            f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)"
-        )
-        every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
-        keys = [key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY)]
-        room = Line2D([], [], color=INK, linestyle="--", label="room beside what is always live")
-        legend_below(figure, [*keys, room])
+    figure = canvas.new_figure(1.1 + 1.9 * len(places))
+    every = figure.subplots(len(places), 1, squeeze=False)
+    for axes, place in zip(every[:, 0], places):
+        _draw_liveness(axes, profile.memory[place], profile.memory.tile_bytes)
+    every[0, 0].set_title(
+        f"{canvas.words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)"
+    )
+    every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
+    keys = [canvas.key("live results and gradients", _LIVE), canvas.key("temporary data of the op", _TEMPORARY)]
+    room = Line2D([], [], color=INK, linestyle="--", label="room beside what is always live")
+    canvas.legend_below(figure, [*keys, room])
     return figure
 
 
@@ -146,7 +135,7 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     if any(len(category.tiles) != len(most) for category in memory.categories):
         axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
         if is_above:
-            axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
+            axes.fill_between(numbers, most, limit / KIB, **above, **canvas.area(Look(ORANGE, "////", DARK), 0.0))
         return set()
     groups = {name: np.zeros(len(most)) for name in MEMORY_GROUPS}
     for category in memory.categories:
@@ -155,11 +144,11 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     floor = np.zeros(len(most))
     for name, held in groups.items():
         top = floor + held / KIB
-        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS[name], 0.0))
+        axes.fill_between(numbers, top, floor, step="mid", **canvas.area(MEMORY_LOOKS[name], 0.0))
         floor = top
     axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
     if is_above:
-        axes.fill_between(numbers, most, limit / KIB, **above, **area(_ABOVE, 0.0))
+        axes.fill_between(numbers, most, limit / KIB, **above, **canvas.area(_ABOVE, 0.0))
     return set(groups)
 
 
@@ -181,43 +170,45 @@ def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]
             look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
             count = category.bytes_on_fullest_tile[place]
             at = row + (bar - (len(places) - 1) / 2) * height
-            axes.barh(at, count, height, **area(look))
+            axes.barh(at, count, height, **canvas.area(look))
             if count:
                 where = (count, at)
-                axes.annotate(whole(count), where, (3, 0), textcoords="offset points", va="center", fontsize=SMALL)
+                axes.annotate(
+                    whole(count), where, (3, 0), textcoords="offset points", va="center", fontsize=canvas.SMALL
+                )
 
 
 def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
     axes.set_ylabel(f"IPU {memory.ipu}\nKiB")
     steps = memory.liveness
     if not steps:
-        nothing_here(axes, "nothing lives for a part of the time only")
+        canvas.nothing_here(axes, "nothing lives for a part of the time only")
         return
     # A point more, so that the last step is as wide as the others.
     numbers = range(len(steps) + 1)
     total = [step.bytes_on_tile / KIB for step in (*steps, steps[-1])]
     live = [(step.bytes_on_tile - step.temporary_bytes) / KIB for step in (*steps, steps[-1])]
-    axes.fill_between(numbers, live, step="post", **area(_LIVE, 0.0))
-    axes.fill_between(numbers, live, total, step="post", **area(_TEMPORARY, 0.0))
+    axes.fill_between(numbers, live, step="post", **canvas.area(_LIVE, 0.0))
+    axes.fill_between(numbers, live, total, step="post", **canvas.area(_TEMPORARY, 0.0))
     room = (tile_bytes - memory.always_live_bytes) / KIB
     axes.axhline(room, color=INK, linestyle="--", linewidth=1.2)
     axes.set(xlim=(0, len(steps)), ylim=(0, 1.35 * max(room, *total, 1)))
     if room <= 0:
         axes.text(0.01, 0.7, _NO_ROOM, transform=axes.transAxes, fontsize=9)
-    only_grid(axes, "y")
+    canvas.only_grid(axes, "y")
     at = 0
     for phase, group in groupby(steps, key=lambda step: step.phase):
         count = len(list(group))
         if at:
-            border(axes, at, 2)
+            canvas.border(axes, at, 2)
         if count >= _LEAST_PHASE * len(steps):
-            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
+            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, canvas.words(phase), ha="center", va="top", fontsize=9)
         at += count
     peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
     point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
     axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
-    name = words(steps[peak].name or steps[peak].node)
-    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
+    name = canvas.words(steps[peak].name or steps[peak].node)
+    canvas.note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
 
 
 # ------------------------------------------------------------------------------- against throughput
@@ -242,53 +233,33 @@ class FrontierPoint:
         return min(self.share, _WIDEST)
 
 
+@canvas.in_style()
 def frontier_figure(points: Sequence[FrontierPoint]) -> Figure:
-    """Return memory against throughput: a point for each setting, and a line through those that none beats.
-
-    Raises:
-        Error: no points.
-    """
+    """Return memory against throughput: a point for each setting, and a line through those that none beats."""
     if not points:
         raise Error("A figure of the frontier needs at least one point.")
-    with in_style():
-        figure = new_figure(3.8)
-        axes = figure.add_subplot()
-        _draw_settings(axes, points)
-        axes.set_title("Memory against throughput of the settings tried (modelled)")
-        axes.legend(frameon=False, fontsize=9, loc="best")
-    return figure
-
-
-def _draw_settings(axes: Axes, points: Sequence[FrontierPoint]) -> None:
+    figure = canvas.new_figure(3.8)
+    axes = figure.add_subplot()
     for label, fits, colour, marker in (("fits", True, GREEN, "o"), ("does not fit for certain", False, ORANGE, "x")):
         chosen = [point for point in points if point.fits is fits]
+        shares, speeds = [point.at for point in chosen], [point.samples_per_second for point in chosen]
         if chosen:
-            axes.scatter(
-                [point.at for point in chosen],
-                [point.samples_per_second for point in chosen],
-                color=colour,
-                marker=marker,
-                s=36,
-                label=label,
-                zorder=3,
-            )
+            axes.scatter(shares, speeds, color=colour, marker=marker, s=36, label=label, zorder=3)
     front = sorted((point.at, point.samples_per_second) for point in points if point.is_on_frontier)
-    axes.plot(
-        [share for share, _ in front],
-        [speed for _, speed in front],
-        color=BLUE,
-        linewidth=1.5,
-        drawstyle="steps-post",
-        label="no setting beats these in both",
-        zorder=2,
-    )
+    shares, speeds = [share for share, _ in front], [speed for _, speed in front]
+    label = "no setting beats these in both"
+    axes.plot(shares, speeds, color=BLUE, linewidth=1.5, drawstyle="steps-post", label=label, zorder=2)
     axes.axvline(1.0, color=INK, linestyle=":", linewidth=1.2)
     axes.set_xlabel("memory that the fullest tile needs, of what it has")
     axes.set_ylabel("samples per second")
     axes.set_ylim(0, 1.15 * max(point.samples_per_second for point in points))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    only_grid(axes, "both")
+    canvas.only_grid(axes, "both")
     for point in points:
         if point.name:
-            note_point(axes, (point.at, point.samples_per_second), words(point.name), point.samples_per_second)
+            speed = point.samples_per_second
+            canvas.note_point(axes, (point.at, speed), canvas.words(point.name), speed)
+    axes.set_title("Memory against throughput of the settings tried (modelled)")
+    axes.legend(frameon=False, fontsize=9, loc="best")
+    return figure

@@ -15,20 +15,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ipu_model.predict.profile import SPAN_KINDS, Profile, Span
 from ipu_model.report.breakdown import DEVICE_WORKS, HOST_KINDS, Row, device_rows, host_rows, phases
-from ipu_model.report.figures.canvas import (
-    CHARACTER_POINTS,
-    PLOT_POINTS,
-    SMALL,
-    area,
-    in_style,
-    key,
-    legend_below,
-    new_figure,
-    nothing_here,
-    without_frame,
-    words,
-    write_inside,
-)
+from ipu_model.report.figures import canvas
 from ipu_model.report.looks import INK, OTHER_LOOK, PHASE_LOOKS, SPAN_LOOKS
 from ipu_model.report.quantities import duration, percent, time_unit
 
@@ -46,6 +33,7 @@ _CYCLES_ROW_INCHES = 0.44
 _LEAST_LABELLED = 0.055
 
 
+@canvas.in_style()
 def timeline_figure(profile: Profile) -> Figure:
     """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
 
@@ -54,52 +42,51 @@ def timeline_figure(profile: Profile) -> Figure:
     rows = device_rows(profile.timeline)
     kinds = {span.kind: span.kind for row in rows for span in row.spans}
     end = _end(rows)
-    with in_style():
-        figure = _gantt(rows, end, kinds, "time since the device began")
-        (axes,) = figure.axes
-        axes.set_title(f"{words(profile.name)}: what the IPUs do in one call ({duration(end)}, modelled)")
+    figure = _gantt(rows, end, kinds, "time since the device began")
+    (axes,) = figure.axes
+    axes.set_title(f"{canvas.words(profile.name)}: what the IPUs do in one call ({duration(end)}, modelled)")
     return figure
 
 
+@canvas.in_style()
 def host_device_figure(profile: Profile) -> Figure:
     """Return when the host loads, when it is in a call, and when the device works; a line ends the call."""
     rows = host_rows(profile.timeline)
     kinds = {span.kind: _HOST_NAMES.get(span.kind, span.kind) for row in rows for span in row.spans}
     end = max(_end(rows), profile.call_seconds) * (1 + _AFTER_CALL)
-    with in_style():
-        figure = _gantt(rows, end, kinds, "time")
-        (axes,) = figure.axes
-        at = profile.call_seconds * time_unit(end)[1]
-        axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
-        axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
-        axes.set_title(
-            f"{words(profile.name)}: host and device, a call every {duration(profile.call_seconds)} (modelled)"
-        )
+    figure = _gantt(rows, end, kinds, "time")
+    (axes,) = figure.axes
+    at = profile.call_seconds * time_unit(end)[1]
+    axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
+    axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
+    axes.set_title(
+        f"{canvas.words(profile.name)}: host and device, a call every {duration(profile.call_seconds)} (modelled)"
+    )
     return figure
 
 
+@canvas.in_style()
 def cycles_figure(profile: Profile) -> Figure:
     """Return the shares of the phases in the cycles of one call: a bar for each IPU."""
-    with in_style():
-        figure = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
-        axes = figure.add_subplot()
-        for ipu, cycles in enumerate(profile.cycles):
-            left = 0.0
-            for phase, spent in phases(profile).items():
-                share = spent[ipu] / cycles.total if cycles.total else 0.0
-                look = PHASE_LOOKS[phase]
-                axes.barh(ipu, share, 0.8, left=left, **area(look))
-                if share >= _LEAST_LABELLED:
-                    write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
-                left += share
-        axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
-        axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set_xlabel("share of the cycles of one call")
-        axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
-        without_frame(axes)
-        used = [phase for phase, spent in phases(profile).items() if any(spent)]
-        legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)
+    figure = canvas.new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
+    axes = figure.add_subplot()
+    for ipu, cycles in enumerate(profile.cycles):
+        left = 0.0
+        for phase, spent in phases(profile).items():
+            share = spent[ipu] / cycles.total if cycles.total else 0.0
+            look = PHASE_LOOKS[phase]
+            axes.barh(ipu, share, 0.8, left=left, **canvas.area(look))
+            if share >= _LEAST_LABELLED:
+                canvas.write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
+            left += share
+    axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
+    axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("share of the cycles of one call")
+    axes.set_title(f"{canvas.words(profile.name)}: what the IPUs spend their cycles on (modelled)")
+    canvas.without_frame(axes)
+    used = [phase for phase, spent in phases(profile).items() if any(spent)]
+    canvas.legend_below(figure, [canvas.key(name, PHASE_LOOKS[name]) for name in used], columns=4)
     return figure
 
 
@@ -109,24 +96,24 @@ def _end(rows: Iterable[Row]) -> float:
 
 def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str) -> Figure:
     """Draw rows of spans up to `end`, in seconds; `kinds` gives kinds their names in the legend."""
-    figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
+    figure = canvas.new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
     axes = figure.add_subplot()
     if not rows or end <= 0:
-        nothing_here(axes, "nothing was scheduled")
+        canvas.nothing_here(axes, "nothing was scheduled")
         return figure
     unit, factor = time_unit(end)
-    points = PLOT_POINTS / end
+    points = canvas.PLOT_POINTS / end
     shown = [Row(row.name, tuple(s for s in row.spans if s.end > 0 and s.start < end)) for row in rows]
     as_picture = sum(len(row.spans) for row in shown) > _MOST_VECTOR_BARS
     for place, row in enumerate(shown):
         _draw_row(axes, row, place, factor, points, as_picture)
     axes.set_xlim(0, end * factor)
     axes.set_ylim(len(rows) - 0.45, -0.55)
-    axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
+    axes.set_yticks(range(len(rows)), [canvas.words(row.name) for row in rows])
     axes.set_xlabel(f"{time} ({unit})")
-    without_frame(axes)
+    canvas.without_frame(axes)
     axes.tick_params(axis="x", length=3)
-    legend_below(figure, _keys([span for row in shown for span in row.spans], kinds))
+    canvas.legend_below(figure, _keys([span for row in shown for span in row.spans], kinds))
     return figure
 
 
@@ -134,7 +121,7 @@ def _keys(spans: Sequence[Span], kinds: Mapping[str, str]) -> list[Any]:
     """Return the legend: the kinds that occur, in their usual order, and the sign for several drawn as one."""
     used = {span.kind for span in spans}
     order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
-    keys: list[Any] = [key(words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
+    keys: list[Any] = [canvas.key(canvas.words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
     if any(span.repeats > 1 for span in spans):
         look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
         keys.append(Line2D([], [], color=INK, label=_REPEATS, **look))
@@ -166,11 +153,11 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as
             middle -= 2 * _BREAK_POINTS * factor / points
             width -= 4 * _BREAK_POINTS
         text, look = _words_on(span), SPAN_LOOKS.get(span.kind, OTHER_LOOK)
-        if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
-            write_inside(axes, (middle, place), text, look, fontsize=SMALL, clip_on=True, zorder=5)
+        if text and (len(text) + 0.3) * canvas.CHARACTER_POINTS < width:
+            canvas.write_inside(axes, (middle, place), text, look, fontsize=canvas.SMALL, clip_on=True, zorder=5)
     for (kind, narrow), bars in by_kind.items():
         look = SPAN_LOOKS.get(kind, OTHER_LOOK)
-        bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
+        bars_together = PatchCollection(bars, **canvas.area(look, 0.0 if narrow else 0.6))
         # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
         bars_together.set_rasterized(as_picture)
         axes.add_collection(bars_together, autolim=False)

@@ -174,7 +174,6 @@ class _Refusal(MetaPathFinder):
 
 
 def _installed() -> ModuleSpec | None:
-    """Return where PopART is, if a folder after this one has it."""
     here = Path(__file__).resolve().parent
     found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
     # A module may be another copy of this one; a plain folder of that name has no file of its own.

@@ -337,5 +337,4 @@ def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tu
 
 
 def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:
-    """Return the looks of all parts of all bars by name, for the legend."""
     return {part: look for bar in bars for part, value, look in bar.parts if value}

@@ -118,11 +118,8 @@ def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
     fall into too many small ones.
     """
     parts = [_whole(tree)]
-    while True:
-        closed = (part for part in parts if part.module.children and not part.is_own)
-        largest = max(closed, key=lambda part: part.cycles, default=None)
-        if largest is None:
-            break
+    while closed := [part for part in parts if part.module.children and not part.is_own]:
+        largest = max(closed, key=lambda part: part.cycles)
         is_too_large = largest.share > _HALF and len(largest.module.children) <= _FEW
         if len(parts) >= least and not is_too_large:
             break
@@ -158,7 +155,7 @@ def _module(name: str, path: str, ops: Sequence[Scoped], layers: Mapping[str, st
     own: list[FoldedOp] = []
     below: dict[str, list[Scoped]] = {}
     for op, scope in ops:
-        names = [each for each in scope if each]
+        names = list(filter(None, scope))
         if names:
             below.setdefault(names[0], []).append((op, names[1:]))
         else:
@@ -186,18 +183,17 @@ def _passes(op: OpProfile) -> Passes:
 
 def _folded(modules: Sequence[Module], path: str) -> tuple[Module, ...]:
     """Return modules with neighbours that have numbers for names and do the same as one."""
-    found: list[Module] = []
+    folded: list[Module] = []
     for (is_numbered, _), group in groupby(modules, key=lambda module: (module.name.isdigit(), _signature(module))):
         alike = list(group)
         if is_numbered and len(alike) > 1:
             name = f"{alike[0].name}-{alike[-1].name}"
             alike = [_merged(alike, name, _joined(path, name))]
-        found += alike
-    return tuple(found)
+        folded += alike
+    return tuple(folded)
 
 
 def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
-    """Return equal modules as one that counts for all."""
     ops = tuple(
         FoldedOp(
             same[0].op,

@@ -176,7 +176,6 @@ def _time(seconds: float) -> float:
 
 
 def _candidates(result: FitResult) -> list[dict[str, Any]]:
-    """Return everything that was modelled, the leanest first."""
     front = set(result.frontier)
     best = (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest))
     rows = []

@@ -161,7 +161,6 @@ def _own_types() -> Mapping[str, Any]:
 
 
 def _layout() -> dict[str, list[str]]:
-    """Return the fields of every class of records, and the values of every enumeration."""
     return {
         name: [member.value for member in kind] if issubclass(kind, Enum) else list(_fields(kind))
         for name, kind in _own_types().items()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ipu_model.predict.band import family_bands
 from ipu_model.predict.profile import SPAN_KINDS, Profile
@@ -11,53 +11,35 @@ from ipu_model.report.breakdown import categories, compute_share, device_rows, h
 from ipu_model.report.quantities import duration, percent, size, whole
 
 
-@dataclass(frozen=True)
-class Number:
-    """A cell that stands to the right."""
-
-    shown: str
-
-
-Cell = str | Number
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a caption: first cells of rows are headings, numbers stand to the right."""
+class Table(NamedTuple):
+    """A table with a caption: first cells of rows are headings, columns after the first `words` stand to the right."""
 
     caption: str
     head: tuple[str, ...]
-    rows: Sequence[Sequence[Cell]]
-
-    def has_numbers(self, column: int) -> bool:
-        """Whether any cell of a column is a number."""
-        return any(isinstance(row[column], Number) for row in self.rows)
-
-
-def _row(*words: str, numbers: Iterable[str]) -> list[Cell]:
-    return [*words, *map(Number, numbers)]
+    rows: Sequence[Sequence[str]]
+    words: int = 99
 
 
 def host(profile: Profile) -> Table:
     """Return what host and device do in one call, with start and end."""
     rows = [
-        _row(row.name, span.label or span.kind, numbers=map(duration, (span.start, span.end, span.seconds)))
+        (row.name, span.label or span.kind, duration(span.start), duration(span.end), duration(span.seconds))
         for row in host_rows(profile.timeline)
         for span in row.spans
     ]
     call = profile.call_seconds
-    rows.append(_row("one call, end to end", "", numbers=map(duration, (0.0, call, call))))
-    return Table("Host and device in one call, modelled", ("who", "what", "from", "to", "time"), rows)
+    rows.append(("one call, end to end", "", duration(0.0), duration(call), duration(call)))
+    return Table("Host and device in one call, modelled", ("who", "what", "from", "to", "time"), rows, 2)
 
 
 def shares(profile: Profile) -> Table:
     """Return the parts of the device's time."""
     rows = [
-        _row(name, numbers=(duration(share * profile.device_seconds_per_call), percent(share)))
+        (name, duration(share * profile.device_seconds_per_call), percent(share))
         for name, share in sorted(profile.shares.items(), key=lambda item: -item[1])
         if share
     ]
-    return Table("Parts of the device's time, modelled", ("part", "time", "share"), rows)
+    return Table("Parts of the device's time, modelled", ("part", "time", "share"), rows, 1)
 
 
 def kinds(profile: Profile) -> Table:
@@ -66,21 +48,20 @@ def kinds(profile: Profile) -> Table:
     used = {span.kind for row in rows for span in row.spans}
     order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
     body = [
-        _row(row.name, numbers=(duration(sum(s.seconds for s in row.spans if s.kind == kind)) for kind in order))
-        for row in rows
+        (row.name, *(duration(sum(s.seconds for s in row.spans if s.kind == kind)) for kind in order)) for row in rows
     ]
-    return Table("Time by kind of work in one call, modelled", ("resource", *order), body)
+    return Table("Time by kind of work in one call, modelled", ("resource", *order), body, 1)
 
 
 def cycles(profile: Profile) -> Table:
     """Return the phases of the execution trace for every IPU."""
     rows = [
-        *(_row(phase, numbers=map(whole, cycles)) for phase, cycles in phases(profile).items()),
-        _row("total", numbers=(whole(ipu.total) for ipu in profile.cycles)),
-        _row("share of OnTileExecute", numbers=(percent(compute_share(ipu)) for ipu in profile.cycles)),
+        *((phase, *map(whole, cycles)) for phase, cycles in phases(profile).items()),
+        ("total", *(whole(ipu.total) for ipu in profile.cycles)),
+        ("share of OnTileExecute", *(percent(compute_share(ipu)) for ipu in profile.cycles)),
     ]
     head = ("phase", *(f"IPU {ipu}" for ipu in range(len(profile.cycles))))
-    return Table("Cycles of one call by phase, modelled", head, rows)
+    return Table("Cycles of one call by phase, modelled", head, rows, 1)
 
 
 def tiles(profile: Profile) -> Table:
@@ -88,7 +69,8 @@ def tiles(profile: Profile) -> Table:
     limit = profile.memory.tile_bytes
     rows = []
     for memory in profile.memory:
-        numbers = (
+        row = (
+            f"IPU {memory.ipu}",
             whole(memory.max_tile_bytes),
             percent(memory.max_tile_bytes / limit),
             str(memory.fullest_tile),
@@ -97,36 +79,37 @@ def tiles(profile: Profile) -> Table:
             whole(sum(count > limit for count in memory.tiles)),
             size(memory.total_bytes),
         )
-        rows.append(_row(f"IPU {memory.ipu}", numbers=numbers))
+        rows.append(row)
     head = ("fullest tile", "of the limit", "which tile", "mean tile", "emptiest tile", "tiles above the limit")
-    return Table(f"Bytes of the tiles, modelled; a tile holds {whole(limit)}", ("IPU", *head, "all tiles"), rows)
+    return Table(f"Bytes of the tiles, modelled; a tile holds {whole(limit)}", ("IPU", *head, "all tiles"), rows, 1)
 
 
 def memory_categories(profile: Profile) -> Table:
     """Return what the fullest tile of each IPU holds."""
     memory = profile.memory
     rows = [
-        _row(
+        (
             category.name,
             "always" if category.always_live else "at the peak",
-            numbers=[*map(whole, category.bytes_on_fullest_tile), size(category.total_bytes)],
+            *map(whole, category.bytes_on_fullest_tile),
+            size(category.total_bytes),
         )
         for category in categories(profile)
     ]
     fullest = [*(whole(ipu.max_tile_bytes) for ipu in memory), size(sum(ipu.total_bytes for ipu in memory))]
-    rows.append(_row("fullest tile", "", numbers=fullest))
+    rows.append(("fullest tile", "", *fullest))
     head = ("category", "live", *(f"IPU {ipu.ipu}" for ipu in memory), "all tiles")
-    return Table("Bytes of the fullest tile by category, modelled", head, rows)
+    return Table("Bytes of the fullest tile by category, modelled", head, rows, 2)
 
 
 def families() -> Table:
     """Return how far the model was off on published programs, by family of programs."""
     rows = [
-        _row(str(family), numbers=(whole(band.rows), percent(band.largest_error), f"{band.low:g} to {band.high:g}"))
+        (str(family), whole(band.rows), percent(band.largest_error), f"{band.low:g} to {band.high:g}")
         for family, band in family_bands().items()
     ]
     head = ("programs", "published rows", "largest error", "hardware takes, times the modelled time")
-    return Table("What published measurements leave open, by family", head, rows)
+    return Table("What published measurements leave open, by family", head, rows, 1)
 
 
 def options(profile: Profile) -> Sequence[Table]:

@@ -49,13 +49,10 @@ def _facts(profile: Profile) -> list[str]:
         f"{counted(profile.samples_per_call, 'sample')}: device {duration(profile.device_seconds_per_call)}, "
         f"host {duration(profile.host_seconds_per_call)}, end to end {duration(profile.call_seconds)}"
     )
+    fitted = ", if it fitted" if profile.verdict is Verdict.DOES_NOT_FIT else ""
     rows = [
         ("memory", verdict(profile)),
-        (
-            "end to end",
-            _rates(end_to_end_range(profile))
-            + ("" if profile.verdict is not Verdict.DOES_NOT_FIT else ", if it fitted"),
-        ),
+        ("end to end", _rates(end_to_end_range(profile)) + fitted),
         ("device", f"{_rates(device_range(profile))}; hardware time {band.low:.3g} to {band.high:.3g} x modelled"),
         ("one call", times),
         ("limited by", profile.limited_by),
@@ -67,7 +64,6 @@ def _facts(profile: Profile) -> list[str]:
 
 
 def _shares(profile: Profile) -> str:
-    """Return the largest parts of the device's time, and the others as one."""
     shares = sorted(profile.shares.items(), key=lambda share: -share[1])
     named = [f"{name} {percent(share)}" for name, share in shares[:_MOST_SHARES]]
     rest = sum(share for _, share in shares[_MOST_SHARES:])
@@ -122,15 +118,11 @@ def _peak(profile: Profile) -> list[str]:
     if not tensors:
         return []
     during = f", during {memory.liveness[memory.peak].name}" if memory.peak < len(memory.liveness) else ""
-    rows = [
-        (
-            _cut(plain(group.title.removeprefix("temporary data of ")), _LONGEST_TENSOR),
-            _cut(plain(group.type), _LONGEST_TYPE),
-            plain(group.category),
-            whole(group.bytes_on_fullest_tile),
-        )
-        for group in tensors
-    ]
+    rows = []
+    for group in tensors:
+        title = _cut(plain(group.title.removeprefix("temporary data of ")), _LONGEST_TENSOR)
+        kind = _cut(plain(group.type), _LONGEST_TYPE)
+        rows.append((title, kind, plain(group.category), whole(group.bytes_on_fullest_tile)))
     return [plain(f"largest tensors there at its peak (IPU {memory.ipu}{during})"), *aligned(rows, left=3)]
 
 

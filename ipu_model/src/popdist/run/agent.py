@@ -114,7 +114,6 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
 
 
 def _check(job: Job) -> None:
-    """Refuse a folder or program that this host does not have."""
     try:
         os.chdir(job.folder)
     except OSError as error:

@@ -286,7 +286,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Let `handler` have the signals that ask for the end."""
     before = [signal.signal(number, handler) for number in _SIGNALS]
     try:
         yield

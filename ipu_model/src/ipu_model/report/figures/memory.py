@@ -162,7 +162,6 @@ def _draw_limit(axes: Axes, limit: int) -> None:
 
 
 def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]) -> None:
-    """Draw one bar for each category and IPU, with its number."""
     height = 0.84 / len(places)
     for bar, place in enumerate(places):
         for row, category in enumerate(rows):

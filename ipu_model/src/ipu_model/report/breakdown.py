@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ipu_model.predict.profile import (
     CODE,
@@ -14,7 +13,6 @@ from ipu_model.predict.profile import (
     OF_ACTIVATIONS,
     PARAMETERS,
     TEMPORARIES,
-    IpuMemory,
     LiveTensor,
     PhaseCycles,
     Profile,
@@ -102,32 +100,10 @@ def categories(profile: Profile) -> tuple[Category, ...]:
     return tuple(sorted(rows, key=lambda category: -max(category.bytes_on_fullest_tile)))
 
 
-def shares_by_family(profile: Profile) -> Mapping[str, float]:
-    """Return the shares of all ops' cycles by the family of formulas that costed them, the most expensive first."""
-    cycles: dict[str, float] = {}
-    for op in profile.work:
-        cycles[op.family] = cycles.get(op.family, 0.0) + op.cycles_per_call
-    every = sum(cycles.values())
-    names = sorted(cycles, key=lambda name: -cycles[name])
-    return {name: cycles[name] / every if every else 0.0 for name in names}
-
-
 def fallback_share(profile: Profile) -> float:
     """Return the share of all ops' cycles that was costed without a formula of its own."""
     every = sum(op.cycles_per_call for op in profile.work)
     return sum(op.cycles_per_call for op in profile.fallbacks) / every if every else 0.0
-
-
-class TensorGroup(NamedTuple):
-    """Tensors in memory that differ only in the number of their layer.
-
-    `title` has a star where the numbers differ, and says how many there are.
-    """
-
-    title: str
-    category: str
-    type: str
-    bytes_on_fullest_tile: float
 
 
 def layers_starred(name: str) -> str:
@@ -138,26 +114,6 @@ def layers_starred(name: str) -> str:
 def type_of(tensor: LiveTensor) -> str:
     """Return element type and shape of a tensor, as in "float16[64, 32]"."""
     return f"{tensor.dtype}{list(tensor.shape)}" if tensor.dtype else ""
-
-
-def tensor_groups(memory: IpuMemory) -> tuple[TensorGroup, ...]:
-    """Return the tensors alive at the peak of an IPU, the largest first, those of equal layers together."""
-    groups: dict[tuple[str, ...], list[LiveTensor]] = {}
-    for tensor in memory.live_at_peak:
-        key = layers_starred(tensor.name), tensor.category, type_of(tensor)
-        groups.setdefault(key, []).append(tensor)
-    rows = []
-    for (name, category, kind), alike in groups.items():
-        count = sum(tensor.copies for tensor in alike)
-        title = (name if len(alike) > 1 else alike[0].name) + (f" x {count}" if count > 1 else "")
-        rows.append(TensorGroup(title, category, kind, sum(tensor.bytes_on_fullest_tile for tensor in alike)))
-    return tuple(sorted(rows, key=lambda group: -group.bytes_on_fullest_tile))
-
-
-def busiest_ipus(profile: Profile, most: int) -> tuple[int, ...]:
-    """Return at most `most` IPUs in order: all of them, or those that compute most."""
-    by_work = sorted(range(len(profile.cycles)), key=lambda ipu: -profile.cycles[ipu].on_tile_execute)
-    return tuple(sorted(by_work[:most]))
 
 
 def fullest_ipus(profile: Profile, most: int) -> tuple[int, ...]:

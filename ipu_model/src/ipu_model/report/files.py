@@ -21,10 +21,7 @@ from ipu_model.report.text_files import make_folder, read_text, remove, write_by
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
-FILE_NAME = "profile.json"
-HTML_NAME = "report.html"
-TRACE_NAME = "trace.json"
-
+FILE_NAME, HTML_NAME = "profile.json", "report.html"
 _FORMAT_WITH_TABLES = 3
 _EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
 _OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
@@ -59,7 +56,7 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     from ipu_model.report.trace import trace_json
 
     folder = Path(directory)
-    paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / TRACE_NAME)
+    paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / "trace.json")
     contents = to_json(profile), html_report(profile, advice), trace_json(profile)
     program = None if profile.program is None else program_file.to_bytes(profile.program)
     make_folder(folder)

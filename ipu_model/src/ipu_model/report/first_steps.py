@@ -106,16 +106,15 @@ def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | Non
 def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
     profile, changes = best.profile, best.changes
     where = f"{short(profile.samples_per_second)} samples/s on {best.candidate.ipus_text} of {profile.machine.name}"
-    title = "The first thing to do" if not fit.start.fits else "The first thing to try"
-    if not fit.found:
-        headline = f"Nothing fits for certain. The nearest: {where}"
-        return FirstSteps(title, headline, profile.verdict, fit.binds, changes, best.code)
-    if not changes:
+    title = "The first thing to try" if fit.start.fits else "The first thing to do"
+    if fit.found and not changes:
         headline = f"No change: no setting that was tried and fits is faster than {where}"
         return FirstSteps(title, headline, profile.verdict)
     runs = "runs at" if fit.start.fits else "fits and runs at"
     headline = f"With {counted(len(changes), 'change')} it {runs} {where}"
-    return FirstSteps(title, headline, profile.verdict, "", changes, best.code)
+    if not fit.found:
+        headline = f"Nothing fits for certain. The nearest: {where}"
+    return FirstSteps(title, headline, profile.verdict, "" if fit.found else fit.binds, changes, best.code)
 
 
 def _of_advice(title: str, item: Advice) -> FirstSteps:

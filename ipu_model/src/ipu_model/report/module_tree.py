@@ -84,11 +84,6 @@ class Module:
         """Cycles of one call, with those of its children."""
         return sum(self.passes)
 
-    @cached_property
-    def flops(self) -> float:
-        """Multiplications and additions of contractions in one call, with those of its children."""
-        return sum(op.flops for op in self.ops) + sum(child.flops for child in self.children)
-
     @property
     def own_share(self) -> float:
         """The part of the cycles of the whole tree that its own ops take."""

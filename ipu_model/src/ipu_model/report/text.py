@@ -6,17 +6,16 @@ import textwrap
 from collections import Counter
 from itertools import zip_longest
 
-from ipu_model.predict.profile import Profile, Verdict
+from ipu_model.predict.profile import LiveTensor, Profile, Verdict
 from ipu_model.report.breakdown import (
-    busiest_ipus,
     categories,
     compute_share,
     fallback_share,
     fullest_ipu,
     fullest_ipus,
+    layers_starred,
     phases,
-    shares_by_family,
-    tensor_groups,
+    type_of,
 )
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.module_tree import main_parts, module_tree
@@ -75,7 +74,8 @@ def _rates(rates: Range) -> str:
 
 
 def _cycles(profile: Profile) -> list[str]:
-    ipus = busiest_ipus(profile, _MOST_IPUS)
+    by_work = sorted(range(len(profile.cycles)), key=lambda ipu: -profile.cycles[ipu].on_tile_execute)
+    ipus = sorted(by_work[:_MOST_IPUS])
     rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
     rows += [(phase, *(whole(cycles[ipu]) for ipu in ipus)) for phase, cycles in phases(profile).items()]
     rows.append(("total", *(whole(profile.cycles[ipu].total) for ipu in ipus)))
@@ -114,15 +114,20 @@ def _left_out(every: int, shown: int, which: str) -> list[str]:
 def _peak(profile: Profile) -> list[str]:
     """Return the tensors that take most of the fullest tile when it is fullest, equal ones of other layers as one."""
     memory = profile.memory[fullest_ipu(profile)]
-    tensors = tensor_groups(memory)[:_MOST_TENSORS]
-    if not tensors:
+    if not memory.live_at_peak:
         return []
+    groups: dict[tuple[str, str, str], list[LiveTensor]] = {}
+    for tensor in memory.live_at_peak:
+        groups.setdefault((layers_starred(tensor.name), tensor.category, type_of(tensor)), []).append(tensor)
+    held = {key: sum(tensor.bytes_on_fullest_tile for tensor in alike) for key, alike in groups.items()}
     during = f", during {memory.liveness[memory.peak].name}" if memory.peak < len(memory.liveness) else ""
     rows = []
-    for group in tensors:
-        title = _cut(plain(group.title.removeprefix("temporary data of ")), _LONGEST_TENSOR)
-        kind = _cut(plain(group.type), _LONGEST_TYPE)
-        rows.append((title, kind, plain(group.category), whole(group.bytes_on_fullest_tile)))
+    for key in sorted(groups, key=lambda key: -held[key])[:_MOST_TENSORS]:
+        (name, category, kind), alike = key, groups[key]
+        count = sum(tensor.copies for tensor in alike)
+        title = (name if len(alike) > 1 else alike[0].name) + (f" x {count}" if count > 1 else "")
+        title = _cut(plain(title.removeprefix("temporary data of ")), _LONGEST_TENSOR)
+        rows.append((title, _cut(plain(kind), _LONGEST_TYPE), plain(category), whole(held[key])))
     return [plain(f"largest tensors there at its peak (IPU {memory.ipu}{during})"), *aligned(rows, left=3)]
 
 
@@ -130,9 +135,13 @@ def _ops(profile: Profile) -> list[str]:
     if not profile.ops:
         return []
     parts = main_parts(module_tree(profile), least=_LEAST_PARTS)
-    families = shares_by_family(profile).items()
+    families: dict[str, float] = {}
+    for op in profile.work:
+        families[op.family] = families.get(op.family, 0.0) + op.cycles_per_call
+    every = sum(families.values())
+    most = sorted(families, key=lambda name: -families[name])[:_MOST_GROUPS]
     left = [(plain(part.name), percent(part.share)) for part in parts[:_MOST_GROUPS]]
-    right = [(plain(name), percent(share)) for name, share in list(families)[:_MOST_GROUPS]]
+    right = [(plain(name), percent(families[name] / every if every else 0.0)) for name in most]
     rows = [
         (_cut(a[0], _LONGEST_PATH), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
         for a, b in zip_longest(left, right, fillvalue=("", ""))

@@ -124,13 +124,13 @@ def _name(span: Span) -> str:
 
 
 def _arguments(span: Span) -> dict[str, str | int]:
-    label = {"label": span.label} if span.label and span.micro_batch is None else {}
-    return {
-        **({} if span.stage is None else {"stage": span.stage}),
-        **_micro_batch(span),
-        **label,
-        **({"repeats": span.repeats} if span.repeats > 1 else {}),
-    }
+    shown: dict[str, str | int] = {} if span.stage is None else {"stage": span.stage}
+    shown |= _micro_batch(span)
+    if span.label and span.micro_batch is None:
+        shown["label"] = span.label
+    if span.repeats > 1:
+        shown["repeats"] = span.repeats
+    return shown
 
 
 # ------------------------------------------------------------------------------- ops and memory

@@ -113,19 +113,14 @@ def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str)
     axes.set_xlabel(f"{time} ({unit})")
     canvas.without_frame(axes)
     axes.tick_params(axis="x", length=3)
-    canvas.legend_below(figure, _keys([span for row in shown for span in row.spans], kinds))
-    return figure
-
-
-def _keys(spans: Sequence[Span], kinds: Mapping[str, str]) -> list[Any]:
-    """Return the legend: the kinds that occur, in their usual order, and the sign for several drawn as one."""
-    used = {span.kind for span in spans}
+    used = {span.kind for row in shown for span in row.spans}
     order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
     keys: list[Any] = [canvas.key(canvas.words(kinds[kind]), SPAN_LOOKS.get(kind, OTHER_LOOK)) for kind in order]
-    if any(span.repeats > 1 for span in spans):
+    if any(span.repeats > 1 for row in shown for span in row.spans):
         look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
         keys.append(Line2D([], [], color=INK, label=_REPEATS, **look))
-    return keys
+    canvas.legend_below(figure, keys)
+    return figure
 
 
 def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as_picture: bool) -> None:

@@ -80,10 +80,15 @@ def allreduce(
 ) -> Tensor:
     """Return the average (the default), sum, smallest or largest of all ranks' tensors; averages of integers floor."""
     _place()
-    chosen = _chosen(average, op)
+    if average is not None and op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    if op is None:
+        op = Sum if average is False else Average
+    if op not in _OPERATIONS:
+        raise unsupported(f"horovod.torch reduction {op!r}", "Use Average, Sum, Min or Max.")
     group = backend.group()
-    result = group.reduced(tensor, _OPERATIONS[chosen], f"the tensors of allreduce({name or ''})")
-    if chosen is not Average:
+    result = group.reduced(tensor, _OPERATIONS[op], f"the tensors of allreduce({name or ''})")
+    if op is not Average:
         return result
     return result.div_(group.size) if result.is_floating_point() else result.floor_divide_(group.size)
 
@@ -171,16 +176,6 @@ def _place() -> environment.Place:
     if not _initialised:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
     return environment.place()
-
-
-def _chosen(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    if average is not None and op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    if op is None:
-        return Sum if average is False else Average
-    if op not in _OPERATIONS:
-        raise unsupported(f"horovod.torch reduction {op!r}", "Use Average, Sum, Min or Max.")
-    return op
 
 
 def _check_root(root: int) -> None:

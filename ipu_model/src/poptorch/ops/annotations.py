@@ -4,7 +4,7 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple
@@ -56,9 +56,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 
     One tensor comes back as that tensor, several as a tuple, a list or tuple of tensors as the same kind of
     container. In a model, only what is computed with the returned tensors counts: a mark that nothing uses is dropped.
-
-    Raises:
-        ValueError: anything that is not a tensor.
+    Raises `ValueError` for anything that is not a tensor.
     """
     kept = tensors[0] if len(tensors) == 1 else tensors
     container = kept if isinstance(kept, (list, tuple)) else [kept]
@@ -97,11 +95,7 @@ def checkpoints_noted(noted: bool = True) -> Iterator[None]:
 
 
 def nop(tensor: Tensor) -> Tensor:
-    """Return `tensor` through an op of its own, which graph optimisation leaves in place.
-
-    Raises:
-        Error: not a tensor.
-    """
+    """Return `tensor` through an op of its own, which graph optimisation leaves in place."""
     require_tensor("poptorch.nop", tensor)
     trace = tracing.current()
     if trace is not None:
@@ -115,9 +109,6 @@ def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> 
 
     Meant for convolutions, matrix products, embeddings, gathers, scatters and recurrent layers; behind a bias addition
     or a reshape the op is found by itself.
-
-    Raises:
-        Error: not a tensor.
     """
     require_tensor("poptorch.set_available_memory", tensor)
     _hint_producer(tensor, _PLANNED, available_memory_proportion=available_memory_proportion)
@@ -129,11 +120,8 @@ def serializedMatMul(
 ) -> Tensor:
     """Return `torch.matmul(lhs, rhs)`, computed on the device in `factor` slices along one dimension.
 
-    Of `[m, n] x [n, p]`: `InputChannels` slices m, `ReducingDim` n, `OutputChannels` p, `Disabled` none.
-
-    Raises:
-        AssertionError: a mode, factor or precision flag of another type.
-        Error: when traced, a factor that does not divide the dimension.
+    Of `[m, n] x [n, p]`: `InputChannels` slices m, `ReducingDim` n, `OutputChannels` p, `Disabled` none. Raises
+    `AssertionError` for other types; when traced, `poptorch.Error` for a factor that does not divide the dimension.
     """
     check_type("keep_precision", keep_precision, bool)
     check_type("factor", factor, int)
@@ -200,10 +188,7 @@ class _Entered:
 
 
 class NameScope(_Entered):
-    """Put `name/` in front of the names of the ops in the body; scopes nest.
-
-    Raises `AssertionError` if `name` is no string.
-    """
+    """Put `name/` in front of the names of the ops in the body; scopes nest."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -229,52 +214,49 @@ class Attribute(_Entered):
         body.trace.set_attributes(body.ops(), self._attributes)
 
 
-# Scopes that were entered by name and not as objects, innermost last. Those of a trace that failed never close.
-_open_scopes: ContextVar[tuple[NameScope, ...]] = ContextVar("poptorch_name_scopes", default=())
-_open_attributes: ContextVar[tuple[tuple[str, str, Attribute], ...]] = ContextVar("poptorch_attributes", default=())
+# What was entered by a call and not by `with`, innermost last. That of a trace that failed is never left.
+_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("poptorch_entered", default=())
+
+
+def _enter(scope: _Entered) -> None:
+    scope.__enter__()
+    _entered.set(tuple(entered for entered in (*_entered.get(), scope) if entered._is_open))
+
+
+def _leave(is_meant: Callable[[_Entered], bool]) -> None:
+    latest = next((scope for scope in reversed(_entered.get()) if scope._is_open and is_meant(scope)), None)
+    if latest is not None:
+        _entered.set(tuple(scope for scope in _entered.get() if scope is not latest))
+        latest.__exit__(None, None, None)
 
 
 def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
-    scope = NameScope(name)
-    scope.__enter__()
-    _open_scopes.set(tuple(opened for opened in (*_open_scopes.get(), scope) if opened._is_open))
+    _enter(NameScope(name))
 
 
 def pop_name_scope() -> None:
     """End the innermost scope of `push_name_scope`; do nothing if there is none."""
-    opened = tuple(scope for scope in _open_scopes.get() if scope._is_open)
-    if opened:
-        _open_scopes.set(opened[:-1])
-        opened[-1].__exit__(None, None, None)
+    _leave(lambda scope: isinstance(scope, NameScope))
 
 
 def set_attribute(attribute: str, key: str, value: str) -> None:
     """Give the following ops an entry of a graph attribute, until `clear_attribute`."""
     message = f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
     require(all(isinstance(text, str) for text in (attribute, key, value)), message)
-    entry = Attribute(**{attribute: {key: value}})
-    entry.__enter__()
-    opened = (*_open_attributes.get(), (attribute, key, entry))
-    _open_attributes.set(tuple(entry for entry in opened if entry[2]._is_open))
+    _enter(Attribute(**{attribute: {key: value}}))
 
 
 def clear_attribute(attribute: str, key: str) -> None:
     """End the latest `set_attribute` of an entry; do nothing if there is none."""
-    opened = tuple(entry for entry in _open_attributes.get() if entry[2]._is_open)
-    latest = next((index for index in reversed(range(len(opened))) if opened[index][:2] == (attribute, key)), None)
-    if latest is not None:
-        _open_attributes.set(opened[:latest] + opened[latest + 1 :])
-        opened[latest][2].__exit__(None, None, None)
+    _leave(lambda scope: isinstance(scope, Attribute) and key in scope._attributes.get(attribute, {}))
 
 
 def identity_loss(x: Tensor, reduction: str) -> Tensor:
     """Return the `"sum"` or `"mean"` of `x` (0-dim), or with `"none"` a copy of it, marked as a loss.
 
-    Back-propagation starts from the marked value, with ones, unless another marked value is computed from it.
-
-    Raises:
-        AssertionError: another reduction, or `x` is not a tensor.
+    Back-propagation starts from the marked value, with ones, unless another marked value is computed from it. Raises
+    `AssertionError` for other reductions, and if `x` is no tensor.
     """
     require(isinstance(x, torch.Tensor), f"identity_loss takes a torch.Tensor, not {type(x)}.")
     message = f"Unsupported reduction type! identity_loss takes 'sum', 'mean' or 'none'; got {reduction!r}."
@@ -311,10 +293,7 @@ def ipu_print_tensor(
     `summarise_threshold` is the most elements that are printed in full (0: all), `edge_items` how many of each end are
     left otherwise, `max_line_width` 0 breaks no line. `digits` are significant digits; 0 does not align columns.
     `float_format` is "auto", "fixed", "scientific" or "none". Of `separator` and brackets the first character counts.
-
-    Raises:
-        Error: not a tensor, or a count that is no whole number from 0 on.
-        KeyError: another `float_format`.
+    Raises `KeyError` for another `float_format`, `poptorch.Error` for a count that is no whole number from 0 on.
     """
     require_tensor("poptorch.ipu_print_tensor", tensor)
     if float_format not in _FLOAT_FORMATS:

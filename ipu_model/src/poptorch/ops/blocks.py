@@ -14,6 +14,7 @@ from torch import nn
 from ipu_model.capture import tracing
 from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
+from poptorch.ops._tracing import check
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -96,22 +97,20 @@ def BeginBlock(
 ) -> nn.Module:
     """Start a block whenever `layer_to_call` is called, lasting until another starts; return the same module.
 
-    Raises:
-        Error: the module is annotated already, or it is neither a module nor a function.
+    Raises `poptorch.Error` for a module that is annotated already, and for what is neither a module nor a function.
     """
-    if isinstance(layer_to_call, nn.Module):
-        if any(isinstance(hook, _BlockHook) for hook in layer_to_call._forward_pre_hooks.values()):
-            raise createPoptorchError(
-                "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to "
-                "annotate it again."
-            )
-        layer_to_call.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
-        return layer_to_call
-    if callable(layer_to_call):
+    if not callable(layer_to_call):
+        raise createPoptorchError(
+            f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer itself."
+        )
+    if not isinstance(layer_to_call, nn.Module):
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
-    raise createPoptorchError(
-        f"BeginBlock: {layer_to_call!r} is not an instance of torch.nn.Module or function. Pass the layer itself."
+    check(
+        not any(isinstance(hook, _BlockHook) for hook in layer_to_call._forward_pre_hooks.values()),
+        "module has already been assigned to a block. Call poptorch.removeBlocks(module) first to annotate it again.",
     )
+    layer_to_call.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
+    return layer_to_call
 
 
 def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Function], Function]:

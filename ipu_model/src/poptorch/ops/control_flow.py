@@ -28,10 +28,8 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     The body takes and returns as many tensors as `inputs` has, of the same shapes and element types. Tensors
     are passed by value. On the CPU the body runs once, as in PopTorch.
 
-    Raises:
-        ValueError: `inputs` is no list, or holds something that is no tensor.
-        Error: when traced, a training model, a loop inside a loop, results that do not match the inputs, or a
-            body that changes a tensor from outside.
+    Raises `ValueError` unless `inputs` is a list of tensors; when traced, `poptorch.Error` for a training model, a loop
+    inside a loop, results that do not match the inputs, and a body that changes a tensor from outside.
     """
     _check_tensors(inputs)
     trace = tracing.current()
@@ -39,9 +37,10 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
         return _call(body, inputs)
     refuse_training("poptorch.for_loop()")
     number: object = count
-    fits = isinstance(number, int) and number >= 0
-    rule = "count must be an int from 0 upwards, fixed when the model is compiled"
-    check(fits, f"poptorch.for_loop(): {rule}; got {count!r}.")
+    check(
+        isinstance(number, int) and number >= 0,
+        f"poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got {count!r}.",
+    )
     nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
     check(_looping.get() is not trace, nested)
     token = _looping.set(trace)
@@ -64,10 +63,8 @@ def cond(
     `condition` is a bool tensor of one element. Both bodies return the same number of tensors; the results
     have the shapes of the else branch. Tensors are passed by value.
 
-    Raises:
-        ValueError: inputs that are no lists, or hold something that is no tensor.
-        Error: when traced, a training model, results of the branches that do not match, a 0-dim result of the
-            else branch, or a body that changes a tensor from outside.
+    Raises `ValueError` unless inputs are lists of tensors; when traced, `poptorch.Error` for a training model, results
+    of the branches that do not match, a 0-dim result of the else branch, and a body that changes a tensor from outside.
     """
     _check_tensors(then_inps)
     _check_tensors(else_inps)
@@ -76,22 +73,19 @@ def cond(
     refuse_training("poptorch.cond()")
     given: Any = condition
     is_bool = isinstance(given, torch.Tensor) and given.dtype == torch.bool and given.numel() == 1
-    shown = f"{given.dtype} {list(given.shape)}" if isinstance(given, torch.Tensor) else repr(given)
+    shown = _form(given) if isinstance(given, torch.Tensor) else repr(given)
     rule = "the condition must be a bool tensor of one element, like x.sum() > 0"
     check(is_bool, f"poptorch.cond(): {rule}; got {shown}.")
     selector = condition.reshape(())
     then_results = _traced_call("poptorch.cond()", then_body, then_inps)
     else_results = _traced_call("poptorch.cond()", else_body, else_inps)
-    if len(then_results) != len(else_results):
-        raise createPoptorchError(
-            f"poptorch.cond(): then_body returned {len(then_results)} tensors, else_body "
-            f"{len(else_results)}. Both must return the same number."
-        )
+    counts = f"then_body returned {len(then_results)} tensors, else_body {len(else_results)}"
+    same = len(then_results) == len(else_results)
+    check(same, f"poptorch.cond(): {counts}. Both must return the same number.")
     return [_select(selector, a, b) for a, b in zip(then_results, else_results, strict=True)]
 
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Call `body` on copies of `inputs`; return what it returns as a list."""
     results = body(*(tensor.clone() for tensor in inputs))
     listed = [results] if isinstance(results, torch.Tensor) else list(results)
     _check_tensors(listed)
@@ -111,28 +105,28 @@ def _traced_call(name: str, body: Function, inputs: Sequence[Tensor]) -> list[Te
 
 
 def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
-    if len(before) != len(after):
-        raise createPoptorchError(
-            f"poptorch.for_loop(): the body takes {len(before)} tensors and returned {len(after)}. It must "
-            "return as many as it takes."
-        )
+    counts = f"the body takes {len(before)} tensors and returned {len(after)}"
+    check(len(before) == len(after), f"poptorch.for_loop(): {counts}. It must return as many as it takes.")
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        if old.shape != new.shape or old.dtype != new.dtype:
-            raise createPoptorchError(
-                f"poptorch.for_loop(): result {index} of the body is {new.dtype} {list(new.shape)}, its input "
-                f"{old.dtype} {list(old.shape)}. Each result becomes an input of the next iteration and must match it."
-            )
+        check(
+            old.shape == new.shape and old.dtype == new.dtype,
+            f"poptorch.for_loop(): result {index} of the body is {_form(new)}, its input {_form(old)}. Each result "
+            "becomes an input of the next iteration and must match it.",
+        )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def _select(selector: Tensor, then_result: Tensor, else_result: Tensor) -> Tensor:
     no_dimension = "a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
     check(else_result.dim(), f"poptorch.cond(): {no_dimension}")
-    if then_result.numel() != else_result.numel() or then_result.dtype != else_result.dtype:
-        raise createPoptorchError(
-            f"poptorch.cond(): a result of then_body is {then_result.dtype} {list(then_result.shape)}, that "
-            f"of else_body {else_result.dtype} {list(else_result.shape)}. They must have the same type and "
-            "number of elements."
-        )
+    check(
+        then_result.numel() == else_result.numel() and then_result.dtype == else_result.dtype,
+        f"poptorch.cond(): a result of then_body is {_form(then_result)}, that of else_body {_form(else_result)}. They "
+        "must have the same type and number of elements.",
+    )
     return torch.where(selector, then_result.reshape(else_result.shape), else_result)
 
 
@@ -144,22 +138,16 @@ def _check_tensors(values: Any) -> None:
             raise ValueError(f"Object contained in list at index {index} is not torch.tensor: got {type(value)}.")
 
 
-_START_TYPES = (torch.int16, torch.int32, torch.int64)
-
-
 def dynamic_slice(tensor: Tensor, dim: int, start: Tensor, size: int, step: int) -> Tensor:
     """Return a copy of the elements `start : start + size : step` of `tensor` along `dim`.
 
     `start` is an integer tensor of one element, read at run time; a slice that leaves the tensor is an error then.
-
-    Raises:
-        Error: arguments of other types; when traced, a size or step below 1, a size that does not divide the
-            dimension, or a training model.
+    Raises `poptorch.Error` for arguments of other types; when traced, for a size or step below 1, a size that does not
+    divide the dimension, and a training model.
     """
     _check_arguments("poptorch.dynamic_slice", {"tensor": tensor}, dim, start, {"size": size, "step": step})
     if tracing.is_tracing():
-        refuse_training("poptorch.dynamic_slice()")
-        _check_size(size)
+        _check_traced("poptorch.dynamic_slice()", size)
         check(step >= 1, f"The step of a slice must be at least 1; got {step}.")
         length = tensor.shape[dim]
         check(
@@ -173,12 +161,9 @@ def dynamic_slice(tensor: Tensor, dim: int, start: Tensor, size: int, step: int)
 def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: int) -> Tensor:
     """Return a copy of `input` with `src` written to the elements `start : start + size` along `dim`.
 
-    `start` is an integer tensor of one element, read at run time; `src` has the shape of `input` but for
-    `size` elements along `dim`.
-
-    Raises:
-        Error: arguments of other types, ranks, element types or shapes; when traced, a size below 1, or a
-            training model.
+    `start` is an integer tensor of one element, read at run time; `src` has the shape of `input` but for `size`
+    elements along `dim`. Raises `poptorch.Error` for arguments of other types, ranks, element types or shapes; when
+    traced, for a size below 1 and a training model.
     """
     _check_arguments("poptorch.dynamic_update", {"input": input, "src": src}, dim, start, {"size": size})
     ranks = f"they have {input.dim()} and {src.dim()} dimensions"
@@ -187,8 +172,7 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
     types = f"{input.dtype} and {src.dtype}"
     check(input.dtype == src.dtype, f"poptorch.dynamic_update: input and src must have the same dtype, not {types}.")
     if tracing.is_tracing():
-        refuse_training("poptorch.dynamic_update()")
-        _check_size(size)
+        _check_traced("poptorch.dynamic_update()", size)
     expected = list(input.shape)
     expected[dim] = size
     check(
@@ -200,8 +184,7 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
 
 
 def _positions(start: Tensor, size: int, step: int) -> Tensor:
-    steps = torch.arange(0, size, step, dtype=torch.int64, device=start.device)
-    return start.reshape(()) + steps
+    return start.reshape(()) + torch.arange(0, size, step, dtype=torch.int64, device=start.device)
 
 
 def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]) -> None:
@@ -209,12 +192,13 @@ def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Ten
     for argument, number in {"dim": dim, **ints}.items():
         is_int = isinstance(number, int)
         check(is_int, f"{name}: {argument} must be an int, fixed when compiling; got {number!r}.")
-    fits = start.numel() == 1 and start.dtype in _START_TYPES
-    check(fits, f"{name}: start must be an integer tensor of one element; got {start.dtype} {list(start.shape)}.")
+    fits = start.numel() == 1 and start.dtype in (torch.int16, torch.int32, torch.int64)
+    check(fits, f"{name}: start must be an integer tensor of one element; got {_form(start)}.")
     rank = next(iter(tensors.values())).dim()
     check(-rank <= dim < rank, f"{name}: there is no dimension {dim} in a tensor of {rank} dimensions.")
 
 
-def _check_size(size: int) -> None:
+def _check_traced(name: str, size: int) -> None:
+    refuse_training(name)
     check(size != 0, "The start and end of a slice must be different: size is 0. Use at least 1.")
     check(size > 0, f"The size of a slice must not be negative; got {size}.")

@@ -29,11 +29,10 @@ def _listed(value: Any) -> list[Any]:
 class MultiConv:
     """Compute the convolutions of the `with` body as one; their results stay those of separate ones.
 
-    Other ops in the body are allowed. Setters return the object; a single value goes for all convolutions.
-
-    Raises:
-        Error: when traced, a body without convolution, a body inside another, or a list of settings whose
-            length is not the number of convolutions.
+    Other ops in the body are allowed. Setters return the object; a single value goes for all convolutions. When traced,
+    raises `poptorch.Error` for a body without convolution, a body inside another, and a list of settings whose length
+    is not the number of convolutions. Setters raise `ValueError` for other partials types and for dithering that is no
+    bool, else `AssertionError` for other types.
     """
 
     def __init__(self) -> None:
@@ -42,10 +41,7 @@ class MultiConv:
         self._body: Body | None = None
 
     def availableMemoryProportions(self, value: float | Sequence[float] | None) -> Self:
-        """Set the share of tile memory for temporary data: a float, one per convolution, or `None`.
-
-        Raises `AssertionError` for anything else.
-        """
+        """Set the share of tile memory for temporary data: a float, one per convolution, or `None`."""
         values = _listed(value)
         require(
             value is None or (values and all(isinstance(item, float) for item in values)),
@@ -54,10 +50,7 @@ class MultiConv:
         return self._set("available_memory_proportion", None if value is None else values)
 
     def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
-        """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution.
-
-        Raises `ValueError` for anything else.
-        """
+        """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution."""
         values = _listed(value)
         names = [_PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in _PARTIALS]
         if not values or len(names) < len(values):
@@ -67,29 +60,23 @@ class MultiConv:
         return self._set("partials_type", names)
 
     def planType(self, value: MultiConvPlanType | None) -> Self:
-        """Set whether the convolutions run side by side or one after another; `None` leaves it open.
-
-        Raises `AssertionError` for anything else.
-        """
+        """Set whether the convolutions run side by side or one after another; `None` leaves it open."""
         message = f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
         require(value is None or isinstance(value, MultiConvPlanType), message)
         return self._set("plan_type", None if value is None else [value.name.lower()])
 
     def perConvReservedTiles(self, value: int) -> Self:
-        """Set how many tiles each convolution gets at least; raise `AssertionError` for a non-int."""
+        """Set how many tiles each convolution gets at least."""
         require(isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}.")
         return self._set("per_conv_reserved_tiles", [value])
 
     def cycleBackOff(self, value: float) -> Self:
-        """Set how far a plan may be from the fastest one; raise `AssertionError` for a non-float."""
+        """Set how far a plan may be from the fastest one, a float."""
         require(isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}.")
         return self._set("cycle_back_off", [value])
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
-        """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`.
-
-        Raises `ValueError` for anything else.
-        """
+        """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`."""
         values = _listed(value)
         if value is not None and not all(isinstance(item, bool) for item in values):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
@@ -97,22 +84,19 @@ class MultiConv:
 
     def __enter__(self) -> None:
         body, around = Body.begin(), _open.get()
-        if body is None:
-            return
-        nested = (
-            "Nested poptorch.MultiConv operations are not supported. End one `with` body before the next one begins."
-        )
-        check(around is None or not around.is_current, nested)
-        self._body = body
-        _open.set(body)
+        if body is not None:
+            nested = "Nested poptorch.MultiConv operations are not supported."
+            outermost = around is None or not around.is_current
+            check(outermost, f"{nested} End one `with` body before the next one begins.")
+            self._body = body
+            _open.set(body)
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
         body, self._body = self._body, None
-        if body is None:
-            return
-        _open.set(None)
-        if type is None and body.is_current:
-            self._note(body)
+        if body is not None:
+            _open.set(None)
+            if type is None and body.is_current:
+                self._note(body)
 
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""

@@ -17,24 +17,31 @@ from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
+from poptorch.ops._tracing import check
 from poptorch.options.strategies import runs_stages_at_once
 
 T = TypeVar("T")
 
 INPUT, OUTPUT = "overlap_input", "overlap_output"
+_NO_OUTPUT = (
+    "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
+    "forward returns, after everything else."
+)
+_RETURNED_TWICE = (
+    "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
+    "(poptorch.nop(tensor)) in the other place."
+)
 
 
 def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
     """Ask for the transfer of model inputs to overlap the computation; return `input_tensors` unchanged.
 
     `input_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass through.
-
-    Raises:
-        AssertionError: `mode` is no `OverlapMode`.
-        Error: when traced, a tensor that is not a model input or has other uses, or a pipelined strategy;
-            when compiled, no I/O tiles or another output mode than `All` and `Sum`.
+    Raises `AssertionError` if `mode` is no `OverlapMode`; when traced, `poptorch.Error` for a tensor that is not a
+    model input or has other uses, and for a pipelined strategy; when compiled, also without I/O tiles and for output
+    modes other than `All` and `Sum`.
     """
-    trace = _checked_mode("input", mode)
+    trace = _trace_taking(mode, "input")
     if trace is None:
         return input_tensors
     inputs = flattenTensorStructure(input_tensors)
@@ -45,9 +52,8 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
                 "poptorch.set_overlap_for_input applied on a node which is not a tensor input to the model. "
                 "Apply it to the arguments of forward, before anything else."
             )
-        if node.users:
-            raise _other_use(next(iter(node.users)).name)
-    _check_strategy(trace, "poptorch.set_overlap_for_input", mode)
+        _check_users([user.name for user in node.users])
+    _check_strategy(trace, "input", mode)
     # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
     marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
     for tensor in marked:
@@ -58,29 +64,20 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
 def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
     """Ask for the transfer of model outputs to overlap the computation; return `output_tensors` unchanged.
 
-    `output_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass through.
-
-    Raises:
-        AssertionError: `mode` is no `OverlapMode`.
-        Error: when traced, a tensor that forward does not return, or returns twice, or a pipelined strategy;
-            when compiled, no I/O tiles or another output mode than `All` and `Sum`.
+    Takes the same structures and raises the same errors as `set_overlap_for_input`, but for a tensor that forward does
+    not return, or returns twice.
     """
-    trace = _checked_mode("output", mode)
+    trace = _trace_taking(mode, "output")
     if trace is not None:
         for tensor in flattenTensorStructure(output_tensors):
-            if trace.node_of(tensor) is None:
-                raise _no_output()
+            check(trace.node_of(tensor) is not None, _NO_OUTPUT)
             trace.hint(tensor, overlap_output=mode.value)
-        _check_strategy(trace, "poptorch.set_overlap_for_output", mode)
+        _check_strategy(trace, "output", mode)
     return output_tensors
 
 
 def check_marks(outputs: Any) -> None:
-    """Refuse marks on inputs that are used elsewhere, and on tensors not returned once; call it as forward ends.
-
-    Raises:
-        Error: names the rule.
-    """
+    """Raise `poptorch.Error` for marked inputs used elsewhere and outputs not returned once; call as forward ends."""
     trace = tracing.current()
     if trace is None:
         raise AssertionError("forward is not being traced")
@@ -88,41 +85,29 @@ def check_marks(outputs: Any) -> None:
     for mark in trace.marked(lambda marks: marks.overlap_input is not None):
         (source,) = mark.all_input_nodes
         others = [node.name for node in source.users if node is not mark]
-        if others or returned[source]:
-            raise _other_use(others[0] if others else "the output of forward")
+        _check_users([*others, "the output of forward"] if returned[source] else others)
     for node in trace.marked(lambda marks: marks.overlap_output is not None):
-        if not returned[node]:
-            raise _no_output()
-        if returned[node] > 1:
-            raise createPoptorchError(
-                "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
-                "(poptorch.nop(tensor)) in the other place."
-            )
+        check(returned[node], _NO_OUTPUT)
+        check(returned[node] == 1, _RETURNED_TWICE)
 
 
-def _checked_mode(kind: str, mode: OverlapMode) -> Trace | None:
+def _trace_taking(mode: OverlapMode, kind: str) -> Trace | None:
     is_mode = isinstance(mode, OverlapMode)
     require(is_mode, f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}.")
     return tracing.current()
 
 
-def _other_use(user: str) -> Exception:
-    return createPoptorchError(
-        f"poptorch.set_overlap_for_input must be the only op applied to an input; {user} uses it too. Apply it first "
-        "and use what it returns everywhere."
-    )
-
-
-def _check_strategy(trace: Trace, name: str, mode: OverlapMode) -> None:
-    if mode is not OverlapMode.NoOverlap and runs_stages_at_once(trace.placer):
+def _check_users(others: list[str]) -> None:
+    if others:
         raise createPoptorchError(
-            f"{name}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If you are "
-            "only using a single IPU, please switch to poptorch.ShardedExecution."
+            f"poptorch.set_overlap_for_input must be the only op applied to an input; {others[0]} uses it too. Apply "
+            "it first and use what it returns everywhere."
         )
 
 
-def _no_output() -> Exception:
-    return createPoptorchError(
-        "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
-        "forward returns, after everything else."
+def _check_strategy(trace: Trace, kind: str, mode: OverlapMode) -> None:
+    check(
+        mode is OverlapMode.NoOverlap or not runs_stages_at_once(trace.placer),
+        f"poptorch.set_overlap_for_{kind}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If "
+        "you are only using a single IPU, please switch to poptorch.ShardedExecution.",
     )

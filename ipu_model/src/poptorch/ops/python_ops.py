@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,8 @@ def custom_op(
     `attributes` are numbers, strings, or lists of one type of these. What the op computes is registered with
     `ipu_model.custom_ops.register`. On the CPU the results are zeros, as in PopTorch.
 
-    Raises:
-        ValueError: attributes of other types, and text in them that is not ASCII.
-        Error: arguments of other types, a float attribute outside the range of float32; when traced, an op that has no
-            arithmetic.
+    Raises `ValueError` for attributes of other types, and text in them that is not ASCII; `poptorch.Error` for
+    arguments of other types, a float attribute outside the range of float32 and, when traced, an op without arithmetic.
     """
     check(_are_tensors(inputs), "poptorch.custom_op: inputs must be a list or tuple of tensors.")
     for argument, value in (("name", name), ("domain", domain)):
@@ -52,58 +51,42 @@ def custom_op(
     trace = tracing.current()
     if trace is None:
         return [torch.zeros_like(example, requires_grad=example.requires_grad) for example in examples]
-    call = _Call(find(name, domain, domain_version), values, [_spec(example) for example in examples], trace)
-    results: tuple[Tensor, ...] = _Differentiable.apply(call, *inputs)  # type: ignore[no-untyped-call]
+    specs = [_spec(example) for example in examples]
+    call = _Call(find(name, domain, domain_version), values)
+    results: tuple[Tensor, ...] = _Recorded.apply(trace, call, specs, *inputs)  # type: ignore[no-untyped-call]
     return list(results)
 
 
 class _Call:
-    """One call of a custom op: its functions with the attributes filled in."""
+    """The functions of one call of a custom op, with the attributes filled in."""
 
-    def __init__(self, op: CustomOp, attributes: dict[str, Value], specs: list[TensorSpec], trace: Trace) -> None:
-        self.op, self.attributes, self.specs, self.trace = op, attributes, specs, trace
+    def __init__(self, op: CustomOp, attributes: dict[str, Value]) -> None:
+        self.op, self.attributes = op, attributes
         self.label = f"The custom op {op.domain}.{op.name}"
 
-    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return record(CUSTOM, self.trace, inputs, self.specs, PythonFunction(self.label, self._computed))
-
-    def backward(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], incoming: Sequence[Tensor], needed: list[int]
-    ) -> list[Tensor | None]:
-        """Record the gradient op and return gradients of those inputs whose places are in `needed`."""
-        function = PythonFunction(f"{self.label} (gradient)", self.differentiated(len(inputs), needed))
-        specs = [_spec(inputs[index]) for index in needed]
-        made = iter(record(CUSTOM_GRADIENT, self.trace, [*inputs, *outputs, *incoming], specs, function))
-        return [next(made) if index in needed else None for index in range(len(inputs))]
-
-    def _computed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        results = self.op.forward(*tensors, **self.attributes)
+    def results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        results = self.op.forward(*inputs, **self.attributes)
         return [results] if isinstance(results, torch.Tensor) else list(results)
 
-    def differentiated(self, count: int, needed: list[int]) -> Callable[[list[Tensor]], list[Tensor]]:
-        """Return the function from `count` inputs, the outputs and their gradients to the gradients of `needed`."""
-
-        def gradients(tensors: list[Tensor]) -> list[Tensor]:
-            width = len(self.specs)
-            inputs, rest = tensors[:count], tensors[count:]
-            outputs, incoming = rest[:width], rest[width:]
-            if self.op.backward is None:
-                made = self._automatic(inputs, incoming)
-            else:
-                returned = self.op.backward(inputs, outputs, incoming, self.attributes)
-                made = [returned] if isinstance(returned, torch.Tensor) else list(returned)
-            enough = all(index < len(made) for index in needed)
-            rule = f"backward must return a gradient for each of {count} inputs"
-            check(enough, f"{self.label}: {rule}; it returned {len(made)}.")
-            pairs = ((made[index], inputs[index]) for index in needed)
-            return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in pairs]
-
-        return gradients
+    def gradients(self, count: int, needed: list[int], tensors: list[Tensor]) -> list[Tensor]:
+        """Return gradients of the inputs at `needed`; `tensors` are `count` inputs, the outputs and their gradients."""
+        inputs, rest = tensors[:count], tensors[count:]
+        outputs, incoming = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        if self.op.backward is None:
+            made = self._automatic(inputs, incoming)
+        else:
+            returned = self.op.backward(inputs, outputs, incoming, self.attributes)
+            made = [returned] if isinstance(returned, torch.Tensor) else list(returned)
+        enough = all(index < len(made) for index in needed)
+        rule = f"backward must return a gradient for each of {count} inputs"
+        check(enough, f"{self.label}: {rule}; it returned {len(made)}.")
+        pairs = ((made[index], inputs[index]) for index in needed)
+        return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in pairs]
 
     def _automatic(self, inputs: list[Tensor], incoming: list[Tensor]) -> Sequence[Tensor | None]:
         with torch.enable_grad():
             leaves = [t.requires_grad_() if t.dtype.is_floating_point else t for t in inputs]
-            results = self._computed(leaves)
+            results = self.results(leaves)
             pairs = [(r, g) for r, g in zip(results, incoming) if r.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             if not pairs:
@@ -115,21 +98,25 @@ class _Call:
         return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
 
 
-class _Differentiable(torch.autograd.Function):
+class _Recorded(torch.autograd.Function):
+    """A custom op in a trace, and its gradient op."""
+
     @staticmethod
-    def forward(ctx: Any, call: _Call, *inputs: Tensor) -> tuple[Tensor, ...]:
-        results = call.forward(inputs)
-        ctx.call = call
+    def forward(ctx: Any, trace: Trace, call: _Call, specs: list[TensorSpec], *inputs: Tensor) -> tuple[Tensor, ...]:
+        results = record(CUSTOM, trace, inputs, specs, PythonFunction(call.label, call.results))
+        ctx.trace, ctx.call, ctx.count = trace, call, len(inputs)
         ctx.save_for_backward(*inputs, *results)
         ctx.mark_non_differentiable(*[result for result in results if not result.dtype.is_floating_point])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        count = len(ctx.saved_tensors) - len(gradients)
-        inputs, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        needed = [index for index, wanted in enumerate(ctx.needs_input_grad[1:]) if wanted]
-        return None, *ctx.call.backward(inputs, outputs, gradients, needed)
+        needed = [index for index, wanted in enumerate(ctx.needs_input_grad[3:]) if wanted]
+        function = partial(ctx.call.gradients, ctx.count, needed)
+        specs = [_spec(ctx.saved_tensors[index]) for index in needed]
+        named = PythonFunction(f"{ctx.call.label} (gradient)", function)
+        made = iter(record(CUSTOM_GRADIENT, ctx.trace, [*ctx.saved_tensors, *gradients], specs, named))
+        return None, None, None, *(next(made) if index in needed else None for index in range(ctx.count))
 
 
 def _are_tensors(values: object) -> bool:
@@ -149,10 +136,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 def popart_attributes(attributes: dict[str, Any] | None) -> dict[str, Value]:
     """Return the attributes with the values that PopART would have: bools as ints, floats rounded to 32 bits.
 
-    Raises:
-        ValueError: keys that are no strings, other types of values, lists that are empty or of several types, text that
-            is not ASCII, ints of more than 64 bits.
-        Error: a float outside the range of float32.
+    Raises `poptorch.Error` for a float outside the range of float32, `ValueError` for all else that PopART refuses.
     """
     values: dict[str, Value] = {}
     for key, value in (attributes or {}).items():
@@ -217,11 +201,9 @@ class CPU:
     def __call__(self, *input: Tensor, **kwargs: Any) -> Any:
         """Call it on tensors; keyword arguments are ignored, as in PopTorch.
 
-        Returns a tensor if the callable returned one, else a list; on the CPU whatever the callable returns.
-
-        Raises:
-            Error: a training model, arguments or results that are no tensors, or a call from inside another CPU op
-                while tracing.
+        Returns a tensor if the callable returned one, else a list; on the CPU whatever the callable returns. When
+        traced, raises `poptorch.Error` for a training model, for arguments or results that are no tensors, and inside
+        another CPU op.
         """
         outer = _calling.get()
         check(

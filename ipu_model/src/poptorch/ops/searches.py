@@ -23,10 +23,8 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
 
     Sample i of `src` `[points, features]` is the rows `ptr[i] : ptr[i + 1]`; of its n rows `ceil(n * ratio)` are
     picked: the first (or with `random_start` any), then always the one farthest from those already picked.
-
-    Raises:
-        Error: arguments of other types, fewer than two entries in `ptr`, entries that are not sorted or leave `src`,
-            or a ratio that is not in (0, 1].
+    Raises `poptorch.Error` for arguments of other types, fewer than two entries in `ptr`, entries that are not sorted
+    or leave `src`, and a ratio that is not in (0, 1].
     """
     _check_sampling(src, ptr, ratio, random_start)
     sizes = [end - begin for begin, end in pairwise(ptr)]
@@ -47,10 +45,9 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
     `x` is `[n, features]` or `[n]`, `y` `[m, features]` or `[m]`. Batch vectors, sorted lists or tensors of `n` and `m`
     whole numbers, keep apart rows of different batch elements; one that is missing beside another is all zeros.
 
-    Raises:
-        Error: arguments of other types.
-        ValueError: ranks above 2, other numbers of features, batch vectors of other lengths; lists that are not sorted
-            or do not hold the same batch elements. What tensors hold is not looked at.
+    Raises `poptorch.Error` for arguments of other types, `ValueError` for ranks above 2, other numbers of features,
+    batch vectors of other lengths, and lists that are not sorted or do not hold the same batch elements. What tensors
+    hold is not looked at.
     """
     require_tensors("poptorch.nearest", x=x, y=y)
     x, y = _as_rows("x", x), _as_rows("y", y)
@@ -134,8 +131,7 @@ def ctc_beam_search_decoder(
     are negative log-probabilities `[N, top_paths]`, lengths `[N, top_paths]` (int32) and labels `[N, top_paths, T]`
     (int32, -1 behind the end). On the CPU they are zeros, as in PopTorch.
 
-    Raises:
-        Error: arguments of other types or shapes, a `blank` that is no class, or more paths than beams.
+    Raises `poptorch.Error` for arguments of other types or shapes, a `blank` that is no class, more paths than beams.
     """
     require_tensors(_BEAMS, probs=probs, lengths=lengths)
     are_probabilities = probs.dim() == 3 and probs.dtype.is_floating_point

@@ -200,8 +200,12 @@ def run_json(options: Freezable, text: str) -> None:
         setter = _setter(options, accessor)
         if isinstance(value, list):
             setter(*value)
+        elif isinstance(value, str):
+            # `EnumClass.Member` is that member of `poptorch.enums`, any other text stays as it is.
+            class_name, _, member = value.partition(".")
+            setter(getattr(_ENUMS.get(class_name), "__members__", {}).get(member, value))
         else:
-            setter(_enum_member(value) if isinstance(value, str) else value)
+            setter(value)
 
 
 def _setter(options: Freezable, accessor: str) -> Callable[..., Any]:
@@ -215,9 +219,3 @@ def _setter(options: Freezable, accessor: str) -> Callable[..., Any]:
     if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
         raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")
     return setter
-
-
-def _enum_member(text: str) -> object:
-    """Return the member of `poptorch.enums` that `EnumClass.Member` names, else the text itself."""
-    class_name, _, member = text.partition(".")
-    return getattr(_ENUMS.get(class_name), "__members__", {}).get(member, text)

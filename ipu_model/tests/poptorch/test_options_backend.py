@@ -25,7 +25,7 @@ from poptorch.options import (
     log_options,
 )
 from poptorch.options.backend import EngineOptions, key_tables, read_engine_options, validate_options
-from poptorch.options.handover import TracedProgram, derived_settings, option_lines
+from poptorch.options.handover import derived_settings, option_lines
 
 
 class Recomputation(IntEnum):
@@ -261,20 +261,20 @@ class TestDerivedSettings:
     @pytest.mark.parametrize(
         ("options", "program", "changed"),
         [
-            (Options(), TracedProgram(ipus=1), {}),
-            (Options(), TracedProgram(ipus=4), PIPELINED),
-            (Options().setExecutionStrategy(ShardedExecution()), TracedProgram(ipus=4), {"virtualGraphMode": 1}),
+            (Options(), {"ipus": 1}, {}),
+            (Options(), {"ipus": 4}, PIPELINED),
+            (Options().setExecutionStrategy(ShardedExecution()), {"ipus": 4}, {"virtualGraphMode": 1}),
             *(
                 (
                     Options().setExecutionStrategy(kind("A")),
-                    TracedProgram(ipus=2),
+                    {"ipus": 2},
                     {"virtualGraphMode": 3, "executionPhaseSettings.stages": n, "executionPhaseSettings.phases": 1},
                 )
                 for n, kind in enumerate((SerialPhasedExecution, ParallelPhasedExecution), start=1)
             ),
             (
                 Options(),
-                TracedProgram(ipus=2, gradient_clipping=True, overlapped_io=True),
+                {"ipus": 2, "gradient_clipping": True, "overlapped_io": True},
                 {
                     **PIPELINED, "accumulateOuterFragmentSettings.schedule": 0, "useHostCopyOps": True,
                     "enableExplicitMainLoops": True,
@@ -283,9 +283,9 @@ class TestDerivedSettings:
         ],
     )  # fmt: skip
     def test_they_follow_from_strategy_and_program(
-        self, options: Options, program: TracedProgram, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+        self, options: Options, program: dict[str, Any], changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert derived_settings(options, program) == PLAIN | changed
+        assert derived_settings(options, **program) == PLAIN | changed
         pipelined = int(bool(changed.get("enablePipelining")))
         assert f"[debug] enablePipelining set to value {pipelined}" in capsys.readouterr().err
 
@@ -293,7 +293,7 @@ class TestDerivedSettings:
         options = Options().replicationFactor(2)
         options.Training.gradientAccumulation(8)
         options.Distributed.configureProcessId(3, 4)
-        assert derived_settings(options, TracedProgram(ipus=1)) == PLAIN | {
+        assert derived_settings(options, ipus=1) == PLAIN | {
             "enableReplicatedGraphs": True, "enableGradientAccumulation": True,
             "enableDistributedReplicatedGraphs": True, "globalReplicationFactor": 2 * 4, "globalReplicaOffset": 2 * 3,
         }  # fmt: skip
@@ -303,7 +303,7 @@ class TestDerivedSettings:
         options._Popart.set("autoRecomputation", 0)
         options._Popart.set("enablePipelining", True)
         options._Popart.setEngineOptions({"debug.retainDebugInformation": "true", "x": "y"})
-        settings = derived_settings(options, TracedProgram(ipus=2))
+        settings = derived_settings(options, ipus=2)
         assert settings["autoRecomputation"] == 0
         assert settings["engineOptions"] == {"debug.retainDebugInformation": "true", "x": "y"}
         warnings = [line for line in capsys.readouterr().err.splitlines() if "[warning]" in line]

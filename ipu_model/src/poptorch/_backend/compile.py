@@ -41,7 +41,7 @@ from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
 from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
-from poptorch.options.handover import TracedProgram, derived_settings
+from poptorch.options.handover import derived_settings
 
 if TYPE_CHECKING:
     from ipu_model.predict.program import Program
@@ -195,7 +195,7 @@ def compiled(
     deliver_interrupt()
     overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
     clips = spec is not None and spec.max_grad_norm != math.inf
-    derived_settings(options, TracedProgram(max(1, len(ipus_in_use(step))), clips, overlapped))
+    derived_settings(options, max(1, len(ipus_in_use(step))), gradient_clipping=clips, overlapped_io=overlapped)
     log_ops(step, options)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
     program = program_of(graph, step, options, training=optimisation is not None, optimiser=spec, groups=groups)

@@ -14,7 +14,7 @@ from ipu_model.compute.update_rules import Context, Entry, Lamb
 from ipu_model.optimiser import Algorithm, Hyper, WeightUpdate
 from poptorch.optim.optimizer import Optimizer, given, moment_dtypes, require_numbers
 
-NO_WEIGHT_NORM_LIMIT = 65500.0
+_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "max_weight_norm": 65500.0}
 
 
 class LAMB(Optimizer, torch.optim.Optimizer):
@@ -44,9 +44,13 @@ class LAMB(Optimizer, torch.optim.Optimizer):
     ) -> None:
         numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm)
         require_numbers(numbers)
-        usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
-        defaults: dict[str, Any] = {**usual, "max_weight_norm": NO_WEIGHT_NORM_LIMIT, **numbers}
-        _check_range(defaults)
+        defaults: dict[str, Any] = {**_DEFAULTS, **numbers}
+        for name, shown in (("lr", "learning rate"), ("eps", "epsilon value"), ("weight_decay", "weight_decay value")):
+            if not defaults[name] >= 0.0:
+                raise ValueError(f"Invalid {shown}: {defaults[name]}; it must not be negative.")
+        for index, beta in enumerate(defaults["betas"]):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"Invalid beta parameter at index {index}: {beta}; it must be in [0, 1).")
         dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         torch.optim.Optimizer.__init__(self, params, defaults)
         corrects = True if bias_correction is None else bool(bias_correction)
@@ -79,12 +83,3 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         hyper = Hyper(**numbers, max_weight_norm=self.max_weight_norm)
         rule = Lamb(WeightUpdate(Algorithm.LAMB, corrects_bias=self.bias_correction))
         rule.update([entry], rule.scalars(hyper, 1.0), Context(1.0, 1.0, Rounding()))
-
-
-def _check_range(values: dict[str, Any]) -> None:
-    for name, shown in (("lr", "learning rate"), ("eps", "epsilon value"), ("weight_decay", "weight_decay value")):
-        if not values[name] >= 0.0:
-            raise ValueError(f"Invalid {shown}: {values[name]}; it must not be negative.")
-    for index, beta in enumerate(values["betas"]):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {index}: {beta}; it must be in [0, 1).")

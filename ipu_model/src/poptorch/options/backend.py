@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -120,10 +120,8 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
 
     `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
-    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1.
-
-    Raises:
-        Error: the variable is not a JSON object, a switch is not "true" or "false", or the directory is not a string.
+    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1. Raises `poptorch.Error` if
+    the variable is not a JSON object, a switch not "true" or "false", or the directory not a string.
     """
     environment = engine_options_of_environment()
     options = {**from_api, **environment}
@@ -143,11 +141,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
 
 
 def engine_options_of_environment() -> dict[str, object]:
-    """Return the object in `POPLAR_ENGINE_OPTIONS`, empty if the variable is not set.
-
-    Raises:
-        Error: it is not a JSON object.
-    """
+    """Return the object in `POPLAR_ENGINE_OPTIONS`, by default `{}`; raise `poptorch.Error` if it is no JSON object."""
     text = os.environ.get(ENGINE_OPTIONS)
     if not text:
         return {}
@@ -193,9 +187,9 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class KeyTables:
-    """The keys of each table, the keys with a form of their own, and the member names of enum-valued keys.
+    """The keys of each table, the keys with a form of their own, and member names from value 0 on.
 
-    `enumerations` has PopART's enumerations by their own names, with their members from value 0 on.
+    `members` are those of enum-valued keys, `enumerations` those of PopART's enumerations by their own names.
     """
 
     keys: Mapping[str, frozenset[str]]
@@ -220,8 +214,14 @@ def key_tables() -> KeyTables:
 def validate_options(options: Mapping[str, object]) -> None:
     """Check a flattened option dict; raise `poptorch.Error` for unknown keys, wrong types and enum ranges."""
     for key, value in options.items():
-        if key not in key_tables().structured:
-            _check_entry(key, value)
+        if key in key_tables().structured:
+            continue
+        table = next((table for table in _TABLES if isinstance(value, table.types)), None)
+        if table is None:
+            raise createPoptorchError(f"Unknown value type {type(value).__name__} for option {key}. {_what_works(key)}")
+        if key not in key_tables().keys[table.key]:
+            raise createPoptorchError(f"Unknown {table.name} option {key}. {_what_works(key)}")
+        _check_range(key, value)
     if "patterns" in options and "patterns_level" not in options:
         raise createPoptorchError(
             "_Popart option patterns needs patterns_level too: use _Popart.setPatterns(patterns, level)."
@@ -230,16 +230,16 @@ def validate_options(options: Mapping[str, object]) -> None:
         logger.warning("_Popart option logDir is ignored: use poptorch.Options.logDir instead.")
 
 
-def _check_entry(key: str, value: object) -> None:
-    table = next((table for table in _TABLES if isinstance(value, table.types)), None)
-    if table is None:
-        raise createPoptorchError(f"Unknown value type {type(value).__name__} for option {key}. {_what_works(key)}")
-    if key not in key_tables().keys[table.key]:
-        raise createPoptorchError(f"Unknown {table.name} option {key}. {_what_works(key)}")
+def _check_range(key: str, value: object) -> None:
     if isinstance(value, int):
         _check_int(key, value)
     elif isinstance(value, (set, list, tuple, dict)):
-        _check_elements(key, value.values() if isinstance(value, dict) else value)
+        for element in value.values() if isinstance(value, dict) else value:
+            if not isinstance(element, (str, int)):
+                unknown = f"Unknown value type {type(element).__name__} in option {key}"
+                raise createPoptorchError(f"{unknown}: its elements are str or int.")
+            if isinstance(element, int) and key in key_tables().members:
+                _check_int(key, element)
 
 
 def _check_int(key: str, value: int) -> None:
@@ -249,15 +249,6 @@ def _check_int(key: str, value: int) -> None:
     if members is not None and value >= len(members):
         allowed = ", ".join(f"{number} ({name})" for number, name in enumerate(members))
         raise createPoptorchError(f"Value {int(value)} of option {key} is out of range: it must be one of {allowed}.")
-
-
-def _check_elements(key: str, elements: Iterable[object]) -> None:
-    for element in elements:
-        if not isinstance(element, (str, int)):
-            unknown = f"Unknown value type {type(element).__name__} in option {key}"
-            raise createPoptorchError(f"{unknown}: its elements are str or int.")
-        if isinstance(element, int) and key in key_tables().members:
-            _check_int(key, element)
 
 
 def _what_works(key: str) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from poptorch._logging import native_logger, repeat_filter
 from poptorch.enums import OutputMode
 from poptorch.options.options import Options
+from poptorch.options.strategies import _IPhasedExecution, runs_stages_at_once
 
 # PopART's enum values (options reference, section 9).
 _RECOMPUTE_PIPELINE = 3
-_VIRTUAL_GRAPHS_MANUAL = 1
-_VIRTUAL_GRAPHS_EXECUTION_PHASES = 3
+_VIRTUAL_GRAPHS_MANUAL, _VIRTUAL_GRAPHS_EXECUTION_PHASES = 1, 3
 _SCHEDULE_SCHEDULER = 0
-
-_PIPELINED, _PHASED = 0, 2
 _RETAIN_DEBUG = "debug.retainDebugInformation"
 
 
@@ -54,22 +51,16 @@ def _plain(value: object) -> str:
     return str(int(value)) if isinstance(value, int) else str(value)
 
 
-@dataclass(frozen=True)
-class TracedProgram:
-    """The facts about a traced model that derived settings need; `ipus` is the number that one replica's ops use."""
-
-    ipus: int
-    gradient_clipping: bool = False
-    overlapped_io: bool = False
-
-
-def derived_settings(options: Options, program: TracedProgram) -> dict[str, Any]:
-    """Return the derived settings as they take effect, logging each one.
+def derived_settings(
+    options: Options, ipus: int, *, gradient_clipping: bool = False, overlapped_io: bool = False
+) -> dict[str, Any]:
+    """Return the settings derived for a program whose replicas use `ipus` IPUs, as they take effect; log each one.
 
     A setting that the user forced keeps the user's value; a warning is logged if the derived value differs.
     """
     user = options._backend.raw
-    settings = {name: _settle(name, value, user) for name, value in _derive(options, program).items()}
+    derived = _derived(options, ipus, gradient_clipping, overlapped_io)
+    settings = {name: _settle(name, value, user) for name, value in derived.items()}
     engine_options = user.get("engineOptions", {})
     forced = {f"engineOptions[{name}]": value for name, value in engine_options.items()}
     retain = _settle(f"engineOptions[{_RETAIN_DEBUG}]", "false", forced)
@@ -87,9 +78,9 @@ def _settle(name: str, derived: bool | int | str, user: Mapping[str, Any]) -> An
     return forced
 
 
-def _derive(options: Options, program: TracedProgram) -> dict[str, bool | int]:
-    emitted = options._execution_strategy.backendOptions()
-    pipelined = emitted["execution_mode"] == _PIPELINED and program.ipus > 1
+def _derived(options: Options, ipus: int, gradient_clipping: bool, overlapped_io: bool) -> dict[str, bool | int]:
+    strategy = options._execution_strategy
+    pipelined = runs_stages_at_once(strategy) and ipus > 1
     settings: dict[str, bool | int] = {
         "enablePipelining": pipelined,
         "enableReplicatedGraphs": options.replication_factor > 1,
@@ -99,18 +90,18 @@ def _derive(options: Options, program: TracedProgram) -> dict[str, bool | int]:
     }
     if pipelined:
         settings["autoRecomputation"] = _RECOMPUTE_PIPELINE
-        if program.gradient_clipping:
+        if gradient_clipping:
             settings["accumulateOuterFragmentSettings.schedule"] = _SCHEDULE_SCHEDULER
-    if emitted["execution_mode"] == _PHASED:
+    if isinstance(strategy, _IPhasedExecution):
         settings["virtualGraphMode"] = _VIRTUAL_GRAPHS_EXECUTION_PHASES
-        settings["executionPhaseSettings.stages"] = 1 if emitted["serial_phases_execution"] else 2
-        settings["executionPhaseSettings.phases"] = options._execution_strategy.total_phases()
-    elif program.ipus > 1:
+        settings["executionPhaseSettings.stages"] = 1 if strategy._serial else 2
+        settings["executionPhaseSettings.phases"] = strategy.total_phases()
+    elif ipus > 1:
         settings["virtualGraphMode"] = _VIRTUAL_GRAPHS_MANUAL
     if options.Distributed.numProcesses > 1:
         settings["enableDistributedReplicatedGraphs"] = True
         settings["globalReplicationFactor"] = options.replication_factor * options.Distributed.numProcesses
         settings["globalReplicaOffset"] = options.replication_factor * options.Distributed.processId
-    if program.overlapped_io:
+    if overlapped_io:
         settings |= {"useHostCopyOps": True, "enableExplicitMainLoops": True}
     return settings

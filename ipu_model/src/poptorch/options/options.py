@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _NO_LIMIT = 2**64 - 1
+_PARTS = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
 
 
 class Options(OptionsDict):
@@ -40,19 +41,18 @@ class Options(OptionsDict):
     A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
     """
 
-    _training: _TrainingOptions
-    _precision: _PrecisionOptions
-    _tensor_locations: _TensorLocationOptions
-    _distributed: _DistributedOptions
-    _jit: _JitOptions
-    _popart: _PopartOptions
-    _execution_strategy: _IExecutionStrategy
-    _show_compilation_progress_bar: bool
-    _source_location_excludes: list[str]
-    _relax_optimizer_checks: bool
-    _module_namescope_enabled: bool
-
     def __init__(self) -> None:
+        self._popart = _PopartOptions()
+        self._training = _TrainingOptions(self._popart)
+        self._precision = _PrecisionOptions(self._popart)
+        self._tensor_locations = _TensorLocationOptions()
+        self._distributed = _DistributedOptions()
+        self._jit = _JitOptions()
+        self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
+        self._show_compilation_progress_bar = True
+        self._source_location_excludes = list(default_source_location_excludes)
+        self._relax_optimizer_checks = False
+        self._module_namescope_enabled = True
         # The order of these keys is the order of the printed form.
         super().__init__(
             replication_factor=1,
@@ -69,20 +69,6 @@ class Options(OptionsDict):
             connection_type=ConnectionType.Always.value,
             sync_pattern=SyncPattern.Full.value,
             available_memory_proportion={},
-        )
-        popart_options = _PopartOptions()
-        self._declare(
-            _popart=popart_options,
-            _training=_TrainingOptions(popart_options),
-            _precision=_PrecisionOptions(popart_options),
-            _tensor_locations=_TensorLocationOptions(),
-            _distributed=_DistributedOptions(),
-            _jit=_JitOptions(),
-            _execution_strategy=PipelinedExecution(),
-            _show_compilation_progress_bar=True,
-            _source_location_excludes=list(default_source_location_excludes),
-            _relax_optimizer_checks=False,
-            _module_namescope_enabled=True,
         )
         cache_dir = os.environ.get("POPTORCH_CACHE_DIR")
         if cache_dir:
@@ -195,11 +181,10 @@ class Options(OptionsDict):
         )
 
     def _sub_options(self) -> tuple[Freezable, ...]:
-        return self._distributed, self._jit, self._precision, self._tensor_locations, self._training, self._popart
+        return tuple(getattr(self, name) for name in _PARTS)
 
     def _repr_of_the_rest(self) -> str:
-        names = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in _PARTS)
 
     def deviceIterations(self, device_iterations: int) -> Self:
         """Set how many iterations the device runs for one call: training steps, or inference batches."""

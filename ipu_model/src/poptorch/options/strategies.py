@@ -29,7 +29,6 @@ class Stage:
     """Blocks that run together on one IPU."""
 
     def __init__(self, *block_ids: str) -> None:
-        """Take the ids of the blocks; raise `AssertionError` unless all are strings."""
         text = all(isinstance(block, str) for block in block_ids)
         require(text, f"Block ids are supposed to be strings; got {block_ids}.")
         self._blocks = block_ids
@@ -159,7 +158,6 @@ class PipelinedExecution(_IExecutionStrategy):
         self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
 
     def backendOptions(self) -> dict[str, Any]:
-        """Return the execution mode: 0 pipelined, 1 sharded."""
         return {"execution_mode": self._execution_mode}
 
     def _explicit_stages(self) -> dict[str, Stage]:
@@ -176,7 +174,6 @@ class PipelinedExecution(_IExecutionStrategy):
         return Placement(block=block, stage=number, ipu=ipu)
 
     def note_blocks(self, entries: Iterable[Placement]) -> None:
-        """Take over the stages that a trace has given to blocks."""
         for entry in entries if self._auto is not None else ():
             self._stage_number.setdefault(entry.block, entry.stage)
 
@@ -216,7 +213,6 @@ class Phase:
     """Stages that run in parallel: either `Stage` objects, or block ids that form one stage."""
 
     def __init__(self, *arg: Stage | str) -> None:
-        """Raise `AssertionError` for mixed or other arguments."""
         stages = tuple(part for part in arg if isinstance(part, Stage))
         blocks = tuple(part for part in arg if isinstance(part, str))
         message = f"The arguments of a Phase must either be block IDs or be Stages, without mixing them; got {arg}."
@@ -255,14 +251,10 @@ class _IPhasedExecution(_IExecutionStrategy):
         self._tensors_liveness = Liveness.AlwaysLive
 
     def begin_trace(self) -> Placement:
-        """Return the place of ops recorded before the first block: phase 0 on IPU 0."""
         return Placement(block="", stage=0, ipu=0, phase=0)
 
     def phase(self, phase: int) -> Phase:
-        """Return the phase at a position.
-
-        Raises `AssertionError` for a negative or non-int, `IndexError` past the end.
-        """
+        """Return the phase at a position from 0 on; raise `IndexError` past the end."""
         require(isinstance(phase, int), f"A phase is given by its position, an int; got {phase!r}.")
         require(phase >= 0, f"Positions of phases start at 0; got {phase}.")
         return self._phases[phase]
@@ -274,17 +266,14 @@ class _IPhasedExecution(_IExecutionStrategy):
         return self
 
     def phase_number(self, phase: int) -> int:
-        """Return the backend's number of the phase at this position, spaced out as the liveness of tensors asks."""
         spacing = {Liveness.OffChipAfterFwdNoOverlap: 2, Liveness.OffChipAfterEachPhase: 4}
         return phase * spacing.get(self._tensors_liveness, 1)
 
     def total_phases(self) -> int:
-        """Return how many phases the backend runs, those of the backward pass included."""
         extra = 3 if self._tensors_liveness != Liveness.AlwaysLive else int(self._separate_backward_phase)
         return self.phase_number(len(self._phases) - 1) + 1 + extra
 
     def backendOptions(self) -> dict[str, Any]:
-        """Return execution mode 2 and the phased settings."""
         return {
             "execution_mode": 2,
             "serial_phases_execution": self._serial,
@@ -310,11 +299,12 @@ class _IPhasedExecution(_IExecutionStrategy):
                 f"no IPU was specified for block {block}: phased execution needs it from the stage "
                 f"(strategy.stage('{block}').ipu(n)) or from the block's ipu_id."
             )
-        self._check_place(block, phase, ipu)
+        if not self._serial and phase % 2 != ipu % 2:
+            raise createPoptorchError(
+                f"Block '{block}' is in phase {phase} on IPU {ipu}: ParallelPhasedExecution runs even phases "
+                "on even IPUs and odd phases on odd IPUs. Move the block to an IPU of its phase's parity."
+            )
         return Placement(block=block, stage=number, ipu=ipu, phase=phase)
-
-    def _check_place(self, block: str, phase: int, ipu: int) -> None:
-        """Raise `poptorch.Error` where the strategy cannot run this phase on this IPU."""
 
 
 class SerialPhasedExecution(_IPhasedExecution):
@@ -339,13 +329,6 @@ class ParallelPhasedExecution(_IPhasedExecution):
         check_type("sendTensorsOffChipAfterFwd", off_chip, bool)
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
-
-    def _check_place(self, block: str, phase: int, ipu: int) -> None:
-        if phase % 2 != ipu % 2:
-            raise createPoptorchError(
-                f"Block '{block}' is in phase {phase} on IPU {ipu}: ParallelPhasedExecution runs even phases "
-                "on even IPUs and odd phases on odd IPUs. Move the block to an IPU of its phase's parity."
-            )
 
 
 def runs_stages_at_once(strategy: object) -> bool:

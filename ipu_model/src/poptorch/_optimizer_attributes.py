@@ -21,7 +21,6 @@ from poptorch.options import Options
 
 # A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
 _NATIVE_DEFAULTS = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "eps": 1e-8}
-_ADAMW_WEIGHT_DECAY = 0.01
 _DTYPES = {
     "accum_dtype": "accum_type",
     "velocity_dtype": "velocity_accum_type",
@@ -204,14 +203,12 @@ def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, A
             numbers[name] = (float(value[0]), float(value[1]))
         else:
             numbers[name] = bool(value) if name == "nesterov" else float(value)
-    return Hyper(**numbers, variable=_variable(optimizer, family, numbers))
-
-
-def _variable(optimizer: torch.optim.Optimizer, family: str, numbers: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(optimizer, poptorch_optim.Optimizer):
-        return frozenset(name for name in numbers if not optimizer.variable_attrs.isConstant(name))
-    usual = dict(_NATIVE_DEFAULTS, **({"weight_decay": _ADAMW_WEIGHT_DECAY} if family == "ADAMW" else {}))
-    return frozenset({"lr", *(name for name in numbers if name in usual and numbers[name] != usual[name])})
+        streamed = [name for name in numbers if not optimizer.variable_attrs.isConstant(name)]
+    else:
+        usual = _NATIVE_DEFAULTS | ({"weight_decay": 0.01} if family == "ADAMW" else {})
+        streamed = ["lr", *(name for name in numbers if name in usual and numbers[name] != usual[name])]
+    return Hyper(**numbers, variable=frozenset(streamed))
 
 
 def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:

@@ -53,8 +53,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
                 raise ValueError(f"Invalid beta parameter at index {index}: {beta}; it must be in [0, 1).")
         dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         torch.optim.Optimizer.__init__(self, params, defaults)
-        corrects = True if bias_correction is None else bool(bias_correction)
-        limit = defaults["max_weight_norm"]
+        corrects, limit = bias_correction is None or bool(bias_correction), defaults["max_weight_norm"]
         self._set_options(numbers, loss_scaling, **dtypes, bias_correction=corrects, max_weight_norm=limit)
 
     @torch.no_grad()

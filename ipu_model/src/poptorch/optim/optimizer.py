@@ -91,7 +91,7 @@ class Optimizer(_Base):
         self.variable_attrs = VariableAttributes(names, [*self.defaults, "loss_scaling"])
 
     def __init__(self) -> None:
-        """Make the base alone, which is no optimiser: concrete classes call the constructor of PyTorch's class."""
+        """Make the base alone: concrete classes call the constructor of PyTorch's class."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return PyTorch's state dict with the device's state in `ipu_state` and its scalars in `ipu_param`.
@@ -195,7 +195,6 @@ def given(**arguments: Any) -> dict[str, Any]:
 
 
 def require_number(name: str, value: object) -> None:
-    """Raise AssertionError unless `value` is a plain number."""
     if not isinstance(value, Real):
         nearest = f"Use float({name})." if isinstance(value, torch.Tensor) else "Pass an int or a float."
         raise AssertionError(f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}")
@@ -224,7 +223,6 @@ def checked_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
 def moment_dtypes(
     accum: torch.dtype | None, first: torch.dtype | None, second: torch.dtype | None
 ) -> dict[str, torch.dtype]:
-    """Return the dtypes of an optimiser with two moments; raise as `checked_dtypes` does."""
     return checked_dtypes(
         accum_type=accum, first_order_momentum_accum_type=first, second_order_momentum_accum_type=second
     )

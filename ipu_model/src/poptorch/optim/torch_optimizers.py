@@ -63,7 +63,7 @@ class SGD(Optimizer, torch.optim.SGD):
             loss_scaling,
             **dtypes,
             use_combined_accum=combined,
-            max_grad_norm=math.inf if max_grad_norm is None else max_grad_norm,
+            max_grad_norm=_limit(max_grad_norm),
         )
 
 
@@ -90,11 +90,13 @@ class Adam(Optimizer, torch.optim.Adam):
         max_grad_norm: float | None = None,
     ) -> None:
         numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        require_numbers({**numbers, **given(max_grad_norm=max_grad_norm)})
+        dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         flags = given(
             foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
         )
-        dtypes = (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
-        _set_up_adam(self, torch.optim.Adam, params, numbers, flags, dtypes, loss_scaling, max_grad_norm)
+        torch.optim.Adam.__init__(self, params, **_with_float_betas(numbers), **flags)
+        self._set_options(numbers, loss_scaling, **dtypes, max_grad_norm=_limit(max_grad_norm))
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -124,32 +126,23 @@ class AdamW(Optimizer, torch.optim.AdamW):
         max_grad_norm: float | None = None,
     ) -> None:
         numbers = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        require_numbers({**numbers, **given(max_grad_norm=max_grad_norm)})
+        dtypes = moment_dtypes(accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
         flags = given(
             foreach=foreach, maximize=maximize, capturable=capturable, differentiable=differentiable, fused=fused
         )
-        dtypes = (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type)
-        corrects = {"bias_correction": True if bias_correction is None else bool(bias_correction)}
-        _set_up_adam(self, torch.optim.AdamW, params, numbers, flags, dtypes, loss_scaling, max_grad_norm, **corrects)
+        torch.optim.AdamW.__init__(self, params, **_with_float_betas(numbers), **flags)
+        corrects, limit = bias_correction is None or bool(bias_correction), _limit(max_grad_norm)
+        self._set_options(numbers, loss_scaling, **dtypes, bias_correction=corrects, max_grad_norm=limit)
 
 
-def _set_up_adam(
-    optimizer: Adam | AdamW,
-    base: type[torch.optim.Adam],
-    params: ParamsT,
-    numbers: dict[str, Any],
-    flags: dict[str, Any],
-    dtypes: tuple[torch.dtype | None, torch.dtype | None, torch.dtype | None],
-    loss_scaling: float | None,
-    max_grad_norm: float | None,
-    **options: bool,
-) -> None:
-    require_numbers({**numbers, **given(max_grad_norm=max_grad_norm)})
-    accumulators = moment_dtypes(*dtypes)
-    if "betas" in numbers:
-        numbers["betas"] = tuple(float(beta) for beta in numbers["betas"])  # newer PyTorch insists on floats
-    base.__init__(optimizer, params, **numbers, **flags)
-    limit = math.inf if max_grad_norm is None else max_grad_norm
-    optimizer._set_options(numbers, loss_scaling, **accumulators, **options, max_grad_norm=limit)
+def _with_float_betas(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Newer PyTorch insists on floats."""
+    return numbers | {name: tuple(map(float, value)) for name, value in numbers.items() if name == "betas"}
+
+
+def _limit(max_grad_norm: float | None) -> float:
+    return math.inf if max_grad_norm is None else max_grad_norm
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):

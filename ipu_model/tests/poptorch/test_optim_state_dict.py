@@ -34,9 +34,8 @@ class Device:
     def upload(self) -> None:
         pending = self.optimizer._take_pending()
         if pending is not None:
-            state, parameters = pending
-            self.state.update({n: t.clone() for n, t in (state or {}).items()})
-            self.parameters.update({n: t.clone() for n, t in (parameters or {}).items()})
+            self.state.update({n: t.clone() for n, t in (pending.state or {}).items()})
+            self.parameters.update({n: t.clone() for n, t in (pending.parameters or {}).items()})
 
     def run(self) -> None:
         self.upload()

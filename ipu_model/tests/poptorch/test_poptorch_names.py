@@ -308,7 +308,7 @@ def resolve(owner: Any, dotted: str) -> Any:
 
 
 # Of the strategies, what options and compilation ask them: PopTorch has others here.
-INTERNAL = {"backendOptions", "begin_trace", "note_blocks", "phase_number", "place", "total_phases", "use_auto_id"}
+INTERNAL = {"backendOptions", "phase_number", "place", "total_phases", "use_auto_id"}
 # Written with a prefix of their own in the table, and looked at above.
 ELSEWHERE = {"DataLoader", "AsynchronousDataAccessor", "Options", "PoplarExecutor", "TensorLocationSettings"}
 # Shared by every optimiser, with PyTorch's meaning.

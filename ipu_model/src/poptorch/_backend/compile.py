@@ -145,7 +145,6 @@ def trace(
 
     with contextlib.ExitStack() as stack:
         stack.callback(_run, _hooks_after)
-        strategy.begin_trace()
         before = partial(_run, _hooks_before)
         graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
     step = step_of(graph)

@@ -18,7 +18,6 @@ from poptorch import optim
 from poptorch._logging import logger
 from poptorch._optimizer_attributes import OptimizerAttrTracker, group_of, read_spec
 from poptorch.enums import MeanReductionStrategy
-from poptorch.optim.optimizer import DeviceState
 from poptorch.options import Options
 
 
@@ -151,13 +150,13 @@ class Updates:
         pending = None if optimizer is None else optimizer._take_pending()
         if optimizer is None or pending is None:
             return
-        state, parameters = pending
+        state = pending.state
         rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
         try:
-            warnings = self._load_factor(state) + self._updater.load_state(rest, parameters)
+            warnings = self._load_factor(state) + self._updater.load_state(rest, pending.parameters)
         except Error:
             # The loaded state is still pending: the next attempt must use it.
-            optimizer._pending = DeviceState(*pending)
+            optimizer._pending = pending
             raise
         for warning in warnings:
             logger.warning(warning)

@@ -26,7 +26,7 @@ from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger
 from poptorch.options import Options
-from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy
+from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy, _IPhasedExecution
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 
@@ -164,7 +164,7 @@ def op_lines(step: Step, options: Options) -> Iterator[str]:
 
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
-    if place.phase is not None:
+    if place.phase is not None and isinstance(strategy, _IPhasedExecution):
         return f"mode(Phased), ipu({place.ipu}), phase({strategy.phase_number(place.phase)})"
     mode = "Sharded" if isinstance(strategy, ShardedExecution) else "Pipelined"
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"

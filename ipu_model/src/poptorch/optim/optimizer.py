@@ -143,8 +143,8 @@ class Optimizer(_Base):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         # PyTorch's load_state_dict comes here too, with groups and host state only.
-        if "_held" in state and self._pending is None and self._held.state is not None:
-            self._pending = DeviceState(self._held.state)
+        if "_held" in state and self._pending is None:
+            self._pending = _state_alone(self._held)
 
     def _bind(self, reader: Reader) -> None:
         """After compiling or attaching, read device state through `reader`; what is held is current until a run."""
@@ -153,28 +153,24 @@ class Optimizer(_Base):
 
     def _unbind(self) -> None:
         """Before detaching or replacement, keep the device's state for the next attach, and forget the device."""
-        if self._reader is None:
-            return
-        self._read_if_stale()
-        self._reader = None
-        if self._pending is None and self._held.state is not None:
-            # Not the scalars: a later executor reads those from Python.
-            self._pending = DeviceState(self._held.state)
+        if self._reader is not None:
+            self._read_if_stale()
+            self._reader = None
+            self._pending = self._pending or _state_alone(self._held)
 
     @property
     def _has_pending(self) -> bool:
         return self._pending is not None
 
-    def _take_pending(self) -> tuple[Tensors | None, Tensors | None] | None:
-        """Return (state, scalars) to copy to the device before a run or at attaching, once; None if there are none."""
+    def _take_pending(self) -> DeviceState | None:
+        """Return what is to be copied to the device before a run or at attaching, once; None if there is nothing."""
         pending, self._pending = self._pending, None
-        return None if pending is None else (pending.state, pending.parameters)
+        return pending
 
     def _drop_pending_parameters(self) -> None:
         """Upload no scalars of a checkpoint, because the executor has read newer ones from Python."""
         if self._pending is not None:
-            state = self._pending.state
-            self._pending = None if state is None else DeviceState(state)
+            self._pending = _state_alone(self._pending)
 
     def _invalidate(self) -> None:
         self._stale = self._reader is not None
@@ -183,6 +179,11 @@ class Optimizer(_Base):
         if self._stale and self._reader is not None:
             self._held = DeviceState(*self._reader())
             self._stale = False
+
+
+def _state_alone(held: DeviceState) -> DeviceState | None:
+    """Leave out the scalars: a later executor reads those from Python."""
+    return None if held.state is None else DeviceState(held.state)
 
 
 def _cloned(tensors: Mapping[str, Tensor] | None) -> Tensors | None:

@@ -40,10 +40,7 @@ class Stage:
         return self._blocks
 
     def ipu(self, ipu: int) -> Self:
-        """Fix the IPU (inside one replica) and return the stage; raise `AssertionError` if no int.
-
-        A negative index is refused where the stage is used.
-        """
+        """Fix the IPU (inside one replica) and return the stage; a negative index is refused where it is used."""
         _check_ipu(ipu)
         self._ipu = ipu
         return self
@@ -63,20 +60,15 @@ class _IExecutionStrategy:
     def __init__(self) -> None:
         self._next_auto_id = 0
 
-    def begin_trace(self) -> Placement:
-        """Return the place of ops recorded before the first block; automatic ids go on from there."""
-        return Placement(block="", stage=0, ipu=0)
-
     def use_auto_id(self) -> None:
         """Let automatic block ids start at "0" again (`Block.useAutoId`)."""
         self._next_auto_id = 0
 
     def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
-        """Return where the block being entered runs.
+        """Return where the block being entered runs; a falsy `user_id` gets the next automatic id.
 
-        A falsy `user_id` gets the next automatic id. The IPU is the stage's fixed one, else `ipu_id`, else
-        the stage number. Raises `AssertionError` for a block that the strategy does not know, `poptorch.Error` for
-        an IPU below 0.
+        The IPU is the stage's fixed one, else `ipu_id`, else the stage number. Raises `AssertionError` for a block that
+        the strategy does not know, `poptorch.Error` for an IPU below 0.
         """
         if ipu_id is not None:
             _check_ipu(ipu_id)
@@ -88,17 +80,6 @@ class _IExecutionStrategy:
                 f"Block '{placement.block}' is placed on IPU {placement.ipu}: the indices of IPUs start at 0."
             )
         return placement
-
-    def note_blocks(self, entries: Iterable[Placement]) -> None:
-        """Take over the placement of blocks from a program that is not traced again."""
-
-    def phase_number(self, phase: int) -> int:
-        """Return the backend's number of the phase at this position, spaced out as the liveness of tensors asks."""
-        return phase
-
-    def total_phases(self) -> int:
-        """Return how many phases the backend runs, those of the backward pass included."""
-        return 0
 
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
@@ -173,10 +154,6 @@ class PipelinedExecution(_IExecutionStrategy):
         ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number
         return Placement(block=block, stage=number, ipu=ipu)
 
-    def note_blocks(self, entries: Iterable[Placement]) -> None:
-        for entry in entries if self._auto is not None else ():
-            self._stage_number.setdefault(entry.block, entry.stage)
-
     def _automatic_stage(self, block: str, ipu_id: int | None) -> int:
         if block not in self._stage_number:
             Stage(block)  # Applies the rule that ids are strings.
@@ -250,9 +227,6 @@ class _IPhasedExecution(_IExecutionStrategy):
         self._separate_backward_phase = False
         self._tensors_liveness = Liveness.AlwaysLive
 
-    def begin_trace(self) -> Placement:
-        return Placement(block="", stage=0, ipu=0, phase=0)
-
     def phase(self, phase: int) -> Phase:
         """Return the phase at a position from 0 on; raise `IndexError` past the end."""
         require(isinstance(phase, int), f"A phase is given by its position, an int; got {phase!r}.")
@@ -266,10 +240,12 @@ class _IPhasedExecution(_IExecutionStrategy):
         return self
 
     def phase_number(self, phase: int) -> int:
+        """Return the backend's number of the phase at this position, spaced out as the liveness of tensors asks."""
         spacing = {Liveness.OffChipAfterFwdNoOverlap: 2, Liveness.OffChipAfterEachPhase: 4}
         return phase * spacing.get(self._tensors_liveness, 1)
 
     def total_phases(self) -> int:
+        """Return how many phases the backend runs, those of the backward pass included."""
         extra = 3 if self._tensors_liveness != Liveness.AlwaysLive else int(self._separate_backward_phase)
         return self.phase_number(len(self._phases) - 1) + 1 + extra
 

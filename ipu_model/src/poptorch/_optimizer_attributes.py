@@ -94,7 +94,6 @@ class OptimizerAttrTracker:
 
 
 def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
-    """Show the tracker all names of an optimiser; it checks those of later calls."""
     tracker.setType(_OptimizerType[family])
     # Schedulers replace methods of the object; these are not attributes of the optimiser.
     own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
@@ -120,15 +119,13 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
     require_numbers({"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm})
-    streams_loss_scaling = isinstance(optimizer, poptorch_optim.Optimizer) and not (
-        optimizer.variable_attrs.isConstant("loss_scaling")
-    )
+    variables = optimizer.variable_attrs if isinstance(optimizer, poptorch_optim.Optimizer) else None
     return OptimiserSpec(
         family=family,
         default=_hyper(optimizer, family, optimizer.defaults),
         groups=tuple(_hyper(optimizer, family, group) for group in optimizer.param_groups),
         loss_scaling=float(loss_scaling),
-        loss_scaling_variable=streams_loss_scaling,
+        loss_scaling_variable=variables is not None and not variables.isConstant("loss_scaling"),
         max_grad_norm=float(max_grad_norm),
         use_tf_variant=bool(getattr(optimizer, "use_tf_variant", False)),
         **_dtypes(optimizer),
@@ -240,10 +237,7 @@ def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAt
 def convertOptimizerToDict(
     optimizer: torch.optim.Optimizer, attr_tracker: OptimizerAttrTracker, options: Options, is_compiled: bool
 ) -> dict[str, Any]:
-    """Return the numbers of `optimizer` by PopTorch's names, each with whether it is constant.
-
-    Neither options nor whether the model is compiled change it. Raises as `read_spec` does.
-    """
+    """Return the numbers of `optimizer` by PopTorch's names, each with whether it is constant; raise as `read_spec`."""
     spec = read_spec(optimizer, attr_tracker)
     return {
         "optimizer_type": _OptimizerType[spec.family],

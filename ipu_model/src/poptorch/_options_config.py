@@ -60,8 +60,7 @@ class _NotASetting(Exception):
 def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> None:
     """Run a file whose lines are written as they would be after `options.`; `#` starts a comment.
 
-    Every statement is parsed before the first one runs. Raises `ConfigFileError` for a syntax error and for anything
-    but settings; its line numbers count statements only. Errors of the setters themselves pass through.
+    Every statement is parsed before the first one runs. Line numbers in a `ConfigFileError` count statements only.
     """
     statements = list(enumerate(_statements(filepath), start=1))
     compiled: list[_Expression] = []
@@ -183,11 +182,7 @@ def _calculated(operation: Callable[..., Any], *operands: Any) -> Any:
 
 
 def run_json(options: Freezable, text: str) -> None:
-    """Call each accessor of a JSON object `{"dotted.accessor": value}` in order; a list is several arguments.
-
-    Raises `json.JSONDecodeError` for malformed JSON, `ValueError` if it is no object or nested too deeply,
-    `AttributeError` for an unknown or private accessor, `TypeError` for an accessor that is not a setter.
-    """
+    """Call each accessor of a JSON object `{"dotted.accessor": value}` in order; a list is several arguments."""
     try:
         entries = json.loads(text)
     except RecursionError as error:

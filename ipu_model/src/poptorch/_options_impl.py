@@ -133,10 +133,7 @@ class OptionsDict(Freezable):
         return ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name != "_values")
 
     def set(self, **kwargs: Any) -> Self:
-        """Change declared keys and return the object; if one of them is refused, none is changed.
-
-        Raises `AttributeError` when frozen, `AssertionError` for an unknown key or a value of another type.
-        """
+        """Change declared keys and return the object; if a key is unknown or its type another, none is changed."""
         self.checkIsFrozen()
         for name, value in kwargs.items():
             require(name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}")

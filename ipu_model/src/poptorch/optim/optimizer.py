@@ -25,10 +25,7 @@ Reader = Callable[[], tuple[Tensors, Tensors]]
 
 
 class VariableAttributes:
-    """The variable (streamed) and constant (compiled in) attributes of one optimiser.
-
-    They are changed before compiling. Marking an unknown name raises AssertionError.
-    """
+    """The variable (streamed) and constant (compiled in) attributes of one optimiser, to change before compiling."""
 
     def __init__(self, variable_attributes: Iterable[str], allowed_attributes: Iterable[str]) -> None:
         self._allowed_attributes = list(allowed_attributes)
@@ -101,10 +98,7 @@ class Optimizer(_Base):
         return {**self.get_state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the parameter groups now, and the device's state at the next run.
-
-        Raises RuntimeError for a dictionary that is empty or not from a PopTorch optimiser.
-        """
+        """Restore the parameter groups now, and the device's state at the next run."""
         if not state:
             raise RuntimeError(
                 "Cannot load optimizer state dictionary because it is empty. Pass the result of state_dict()."

@@ -146,10 +146,7 @@ def _limit(max_grad_norm: float | None) -> float:
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
-    """RMSprop, optionally centred, with momentum, or TensorFlow's (`use_tf_variant`, on the device only).
-
-    `centered` must be equal in all groups.
-    """
+    """RMSprop, optionally `centered` (equal in all groups), with momentum, or TensorFlow's (on the device only)."""
 
     def __init__(
         self,

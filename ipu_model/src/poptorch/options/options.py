@@ -38,7 +38,8 @@ class Options(OptionsDict):
         options = poptorch.Options().deviceIterations(4).replicationFactor(2)
         options.Training.gradientAccumulation(8)
 
-    A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`.
+    A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`. Setters raise
+    `AttributeError` when the options are frozen, and `AssertionError` for values of other types.
     """
 
     def __init__(self) -> None:
@@ -127,9 +128,8 @@ class Options(OptionsDict):
     def from_json(self, string: str) -> Self:
         """Apply a JSON object such as `{"Precision.enableStochasticRounding": true}`.
 
-        Accessors are public setters (and `_Popart.set`): the text cannot reach anything else.
-
-        Raises `json.JSONDecodeError` for malformed JSON and `AttributeError` for an unknown accessor.
+        Accessors are public setters (and `_Popart.set`): the text cannot reach anything else. Raises
+        `json.JSONDecodeError` for malformed JSON and `AttributeError` for an unknown accessor.
         """
         run_json(self, string)
         return self
@@ -153,8 +153,7 @@ class Options(OptionsDict):
     def toDict(self) -> dict[str, Any]:
         """Return all settings for the backend as one flat dict.
 
-        Raises `AssertionError` while the output mode is `Default`, or if `_Popart` sets a key that PopTorch sets
-        itself.
+        Raises `AssertionError` while the output mode is `Default`, and for keys of `_Popart` that PopTorch sets itself.
         """
         message = "An output mode must be picked before options are handed over: call outputMode() or wrap a model."
         require(not self.defaultOutputMode(), message)
@@ -197,8 +196,7 @@ class Options(OptionsDict):
     def inputReplicaGrouping(self, input_group_size: int, input_group_type: CommGroupType) -> Self:
         """Give groups of replicas the same input; call `replicationFactor` first.
 
-        Raises `AssertionError` for other types, `ValueError` for the type `All` and for a size that does not
-        divide the replication factor.
+        Raises `ValueError` for the type `All` and for a size that does not divide the replication factor.
         """
         self.checkIsFrozen()
         check_type("input_group_size", input_group_size, int)
@@ -209,22 +207,16 @@ class Options(OptionsDict):
         if input_group_type is CommGroupType.NoGrouping:
             input_group_size, input_group_type = 1, CommGroupType.Consecutive
         factor = self.replication_factor
+        size = f"input_group_size ({input_group_size})"
         if input_group_size > factor:
-            raise ValueError(
-                f"input_group_size ({input_group_size}) cannot be larger than replication_factor ({factor}): "
-                "call replicationFactor first."
-            )
+            larger = f"{size} cannot be larger than replication_factor ({factor})"
+            raise ValueError(f"{larger}: call replicationFactor first.")
         if input_group_size < 1 or factor % input_group_size:
-            raise ValueError(
-                f"input_group_size ({input_group_size}) must be a factor of replication_factor ({factor})."
-            )
+            raise ValueError(f"{size} must be a factor of replication_factor ({factor}).")
         return self.set(input_group_size=input_group_size, input_cgt=input_group_type)
 
     def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
-        """Set which micro-batches' outputs a call returns; `EveryN` needs the period (in micro-batches).
-
-        Raises `AssertionError` if `output_mode` is no `OutputMode`, or the period is missing or not positive.
-        """
+        """Set which micro-batches' outputs a call returns; `EveryN` needs the period, a positive number of them."""
         self.checkIsFrozen()
         _check_output_mode(output_mode, output_return_period)
         if output_return_period is not None and output_mode is not OutputMode.EveryN:
@@ -261,10 +253,7 @@ class Options(OptionsDict):
         return self
 
     def randomSeed(self, random_seed: int) -> Self:
-        """Seed the device's generator, and PyTorch's generator on the host at once.
-
-        Raises `AssertionError` for a non-int; a frozen object raises after the host has been seeded.
-        """
+        """Seed the device's generator, and PyTorch's generator on the host at once (even of a frozen object)."""
         require(isinstance(random_seed, int), f"The random seed must be an int; got {random_seed!r}.")
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
@@ -314,8 +303,7 @@ class Options(OptionsDict):
     def setAvailableMemoryProportion(self, available_memory_proportion: Mapping[str, float]) -> Self:
         """Set the share of tile memory that ops may use for temporary data, by IPU: `{"IPU0": 0.6}`.
 
-        Replaces all earlier shares. Raises `AssertionError` for a key that does not start with `IPU`,
-        `ValueError` if the rest of it is no integer.
+        Replaces all earlier shares. Raises `AssertionError` or `ValueError` for other keys than `IPU` and an integer.
         """
         self.checkIsFrozen()
         by_ipu = {_ipu_of(key): value for key, value in available_memory_proportion.items()}
@@ -331,8 +319,7 @@ class Options(OptionsDict):
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
         """Write a report to `<profile_dir>/<model name>/` when a model is compiled (default: in the working directory).
 
-        Warns about settings that `POPLAR_ENGINE_OPTIONS` overrides; raises `poptorch.Error` if that variable
-        is not a JSON object.
+        Warns about settings that `POPLAR_ENGINE_OPTIONS` overrides.
         """
         self.checkIsFrozen()
         profiling = {

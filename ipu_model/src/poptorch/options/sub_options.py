@@ -32,10 +32,7 @@ class _PopartOptions(Freezable):
         return self
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
-        """Switch graph patterns on or off, starting from level 0 (none), 1 (minimal), 2 (default) or 3 (all).
-
-        Raises `AssertionError` for other types.
-        """
+        """Switch graph patterns on or off, starting from level 0 (none), 1 (minimal), 2 (default) or 3 (all)."""
         self.checkIsFrozen()
         require(isinstance(level, int), f"The pattern level must be an int; got {level!r}.")
         require(isinstance(patterns, dict), f"patterns must be a dict of name to bool; got {patterns!r}.")
@@ -71,10 +68,7 @@ class _TrainingOptions(OptionsDict):
         return self.set(gradient_accumulation=gradient_accumulation)
 
     def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> Self:
-        """Set how gradients are combined over accumulations, replicas and processes.
-
-        Raises `ValueError` for anything but `ReductionType.Mean` and `ReductionType.Sum`.
-        """
+        """Set how gradients are combined over accumulations, replicas and processes: as a mean or a sum."""
         self.checkIsFrozen()
         if not any(reduction_type is allowed for allowed in (ReductionType.Mean, ReductionType.Sum)):
             raise ValueError(
@@ -115,10 +109,7 @@ class _PrecisionOptions(OptionsDict):
         return self
 
     def setPartialsType(self, dtype: torch.dtype) -> Self:
-        """Set the accumulator type inside matmuls and convolutions; replaces all convolution options.
-
-        Raises `ValueError` for a dtype other than `torch.float32` and `torch.float16`.
-        """
+        """Set the accumulator type inside matmuls and convolutions; replaces all convolution options."""
         self.checkIsFrozen()
         partials = next((name for known, name in _PARTIALS.items() if dtype is known), None)
         if partials is None:
@@ -247,10 +238,7 @@ class _DistributedOptions(OptionsDict):
         return self.configureProcessId(0, 1)
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
-        """Read process count (default 1) and rank (default 0) from these variables now.
-
-        Raises `ValueError` if one of them does not hold an integer.
-        """
+        """Read process count (default 1) and rank (default 0) from these variables now."""
         return self.configureProcessId(
             int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
         )

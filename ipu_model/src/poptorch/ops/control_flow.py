@@ -184,7 +184,8 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
 
 
 def _positions(start: Tensor, size: int, step: int) -> Tensor:
-    return start.reshape(()) + torch.arange(0, size, step, dtype=torch.int64, device=start.device)
+    steps = torch.arange(0, size, step, dtype=torch.int64, device=start.device)
+    return start.reshape(()) + steps
 
 
 def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Tensor, ints: dict[str, int]) -> None:

@@ -38,8 +38,8 @@ class Options(OptionsDict):
         options = poptorch.Options().deviceIterations(4).replicationFactor(2)
         options.Training.gradientAccumulation(8)
 
-    A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`. Setters raise
-    `AttributeError` when the options are frozen, and `AssertionError` for values of other types.
+    A new object starts from the defaults, then applies `POPTORCH_CACHE_DIR` and `POPTORCH_DEFAULT_OPTIONS`. Setters
+    raise `AttributeError` when the options are frozen, and `AssertionError` for values of other types.
     """
 
     def __init__(self) -> None:

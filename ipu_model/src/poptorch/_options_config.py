@@ -26,10 +26,8 @@ from poptorch.options.sub_options import TensorLocationSettings
 
 # An options file has a few lines; a file of many megabytes was passed by mistake.
 _MOST_CHARACTERS = 1_000_000
-_NUMERIC: tuple[Any, ...] = (max, min, abs, round, sum, len, int, float)
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (*_NUMERIC, str, bool, tuple, list, dict, set)
-}
+_PURE: tuple[Any, ...] = (max, min, abs, round, sum, len, int, float, str, bool, tuple, list, dict, set)
+_BUILTINS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _PURE}
 _Operators = dict[type[ast.AST], Callable[..., Any]]
 _SUMS: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _QUOTIENTS: _Operators = {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}

@@ -151,9 +151,9 @@ class TestLoading:
     def test_before_compiling_it_uploads_at_the_first_attach(self) -> None:
         optimizer = new_optimizer()
         optimizer.load_state_dict(checkpoint())
-        assert optimizer._has_pending
+        assert optimizer._pending is not None
         device = Device(optimizer)
-        assert not optimizer._has_pending
+        assert optimizer._pending is None
         assert steps(optimizer.state_dict()) == 10.0
         assert rate({"ipu_param": device.parameters}) == 0.25
         assert device.reads == 0, "what was loaded is current until a run"
@@ -165,7 +165,7 @@ class TestLoading:
         optimizer.load_state_dict(source.state_dict())
         group = optimizer.param_groups[0]
         assert (group["lr"], group["momentum"], group["initial_lr"]) == (0.35, 0.3, 0.7)
-        assert not optimizer._has_pending, "a state dict from before compiling has nothing for the device"
+        assert optimizer._pending is None, "a state dict from before compiling has nothing for the device"
 
     def test_set_optimizer_gives_pythons_numbers_precedence_over_the_checkpoints(self) -> None:
         optimizer = new_optimizer()
@@ -175,7 +175,7 @@ class TestLoading:
         device.run()
         assert (steps(optimizer.state_dict()), rate(optimizer.state_dict())) == (11.0, 0.5)
         optimizer.load_state_dict({**checkpoint(), "ipu_state": None})
-        assert optimizer._has_pending
+        assert optimizer._pending is not None
         optimizer._drop_pending_parameters()
         assert optimizer._take_pending() is None
 

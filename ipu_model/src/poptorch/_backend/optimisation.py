@@ -56,7 +56,7 @@ class Optimisation:
     @property
     def has_pending(self) -> bool:
         """Whether state from `load_state_dict` waits for the next run."""
-        return self.stateful is not None and self.stateful._has_pending
+        return self.stateful is not None and self.stateful._pending is not None
 
     def detach(self) -> None:
         if self.stateful is not None:

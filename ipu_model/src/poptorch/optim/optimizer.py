@@ -152,10 +152,6 @@ class Optimizer(_Base):
             self._reader = None
             self._pending = self._pending or _state_alone(self._held)
 
-    @property
-    def _has_pending(self) -> bool:
-        return self._pending is not None
-
     def _take_pending(self) -> DeviceState | None:
         """Return what is to be copied to the device before a run or at attaching, once; None if there is nothing."""
         pending, self._pending = self._pending, None

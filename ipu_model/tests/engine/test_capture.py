@@ -242,7 +242,7 @@ class TestPrivateNamesOfPyTorch:
 
     def test_mkldnn_is_off_inside_and_as_before_afterwards(self) -> None:
         before = torch._C._get_mkldnn_enabled()
-        with private.mkldnn_disabled():
+        with private.plain_ops_traced():
             assert not torch._C._get_mkldnn_enabled()
         assert torch._C._get_mkldnn_enabled() == before
 
@@ -250,7 +250,7 @@ class TestPrivateNamesOfPyTorch:
         layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         encoder, x = torch.nn.TransformerEncoder(layer, 1), torch.randn(2, 3, 8)
         mask = torch.nn.Transformer.generate_square_subsequent_mask(3)
-        with private.causal_masks_undetected():
+        with private.plain_ops_traced():
             inside = encoder(x, mask)
             with private.FakeTensorMode(allow_non_fake_inputs=True):
                 assert encoder(torch.empty(2, 3, 8), torch.empty(3, 3)).shape == (2, 3, 8)
@@ -270,7 +270,7 @@ class TestPrivateNamesOfPyTorch:
             checkpoint(function, x, 2.0, use_reentrant=reentrant).sum().backward()
             return len(calls)
 
-        with private.checkpoints_computed_once():
+        with private.plain_ops_traced():
             assert differentiate() == 1
         assert differentiate() == 2
 

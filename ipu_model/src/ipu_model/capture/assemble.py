@@ -6,7 +6,7 @@ Also what a front end changes of a captured graph: titles of prints, and more re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,11 +50,9 @@ class Traced:
 
 def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: Traced) -> Graph:
     """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
-    weights = [slot for slot in slots if slot.trainable and not slot.is_constant]
+    weights = [slot.names[0] for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {
-        slot.names[0]: recorder.node_for(gradient)
-        for slot, gradient in zip(weights, result.gradients)
-        if gradient is not None
+        name: recorder.node_for(gradient) for name, gradient in zip(weights, result.gradients) if gradient is not None
     }
     returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
     loss = recorder.node_for(result.loss) if result.loss is not None else None
@@ -106,7 +104,7 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only
     repeated another.
     """
-    stand_ins = _skip_identities(graph, _needed(graph, loss))
+    stand_ins = _skip_identities(graph, loss)
     kept = None if loss is None else stand_ins.get(loss, loss)
     _drop_dead(graph, kept)
     _drop_dead_counters(graph)
@@ -115,36 +113,25 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
     return stand_ins
 
 
-def _needed(graph: torch.fx.Graph, loss: Node | None) -> set[Node]:
-    """Return the nodes on which results, the loss or what is written depend."""
-    needed: set[Node] = set()
+def _skip_identities(graph: torch.fx.Graph, loss: Node | None) -> dict[Node, Node]:
+    needed: set[Node] = set()  # results, the loss or what is written depend on these: their marks count
     for node in reversed(graph.nodes):
         if node is loss or node.op == "output" or written_arguments(node) or not needed.isdisjoint(node.users):
             needed.add(node)
-    return needed
-
-
-def _skip_identities(graph: torch.fx.Graph, needed: set[Node]) -> dict[Node, Node]:
     stand_ins: dict[Node, Node] = {}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _IDENTITIES:
             source = node.args[0]
             assert isinstance(source, Node)
-            if node in needed:
-                _keep_marks(info_of(node).marks, source)
+            marks = vars(info_of(node).marks)
+            own = {name: value for name, value in marks.items() if value is not None and value is not False}
+            if node in needed and own:
+                info = info_of(source)
+                set_info(source, replace(info, marks=replace(info.marks, **own)))
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             stand_ins[node] = source
     return stand_ins
-
-
-def _keep_marks(marks: Marks, node: Node) -> None:
-    """Add marks to those of `node`."""
-    said = {mark.name: getattr(marks, mark.name) for mark in fields(marks)}
-    said = {name: value for name, value in said.items() if value is not None and value is not False}
-    if said:
-        info = info_of(node)
-        set_info(node, replace(info, marks=replace(info.marks, **said)))
 
 
 def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:

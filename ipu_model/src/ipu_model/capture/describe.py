@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import linecache
 import operator
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -61,15 +60,9 @@ def step_of(graph: Graph) -> Step:
 
 def op_kind(node: Node) -> str:
     """Return the name of the op of `node` without namespace, overload and the underscore of in-place ops."""
-    target: object = node.target
+    target: Any = node.target
     if not hasattr(target, "_schema"):
-        # Not remembered: it may be a function of the program, and refer to all of its model.
         return str(getattr(target, "__name__", target))
-    return _plain_name(target)
-
-
-@lru_cache(maxsize=4096)
-def _plain_name(target: Any) -> str:
     name = str(target._schema.name).rpartition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
 
@@ -85,7 +78,11 @@ class _Describer:
         self._weights = self._of_weights()
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
-        self._lines = _texts({info_of(node).line for node in self._ops})
+        # Read while the program is there: a file or a cell may change.
+        lines = {line for line in (info_of(node).line for node in self._ops) if line is not None}
+        for file in {line.file for line in lines}:
+            linecache.checkcache(file)
+        self._lines: dict[SourceLine | None, str] = {None: "", **{line: str(line) for line in lines}}
         self._items: dict[Node, dict[int, Node]] = {}
         for node in self._ops:
             if node.target is operator.getitem:
@@ -93,7 +90,7 @@ class _Describer:
 
     def step(self) -> Step:
         graph = self._graph
-        entering = [(self._entering(node), self._source(node)) for node in self._nodes if _enters(node)]
+        entering = [self._entering(node) for node in self._nodes if node.op in ("placeholder", "get_attr")]
         made = [self._op(node) for node in self._ops if node.target is not operator.getitem]
         sent = {tensor.name: tensor for tensor, _ in entering}
         step = step_of_ops(
@@ -117,16 +114,17 @@ class _Describer:
             storages={name: step.storages[name] for name in order if name in step.storages},
         )
 
-    def _source(self, node: Node) -> Source:
+    def _entering(self, node: Node) -> tuple[Tensor, Source]:
+        source = Source.SEED
         if node.op == "get_attr":
-            return Source.CONSTANT
-        if node.name in self._graph.input_nodes:
-            return Source.INPUT
-        return Source.VARIABLE if any(v.tensor == node.name for v in self._graph.variables) else Source.SEED
-
-    def _entering(self, node: Node) -> Tensor:
+            source = Source.CONSTANT
+        elif node.name in self._graph.input_nodes:
+            source = Source.INPUT
+        elif any(variable.tensor == node.name for variable in self._graph.variables):
+            source = Source.VARIABLE
         spec, of_weight = self._graph.spec(node.name), node in self._weights
-        return Tensor(node.name, spec.shape, dtype_of(spec.dtype), spec.stride, node.name, of_weight=of_weight)
+        dtype = dtype_of(spec.dtype)
+        return Tensor(node.name, spec.shape, dtype, spec.stride, node.name, of_weight=of_weight), source
 
     def _op(self, node: Node) -> tuple[Op, list[str]]:
         """Return an op, and the names of its results that no node looks at."""
@@ -226,18 +224,6 @@ class _Describer:
             is_anchor=marks.is_anchor,
         )
         return NO_HINTS if hints == NO_HINTS else hints
-
-
-def _texts(lines: Set[SourceLine | None]) -> dict[SourceLine | None, str]:
-    """Return the texts of lines, which must be read while the program is there: a file or a cell may change."""
-    texts: dict[SourceLine | None, str] = {None: ""}
-    for file in {line.file for line in lines if line is not None}:
-        linecache.checkcache(file)
-    return texts | {line: str(line) for line in lines if line is not None}
-
-
-def _enters(node: Node) -> bool:
-    return node.op in ("placeholder", "get_attr")
 
 
 def _argument(value: object) -> Argument:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -22,23 +22,25 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
-from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor
+from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor, replaced
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
+
+Function: TypeAlias = Callable[..., Any]
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
 
 _HERE = torch.device("cpu")
 _GPUS = frozenset({"cuda", "hip", "mps", "xpu"})
 _MAKERS = (torch.tensor, torch.as_tensor)
 
 
-def _of(owner: Any, names: str) -> list[Callable[..., Any]]:
+def _of(owner: Any, names: str) -> list[Function]:
     return [getattr(owner, name) for name in names.split()]
 
 
-def follow_moves(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origins: Origins
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -> tuple[Args, Kwargs]:
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device.
 
     Raises:
@@ -68,7 +70,7 @@ def _is_ipu(device: object) -> bool:
     return isinstance(device, str) and device.split(":")[0] == "ipu"
 
 
-def _refuse_gpus(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse_gpus(func: Function, args: Args, kwargs: Kwargs) -> None:
     """Refuse tensors on other accelerators, as programs written for GPUs make them in forward.
 
     Without this, fake tensors would be there although this machine has no such device.
@@ -95,7 +97,7 @@ def _check_stays(tensor: Tensor, how: str) -> None:
 _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 # Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
-_INDEX_OF: Mapping[Callable[..., Any], tuple[int, str]] = {
+_INDEX_OF: Mapping[Function, tuple[int, str]] = {
     **dict.fromkeys(_of(F, "cross_entropy nll_loss multi_margin_loss multilabel_margin_loss"), (1, "target")),
     F.one_hot: (0, "tensor"),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
@@ -108,7 +110,7 @@ _INDEX_OF: Mapping[Callable[..., Any], tuple[int, str]] = {
 }
 
 
-def widen_index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def widen_index(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Return the arguments of `func` with its index in 64 bits, if it has one; no other argument changes.
 
     What a function in place writes to must stay the same tensor.
@@ -145,7 +147,7 @@ _ACTIVATION = dict.fromkeys((*_of(torch, _BEHIND_ANOTHER), *_of(Tensor, _BEHIND_
 _ACTIVATION_NAMES = ("input", "mat1", "mat", "batch1", "query", "input1", "a")
 
 # Positions of running statistics, which keep the element type of their buffers.
-_STATISTICS: Mapping[Callable[..., Any], tuple[int, ...]] = {
+_STATISTICS: Mapping[Function, tuple[int, ...]] = {
     **dict.fromkeys((F.batch_norm, F.instance_norm), (1, 2)),
     **dict.fromkeys((torch.batch_norm, torch.instance_norm), (3, 4)),
 }
@@ -153,14 +155,13 @@ _STATISTICS_NAMES = ("running_mean", "running_var")
 _FLOATS = (torch.float16, torch.float32)
 
 
-def follow_activation(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def follow_activation(func: Function, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Cast the floating operands of `func`, one of `FOLLOW_ACTIVATION`, to the type of its activation."""
-    leading = _activation(func, args, kwargs)
-    if leading is None or leading.dtype not in _FLOATS:
+    named = [kwargs[name] for name in _ACTIVATION_NAMES if name in kwargs]
+    candidates = tree_leaves([*args[_ACTIVATION.get(func, 0) :], *named])
+    dtype = next((c.dtype for c in candidates if isinstance(c, Tensor)), None)
+    if dtype not in _FLOATS:
         return args, kwargs
-    dtype = leading.dtype
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.dtype in _FLOATS and tensor.dtype != dtype else tensor
@@ -171,22 +172,13 @@ def follow_activation(
     return new_args, new_kwargs
 
 
-def _activation(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    position = _ACTIVATION.get(func, 0)
-    named = [kwargs[name] for name in _ACTIVATION_NAMES if name in kwargs]
-    candidates = tree_leaves([*args[position:], *named]) if len(args) > position else tree_leaves(named)
-    return next((c for c in candidates if isinstance(c, Tensor)), None)
-
-
-_DENSE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
+_DENSE_VERSIONS: Mapping[Function, Function] = {
     **dict.fromkeys((torch.sparse.mm, torch.smm, torch.hspmm), torch.matmul),
     torch.sparse.addmm: torch.addmm,
 }
 
 
-def with_dense_constants(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origins: Origins
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def with_dense_constants(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -> tuple[Function, Args, Kwargs]:
     """Return a call of dense tensors if `func` takes a sparse constant together with tensors of the device."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     sparse = [tensor for tensor in tensors if tensor.layout is not torch.strided]
@@ -228,23 +220,17 @@ _logger = logging.getLogger("poptorch::python")
 # Functions of torch for which the device runs another version: their own needs values, formats or types it has not.
 
 
-@contextmanager
-def static_adaptive_softmax() -> Iterator[None]:
+def static_adaptive_softmax() -> AbstractContextManager[None]:
     """Let `torch.nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row while a model is traced.
 
     Results are the same; the device does the work of `log_prob` for all classes, as shapes must be known.
     """
     module = nn.AdaptiveLogSoftmaxWithLoss
-    before = module.forward, module.predict
-    module.forward = _while_tracing(_forward, module.forward)  # type: ignore[method-assign]
-    module.predict = _while_tracing(_predict, module.predict)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        module.forward, module.predict = before  # type: ignore[method-assign]
+    predict = _while_tracing(lambda self, input: torch.argmax(self.log_prob(input), dim=1), module.predict)
+    return replaced(module, forward=_while_tracing(_forward, module.forward), predict=predict)
 
 
-def _while_tracing(static: Callable[..., Any], dynamic: Callable[..., Any]) -> Callable[..., Any]:
+def _while_tracing(static: Function, dynamic: Function) -> Function:
     def chosen(self: nn.AdaptiveLogSoftmaxWithLoss, *args: Any, **kwargs: Any) -> Any:
         return (dynamic if tracing.current() is None else static)(self, *args, **kwargs)
 
@@ -258,10 +244,6 @@ def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tenso
     output = self.log_prob(input_).gather(1, target_.long().unsqueeze(1)).squeeze(1)
     loss = (-output).mean()
     return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, loss)
-
-
-def _predict(self: nn.AdaptiveLogSoftmaxWithLoss, input: Tensor) -> Tensor:
-    return torch.argmax(self.log_prob(input), dim=1)
 
 
 def gaussian_nll_loss(
@@ -312,7 +294,7 @@ def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return computed
 
 
-DEVICE_VERSIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
+DEVICE_VERSIONS: Mapping[Function, Function] = {
     F.ctc_loss: ctc_loss,
     torch.ctc_loss: ctc_loss,
     F.gaussian_nll_loss: gaussian_nll_loss,
@@ -334,13 +316,15 @@ class DeviceFunctions(TorchFunctionMode):
         super().__init__()
         self.trace = trace
         self.origins = origins
-        self._warned: set[str] = set()
+        self._warned: set[Function] = set()  # once in a trace for each function
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if tracing.current() is not self.trace:
             return func(*args, **(kwargs or {}))  # the host computes something while the trace waits
-        if func in _PRINTERS and isinstance(args[0], FakeTensor):
-            return _printed(args[0])
+        if func in _PRINTERS and isinstance(args[0], FakeTensor):  # it has no values yet
+            usual = args[0].dtype in (torch.get_default_dtype(), torch.int64, torch.bool)
+            dtype = "" if usual else f", dtype={args[0].dtype}"
+            return f"tensor(<unavailable>, size={tuple(args[0].shape)}, device='ipu:0'{dtype})"
         refuse_autocast(self.trace.scopes[-1])
         args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
         if func in FOLLOW_ACTIVATION:
@@ -348,8 +332,9 @@ class DeviceFunctions(TorchFunctionMode):
         args, kwargs = widen_index(func, args, kwargs)
         if self.origins.holds_sparse:
             func, args, kwargs = with_dense_constants(func, args, kwargs, self.origins)
-        if func in _FACTORIES and kwargs.get("device") is None:
-            self._warn_forced(func.__name__)
+        if func in _FACTORIES and kwargs.get("device") is None and func not in self._warned:
+            self._warned.add(func)
+            _logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
         if func in LOSS_FUNCTIONS:
             _refuse_class_weights(func, args, kwargs)
         self.trace.torch_functions_entered += 1
@@ -361,25 +346,11 @@ class DeviceFunctions(TorchFunctionMode):
             self.trace.mark_loss(result)
         return result
 
-    def _warn_forced(self, name: str) -> None:
-        """Say once in a trace and for each function that a new tensor lands on the device."""
-        if name not in self._warned:
-            self._warned.add(name)
-            _logger.warning("No device set in torch.%s(): forcing to IPU", name)
 
-
-def _printed(tensor: Tensor) -> str:
-    """Return the text of a tensor of the device, which has no values while forward is traced."""
-    usual = tensor.dtype in (torch.get_default_dtype(), torch.int64, torch.bool)
-    dtype = "" if usual else f", dtype={tensor.dtype}"
-    return f"tensor(<unavailable>, size={tuple(tensor.shape)}, device='ipu:0'{dtype})"
-
-
-def _refuse_class_weights(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if func in (F.cross_entropy, F.nll_loss):
-        weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
-        if weight is not None:
-            raise Error(
-                f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
-                "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
-            )
+def _refuse_class_weights(func: Function, args: Args, kwargs: Kwargs) -> None:
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+    if func in (F.cross_entropy, F.nll_loss) and weight is not None:
+        raise Error(
+            f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
+            "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
+        )

@@ -6,7 +6,7 @@ A `Graph` holds an `fx.Graph` of aten ops. What is known about a node is its `No
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,22 +21,20 @@ from ipu_model.step import DType, Hints, Phase, Placement, Variable
 Node = torch.fx.Node
 
 _INFO = "ipu_model"
-# Their schemas do not declare that training mode updates the running statistics (arguments 3 and 4).
-_BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default})
-_STATISTICS = (3, 4)
+# Its schema does not declare that training mode (argument 5) updates the running statistics (arguments 3 and 4).
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
 @lru_cache(maxsize=64)
 def dtype_of(dtype: torch.dtype) -> DType:
     """Describe an element type of torch."""
-    name = str(dtype).removeprefix("torch.")
-    return DType(name, dtype.itemsize, dtype.is_floating_point, dtype.is_complex)
+    return DType(str(dtype).removeprefix("torch."), dtype.itemsize, dtype.is_floating_point, dtype.is_complex)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """Return torch's element type of a description."""
-    found: torch.dtype = getattr(torch, dtype.name)
-    return found
+    named: torch.dtype = getattr(torch, dtype.name)
+    return named
 
 
 @dataclass(frozen=True)
@@ -195,17 +193,18 @@ class Graph:
     @cached_property
     def written(self) -> frozenset[Node]:
         """The storage roots that some node writes to after they were made."""
-        return written_roots(self.ops, self.roots)
+        return frozenset(self.roots[target] for node in self.ops.nodes for target in written_arguments(node))
 
     @cached_property
     def mutated(self) -> frozenset[str]:
         """The variables, inputs and constants that a micro-batch changes in place."""
-        return entering_names(self.written)
+        return _entering_names(self.written)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
         """Those of `mutated` that the program itself changes: not statistics that batch normalisation keeps."""
-        return entering_names(written_roots(self.ops, self.roots, statistics=False))
+        writers = [node for node in self.ops.nodes if node.target is not _BATCH_NORM]
+        return _entering_names({self.roots[target] for node in writers for target in written_arguments(node)})
 
     @property
     def forgotten(self) -> tuple[str, ...]:
@@ -264,9 +263,8 @@ def written_arguments(node: Node) -> list[Node]:
     """Return the arguments whose storage `node` changes."""
     if node.op != "call_function":
         return []
-    if node.target in _BATCH_NORMS:
-        training = _argument(node, 5, "training")
-        written = [_argument(node, p, "") for p in _STATISTICS] if training else []
+    if node.target is _BATCH_NORM:
+        written = [_argument(node, p, "") for p in (3, 4)] if _argument(node, 5, "training") else []
         return [value for value in written if isinstance(value, Node)]
     schema = getattr(node.target, "_schema", None)
     written = []
@@ -277,17 +275,7 @@ def written_arguments(node: Node) -> list[Node]:
     return [value for value in written if isinstance(value, Node)]
 
 
-def written_roots(ops: torch.fx.Graph, roots: Mapping[Node, Node], *, statistics: bool = True) -> frozenset[Node]:
-    """Return the storage roots that some node of `ops` writes to after they were made.
-
-    Without `statistics`, the running statistics that batch normalisation keeps are left out.
-    """
-    writers = [node for node in ops.nodes if statistics or node.target not in _BATCH_NORMS]
-    return frozenset(roots[argument] for node in writers for argument in written_arguments(node))
-
-
-def entering_names(roots: frozenset[Node]) -> frozenset[str]:
-    """Name the variables, inputs and constants among `roots`."""
+def _entering_names(roots: Set[Node]) -> frozenset[str]:
     return frozenset(node.name for node in roots if node.op in ("placeholder", "get_attr"))
 
 
@@ -297,6 +285,4 @@ def is_random(node: Node) -> bool:
 
 
 def _argument(node: Node, position: int, name: str) -> Any:
-    if position < len(node.args):
-        return node.args[position]
-    return node.kwargs.get(name)
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
@@ -25,16 +25,14 @@ from ipu_model.capture.torch_private import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    causal_masks_undetected,
-    checkpoints_computed_once,
-    failures_unlogged,
     gradient_hooks,
-    mkldnn_disabled,
+    plain_ops_traced,
     start_autograd,
+    switched,
     tensors_swapped,
 )
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import AttributeKeeper, Origins, RegisteredTensors, Slot, fake_like, slots_of
+from ipu_model.capture.variables import Origins, Slot, attributes_restored, fake_like, slots_of, tensors_unchanged
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
@@ -46,6 +44,21 @@ _one_at_a_time = ForkSafeLock()
 _FRAMES_OF_A_CALL = 5
 
 _ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
+
+# What to use instead of an op whose result has a shape that only the data tell.
+_STATIC_ALTERNATIVES = {
+    "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
+    "leave the padding out of the loss (ignore_index, or a mask).",
+    "bincount": "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0).",
+    "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
+    "torch.nn.functional.one_hot(x, n).amax(0).",
+    "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
+    "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
+}
+_USUAL_ALTERNATIVE = (
+    "Use torch.where(mask, x, y) or multiply by a mask instead of boolean indexing, nonzero() or torch.where(mask) "
+    "alone; keep a fixed number of elements with topk(k). A mask made of constants is fine."
+)
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -73,16 +86,19 @@ def capture(
     trace = Trace(placer, training)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
-    keeper = AttributeKeeper(module)
     start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
-        stack.callback(keeper.restore)
+        stack.enter_context(attributes_restored(module))
         stack.callback(recorder.release)
         before_forward()
-        stack.enter_context(_room_for_calls(module))
-        stack.enter_context(_tracing_backends())
+        # With hooks, each call of a module needs more Python frames than in plain PyTorch.
+        depth = 1 + max(name.count(".") for name, _ in module.named_modules())
+        deeper = sys.getrecursionlimit() + _FRAMES_OF_A_CALL * depth
+        stack.enter_context(switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
+        stack.enter_context(plain_ops_traced())
+        stack.enter_context(static_adaptive_softmax())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
@@ -114,13 +130,12 @@ def _stand_in(slot: Slot) -> Tensor:
 
 
 def _forward(module: nn.Module, call: Call, flatten: Flatten, tensors: list[Tensor], recorder: Recorder) -> Traced:
-    before = RegisteredTensors(module)
     with (
-        torch.enable_grad() if recorder.trace.training else torch.no_grad(),
+        tensors_unchanged(module),
+        torch.set_grad_enabled(recorder.trace.training),
         DeviceFunctions(recorder.trace, recorder.origins),
     ):
         outputs = call(module, tensors)
-    before.check_unchanged()
     leaves, rebuild = flatten(outputs)
     result = Traced([recorder.on_device(leaf) for leaf in leaves], rebuild)
     _refuse_hidden_tensors(result.leaves)
@@ -135,7 +150,14 @@ def _differentiate(result: Traced, weights: list[Tensor], recorder: Recorder) ->
     with recorder.graph.inserting_before(recorder.first_op()):
         recorder.placeholder("seed", result.seed)
     if loss.requires_grad and weights:
-        with _noting_gradients(recorder.differentiable(), result.activation_gradients):
+
+        def note(activation: Tensor, gradient: Tensor | None) -> None:
+            if gradient is not None:
+                result.activation_gradients.append((activation, gradient))
+
+        with ExitStack() as hooks:  # no op comes of them
+            for activation in recorder.differentiable():
+                hooks.enter_context(activation.register_hook(partial(note, activation)))
             result.gradients = torch.autograd.grad(loss, weights, grad_outputs=result.seed, allow_unused=True)
 
 
@@ -147,7 +169,12 @@ def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
     Raises:
         Error: no such mark, or several independent ones.
     """
-    every = {_loss_node(trace, loss): loss for loss in trace.loss_marks}
+    every: dict[torch.fx.Node, Tensor] = {}
+    for loss in trace.loss_marks:
+        node = trace.node_of(loss)
+        if node is None:
+            raise Error("A loss was computed from tensors that are not part of the traced model.")
+        every[node] = loss
     wanted = _ancestors([node for node in (trace.node_of(t) for t in outputs) if node is not None])
     marked = {node: loss for node, loss in every.items() if node in wanted} or every
     if not marked:
@@ -158,13 +185,6 @@ def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
         names = ", ".join(str(node) for node in marked if node not in demoted)
         raise Error(f"Multiple independent losses found in graph ({names}). {_ADVICE}")
     return remaining[0]
-
-
-def _loss_node(trace: Trace, tensor: Tensor) -> torch.fx.Node:
-    node = trace.node_of(tensor)
-    if node is None:
-        raise Error("A loss was computed from tensors that are not part of the traced model.")
-    return node
 
 
 def _ancestors(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -191,59 +211,6 @@ def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _noting_gradients(activations: Sequence[Tensor], noted: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Add each activation with its gradient to `noted` when backward has it; no op comes of it."""
-
-    def note_for(activation: Tensor) -> Callable[[Tensor | None], None]:
-        def note(gradient: Tensor | None) -> None:
-            if gradient is not None:
-                noted.append((activation, gradient))
-
-        return note
-
-    handles = [activation.register_hook(note_for(activation)) for activation in activations]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _room_for_calls(module: nn.Module) -> Iterator[None]:
-    """Let module calls nest as deeply as in plain PyTorch, although with hooks each call needs more Python frames."""
-    depth = 1 + max(name.count(".") for name, _ in module.named_modules())
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + _FRAMES_OF_A_CALL * depth)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
-
-
-@contextmanager
-def _tracing_backends() -> Iterator[None]:
-    """Trace fused kernels as the plain ops they stand for: LSTM, attention, transformer fast paths."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    half_math = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    validate = torch.distributions.Distribution._validate_args
-    torch.backends.mha.set_fastpath_enabled(False)
-    # Despite its name it also decides whether attention on fp16 tensors is traced as fp16 ops on the CPU.
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        with (
-            mkldnn_disabled(), causal_masks_undetected(), checkpoints_computed_once(), static_adaptive_softmax(),
-            failures_unlogged(), sdpa_kernel(SDPBackend.MATH),
-        ):  # fmt: skip
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(half_math)
-        torch.distributions.Distribution.set_default_validate_args(validate)
-
-
-@contextmanager
 def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
     """Keep `trace.scopes` in step with the submodule whose forward is running.
 
@@ -260,12 +227,8 @@ def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
         if tracing.current() is trace:
             trace.scopes.pop()
 
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -286,9 +249,12 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
             "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
         ) from None
     except DynamicOutputShapeException as error:
+        instead = next(
+            (words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)), _USUAL_ALTERNATIVE
+        )
         raise Error(
             f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
-            f"known when the model is compiled. {_static_alternative(str(error))}"
+            f"known when the model is compiled. {instead}"
         ) from None
     except RuntimeError as error:
         if ".numpy() is not supported" not in str(error):
@@ -296,24 +262,6 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
         raise Error(
             f"Illegal move to CPU: forward converts a device tensor to NumPy ({_place(trace, error)})."
         ) from None
-
-
-def _static_alternative(op: str) -> str:
-    """Say what to use instead of `op`, whose result has a shape that only the data tell."""
-    alternatives = {
-        "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
-        "leave the padding out of the loss (ignore_index, or a mask).",
-        "bincount": "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0).",
-        "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
-        "torch.nn.functional.one_hot(x, n).amax(0).",
-        "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
-        "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
-    }
-    usual = (
-        "Use torch.where(mask, x, y) or multiply by a mask instead of boolean indexing, nonzero() or torch.where(mask) "
-        "alone; keep a fixed number of elements with topk(k). A mask made of constants is fine."
-    )
-    return next((words for name, words in alternatives.items() if name in op), usual)
 
 
 def _place(trace: Trace, error: BaseException) -> str:

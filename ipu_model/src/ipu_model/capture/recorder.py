@@ -32,30 +32,28 @@ from ipu_model.capture.torch_private import (
     sequence_number,
 )
 from ipu_model.capture.tracing import BEFORE_ANY_BLOCK, Trace
-from ipu_model.capture.variables import Origins, storage_key
+from ipu_model.capture.variables import Origins, fake_like, storage_key
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import line_running
-from ipu_model.step import Phase, Placement
+from ipu_model.step import Phase
 
 Node = torch.fx.Node
+aten = torch.ops.aten
 
 # Queries and profiler brackets: they compute nothing and must not reach the graph.
-NOT_RECORDED = frozenset({torch.ops.prim.device.default, torch.ops.aten.sym_size.int})
+NOT_RECORDED = frozenset({torch.ops.prim.device.default, aten.sym_size.int})
 
-# What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the
-# values.
-_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+# What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the values.
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
 # PyTorch refuses some of them only when it computes, so not with fake tensors.
 _SUBTRACTIONS = frozenset(
-    getattr(op, overload)
-    for op in (torch.ops.aten.sub, torch.ops.aten.sub_, torch.ops.aten.rsub)
-    for overload in ("Tensor", "Scalar")
+    getattr(op, overload) for op in (aten.sub, aten.sub_, aten.rsub) for overload in ("Tensor", "Scalar")
 )
 
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
-_RANDOM_BETWEEN = getattr(torch.ops.aten.random_, "from")
+_RANDOM_BETWEEN = getattr(aten.random_, "from")
 
 # Ops whose result depends on no more of their first argument than its shape and type.
 _FILLS = ("ones", "zeros", "full", "empty")
@@ -129,8 +127,8 @@ class Recorder(TorchDispatchMode):
 
     def differentiable(self) -> list[Tensor]:
         """Return the tensors computed so far that a gradient can be asked for, in order."""
-        found = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
-        return [tensor for tensor in found.values() if _has_gradient(tensor)]
+        fakes = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
+        return [tensor for tensor in fakes.values() if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
@@ -141,7 +139,8 @@ class Recorder(TorchDispatchMode):
             return tensor
         base = self._on_device.get(storage_key(tensor))
         if base is not None:
-            return base[1] if base[0] is tensor else self._view_of(base[1], tensor)
+            where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+            return base[1] if base[0] is tensor else self._recorded(aten.as_strided.default, base[1], *where)
         known = self._stand_ins.get(id(tensor))
         if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
             return known[1]
@@ -159,12 +158,6 @@ class Recorder(TorchDispatchMode):
         if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)
         return fake
-
-    def _view_of(self, base: Tensor, tensor: Tensor) -> Tensor:
-        """Return the view of `base` that corresponds to `tensor`; the device writes to the memory of `base`."""
-        where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-        view: Tensor = self.__torch_dispatch__(torch.ops.aten.as_strided.default, (), (base, *where))
-        return view
 
     def _move_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Move the memory of each host tensor that an op of the device writes to: its views follow the writes."""
@@ -190,21 +183,19 @@ class Recorder(TorchDispatchMode):
             Error: it mixes tensors that the model does not hold with those of the device.
         """
         if func in _LIFTS:
-            # Only constructors that are torch functions make tensors of the device: torch.tensor, not
-            # torch.LongTensor.
+            # Only constructors that are torch functions make tensors of the device: not torch.LongTensor.
             return not self.trace.torch_functions_entered
         real = [tensor for tensor in tensors if not isinstance(tensor, FakeTensor)]
         strangers = [t for t in real if self._is_stranger(t)]
-        anything_there = len(real) < len(tensors) or any(self._is_there(t) for t in real)
+        anything_there = len(real) < len(tensors) or any(
+            self.origins.is_constant(tensor) or storage_key(tensor) in self._on_device for tensor in real
+        )
         if strangers and (anything_there or self.origins.is_weight(strangers[0])):
             raise self.origins.refuse(strangers[0], self.trace.scopes[-1])
         if strangers:
             return True
         runs_there = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
         return not anything_there and not runs_there
-
-    def _is_there(self, tensor: Tensor) -> bool:
-        return self.origins.is_constant(tensor) or storage_key(tensor) in self._on_device
 
     def _is_stranger(self, tensor: Tensor) -> bool:
         """Whether `tensor` belongs neither to the device nor to the model."""
@@ -252,36 +243,41 @@ class Recorder(TorchDispatchMode):
 
     def _without_masks(self, func: Any, args: Any) -> Any:
         """Return the arguments of an index with whole numbers for its masks, where these are constants."""
-        if func is not torch.ops.aten.index.Tensor:
+        if func is not aten.index.Tensor:
             return args
-        found: list[Tensor | None] = []
+        indices: list[Tensor | None] = []
         for index in args[1]:
             is_mask = isinstance(index, Tensor) and index.dtype in _MASKS
-            indices = self._places(index) if is_mask else None
-            found += indices if indices is not None else [index]
-        return args[0], found
+            places = self._places(index) if is_mask else None
+            indices += [index] if places is None else places
+        return args[0], indices
 
     def _selected(self, tensor: Tensor, mask: Tensor) -> Tensor | None:
         """Return the elements that a mask of constants selects, or None."""
         shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-        indices = self._places(self.__torch_dispatch__(torch.ops.aten.expand.default, (), (mask, shape)))
+        indices = self._places(self._recorded(aten.expand.default, mask, shape))
         if indices is None:
             return None
-        tensor = self.__torch_dispatch__(torch.ops.aten.expand.default, (), (tensor, shape))
-        selected: Tensor = self.__torch_dispatch__(torch.ops.aten.index.Tensor, (), (tensor, indices))
-        return selected
+        return self._recorded(aten.index.Tensor, self._recorded(aten.expand.default, tensor, shape), indices)
 
     def _drawn_between(self, tensor: Tensor, low: int, high: int | None) -> Tensor:
         """Fill a tensor with whole numbers from `low` up to, not including, `high` (the type's largest if None)."""
-        bound = _largest_whole_number(tensor.dtype) if high is None else high
-        drawn = self.__torch_dispatch__(torch.ops.aten.randint_like.low_dtype, (), (tensor, low, bound))
-        filled: Tensor = self.__torch_dispatch__(torch.ops.aten.copy_.default, (), (tensor, drawn))
-        return filled
+        if high is None:  # behind the last whole number that the type holds exactly
+            dtype = tensor.dtype
+            high = int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
+        return self._recorded(
+            aten.copy_.default, tensor, self._recorded(aten.randint_like.low_dtype, tensor, low, high)
+        )
 
     def first_op(self) -> Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
         first: Node = next(ops, self.graph._root)
         return first
+
+    def _recorded(self, func: Any, *args: Any) -> Tensor:
+        """Record one more op than the program has asked for."""
+        result: Tensor = self.__torch_dispatch__(func, (), args)
+        return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -300,7 +296,7 @@ class Recorder(TorchDispatchMode):
         settled = self._settled(func, args, kwargs)
         if settled is not None:
             return settled[0]
-        if func is torch.ops.aten.masked_select.default:
+        if func is aten.masked_select.default:
             selected = self._selected(*args)
             if selected is not None:
                 return selected
@@ -321,7 +317,8 @@ class Recorder(TorchDispatchMode):
                 _refuse_bools(func, args, kwargs)
             return func(*args, **kwargs)
         except Exception as error:
-            if _any_empty(args, kwargs) and isinstance(error, (TypeError, ZeroDivisionError)):
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if isinstance(error, (TypeError, ZeroDivisionError)) and any(t.numel() == 0 for t in tensors):
                 return _like_real(func, args, kwargs)
             self.trace.scope_of_error = self.trace.scopes[-1]
             raise
@@ -344,26 +341,18 @@ class Recorder(TorchDispatchMode):
         if in_backward():
             running = autograd_node_in_progress()
             number = sequence_number(running) if running is not None else -1
-            return replace(self._where_recorded(number), phase=Phase.BACKWARD)
-        if self.trace.phase is Phase.BACKWARD:
-            return NodeInfo(phase=Phase.BACKWARD, placement=self._last_placement(), forward_op=self._forward_ops)
+            if number not in self._where:  # the nearest one before it
+                number = max((known for known in self._where if known <= number), default=-1)
+            if number in self._where:
+                return replace(self._where[number], phase=Phase.BACKWARD)
+        if in_backward() or self.trace.phase is Phase.BACKWARD:
+            last = self.trace.block_entries[-1] if self.trace.block_entries else BEFORE_ANY_BLOCK
+            return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
         placement = self.trace.place_forward_op(func.name())
         where = NodeInfo(None, Phase.FORWARD, placement, self.trace.scopes[-1], line_running(), self._forward_ops)
         self._forward_ops += 1
         self._where.setdefault(last_sequence_number(), where)
         return where
-
-    def _where_recorded(self, number: int) -> NodeInfo:
-        """Return where the forward op of sequence number `number` was, or the nearest one before it."""
-        if number not in self._where:
-            number = max((known for known in self._where if known <= number), default=-1)
-        if number in self._where:
-            return self._where[number]
-        return NodeInfo(placement=self._last_placement(), forward_op=self._forward_ops)
-
-    def _last_placement(self) -> Placement:
-        entries = self.trace.block_entries
-        return entries[-1] if entries else BEFORE_ANY_BLOCK
 
 
 def _version(tensor: Tensor) -> int:
@@ -376,15 +365,6 @@ def _has_gradient(tensor: Tensor) -> bool:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
         return False
-
-
-def _largest_whole_number(dtype: torch.dtype) -> int:
-    """Return where `random_` without `to` ends: behind the last whole number that the type holds exactly."""
-    return int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
-
-
-def _any_empty(args: Any, kwargs: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.numel() == 0 for leaf in tree_leaves((args, kwargs)))
 
 
 def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
@@ -425,7 +405,11 @@ def known_values(
     values: dict[Node, Any] = {}
 
     def value_of(node: Node) -> Any:
-        return values[node] if node in values else _blank(node)
+        if node in values:
+            return values[node]
+        spec = spec_of(node)  # an op asks no more of it than its shape and type
+        assert spec is not None
+        return fake_like(spec)
 
     with modes_disabled(), torch.no_grad():
         for node in needed:
@@ -445,27 +429,25 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
     for node in graph.nodes:
         for argument in written_arguments(node):
             writers.setdefault(roots[argument], []).append(node)
-    found: set[Node] = set()
-    waiting = list(wanted)
-    while waiting:
-        node = waiting.pop()
-        if node in found:
+    needed: set[Node] = set()
+    pending = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node in needed:
             continue
         written = writers.get(roots[node], [])
         if not _is_constant(node) or (node.op == "get_attr" and written and node.target in changeable):
             return None
-        found.add(node)
-        waiting += [*_sources(node), *written, roots[node]]
-    return [node for node in graph.nodes if node in found]
+        needed.add(node)
+        pending += [*_sources(node), *written, roots[node]]
+    return [node for node in graph.nodes if node in needed]
 
 
 def _is_constant(node: Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return False
-    return not is_random(node)
+    is_aten = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+    return is_aten and not is_random(node)
 
 
 def _sources(node: Node) -> list[Node]:
@@ -473,10 +455,3 @@ def _sources(node: Node) -> list[Node]:
     if name is not None and name.name.removeprefix("aten::") in _SHAPE_ONLY:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     return node.all_input_nodes
-
-
-def _blank(node: Node) -> Tensor:
-    """Return a tensor of the node's shape and type, for an op that asks no more of it."""
-    spec = spec_of(node)
-    assert spec is not None
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)

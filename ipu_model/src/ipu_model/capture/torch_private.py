@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import transformer as _transformer
 from torch.nn.modules.adaptive import _ASMoutput as AdaptiveSoftmaxOutput
 from torch.nn.utils.stateless import _reparametrize_module as tensors_swapped
@@ -35,21 +36,20 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "autograd_node_in_progress",
-    "causal_masks_undetected",
-    "checkpoints_computed_once",
-    "failures_unlogged",
     "fused_adam_",
     "fused_adamw_",
     "fused_sgd_",
     "gradient_hooks",
     "in_backward",
     "last_sequence_number",
-    "mkldnn_disabled",
     "mkldnn_enabled",
     "modes_disabled",
+    "plain_ops_traced",
+    "replaced",
     "sequence_number",
     "start_autograd",
     "suggest_memory_format",
+    "switched",
     "tensors_swapped",
 ]
 
@@ -90,54 +90,59 @@ def gradient_hooks(tensor: Tensor) -> list[Callable[[Tensor], Tensor | None]]:
 
 
 @contextmanager
-def mkldnn_disabled() -> Iterator[None]:
-    """Keep fused oneDNN kernels out of a trace: their workspaces have no fake counterpart.
-
-    The public `torch.backends.mkldnn.flags` also touches TF32 settings and warns about them.
-    """
-    before = mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Let attributes of `owner` have these values for the body."""
+    before = {name: getattr(owner, name) for name in values}
     try:
+        for name, value in values.items():
+            setattr(owner, name, value)
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 @contextmanager
-def causal_masks_undetected() -> Iterator[None]:
-    """Keep `nn.Transformer` from looking whether a mask's values are the causal ones.
-
-    Results are the same: the answer only chooses a kernel.
-    """
-    before = _transformer._detect_is_causal_mask
-
-    def detect(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-        return is_causal is True
-
-    _transformer._detect_is_causal_mask = detect
+def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
+    """Let a setting that `read` returns and `write` changes have this value for the body."""
+    before = read()
+    write(value)
     try:
         yield
     finally:
-        _transformer._detect_is_causal_mask = before
+        write(before)
 
 
 @contextmanager
-def checkpoints_computed_once() -> Iterator[None]:
-    """Let `torch.utils.checkpoint` call its function like any other, for both values of `use_reentrant`.
+def plain_ops_traced() -> Iterator[None]:
+    """Trace fused kernels as the plain ops they stand for (LSTM, attention, transformer fast paths), and checkpoints.
 
-    The device decides itself what it computes again. What torch computes again in its backward pass would draw other
-    random numbers than forward, because a trace has no generator state to restore; and with `use_reentrant=True`, torch
-    refuses `torch.autograd.grad`.
+    The device decides itself what it computes again. What `torch.utils.checkpoint` computes again in its backward pass
+    would draw other random numbers than forward, because a trace has no generator state to restore; and with
+    `use_reentrant=True`, torch refuses `torch.autograd.grad`. So it calls its function like any other.
     """
-    names = "CheckpointFunction", _CHECKPOINT_GENERATOR
-    before = [getattr(_checkpoint, name) for name in names]
-    for name, stand_in in zip(names, (_CalledOnce, _nothing_around)):
-        setattr(_checkpoint, name, stand_in)
-    try:
+    sdp, mha = torch.backends.cuda, torch.backends.mha
+    with ExitStack() as stack:
+        stack.enter_context(switched(mha.get_fastpath_enabled, mha.set_fastpath_enabled, False))
+        # Despite its name it also decides whether attention on fp16 tensors is traced as fp16 ops on the CPU.
+        half_math = sdp.fp16_bf16_reduction_math_sdp_allowed, sdp.allow_fp16_bf16_reduction_math_sdp
+        stack.enter_context(switched(*half_math, True))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # The workspaces of oneDNN's kernels have no fake counterpart. The public `torch.backends.mkldnn.flags` also
+        # touches TF32 settings and warns about them.
+        stack.enter_context(switched(mkldnn_enabled, torch._C._set_mkldnn_enabled, False))
+        # Looking whether a mask's values are the causal ones only chooses a kernel.
+        stack.enter_context(replaced(_transformer, _detect_is_causal_mask=_causal_if_said))
+        stack.enter_context(replaced(torch.distributions.Distribution, _validate_args=False))
+        stand_ins = {"CheckpointFunction": _CalledOnce, _CHECKPOINT_GENERATOR: _nothing_around}
+        stack.enter_context(replaced(_checkpoint, **stand_ins))
+        # Fake tensors log the trace of an op that fails: the exception says it, as in plain PyTorch.
+        stack.enter_context(replaced(logging.getLogger("torch._subclasses.fake_tensor"), disabled=True))
         yield
-    finally:
-        for name, own in zip(names, before):
-            setattr(_checkpoint, name, own)
+
+
+def _causal_if_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True
 
 
 _CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"
@@ -156,14 +161,3 @@ class _CalledOnce:
 def _nothing_around(*args: Any, **kwargs: Any) -> Iterator[None]:
     """Stand for the generator whose two halves run before and after the function of the other checkpoints."""
     yield
-
-
-@contextmanager
-def failures_unlogged() -> Iterator[None]:
-    """Keep fake tensors from logging the trace of an op that fails: the exception says it, as in plain PyTorch."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before

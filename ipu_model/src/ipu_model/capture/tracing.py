@@ -104,11 +104,7 @@ class Trace:
             set_info(op, replace(info, attributes=merged))
 
     def place_forward_op(self, name: str) -> Placement:
-        """Return where a forward op goes.
-
-        Raises:
-            Error: an op outside any block, after the first `with Block` has ended.
-        """
+        """Return where a forward op goes; raise `Error` outside any block, after the first has ended."""
         if self.placement is None:
             raise Error(
                 f"No active Block: the operation '{name}' in module '{self.scopes[-1] or 'model'}' is executed after a "

@@ -9,6 +9,7 @@ trace.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -63,9 +64,7 @@ class Slot:
 
 
 def slots_of(module: nn.Module) -> list[Slot]:
-    """List the distinct parameters, then the distinct buffers of `module`, each with all its names.
-
-    Sparse ones are left out: they stay on the host, like plain attributes.
+    """List the distinct parameters, then the distinct buffers of `module`; sparse ones stay on the host.
 
     Raises:
         Error: a buffer that is not a tensor, or a tensor of a lazy module, which has no shape yet.
@@ -103,60 +102,49 @@ def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
     return fake.requires_grad_(requires_grad and spec.dtype.is_floating_point)
 
 
-class RegisteredTensors:
-    """Parameters and buffers of a module before forward ran, to find those that it replaced or deleted."""
+@contextmanager
+def tensors_unchanged(module: nn.Module) -> Iterator[None]:
+    """Refuse a body that replaces or deletes a parameter or buffer; buffers of batch normalisation are exempt.
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._parameters = dict(_parameters(module))
-        self._buffers = dict(_buffers(module))
-        registered = (*self._parameters.values(), *self._buffers.values())
-        self._storages = {id(tensor): tensor.untyped_storage() for tensor in registered if type(tensor) is FakeTensor}
-
-    def check_unchanged(self) -> None:
-        """Refuse a forward that replaced or deleted one of them; buffers of batch normalisation are exempt.
-
-        Raises:
-            Error: names the tensor and what works instead.
-        """
-        exempt = self._batch_norm_buffers()
-        after = {**dict(_parameters(self._module)), **dict(_buffers(self._module))}
-        for kind, before in (("Parameter", self._parameters), ("Buffer", self._buffers)):
-            for name, tensor in before.items():
-                if name not in exempt and (after.get(name) is not tensor or self._has_other_storage(tensor)):
-                    raise Error(_changed(kind, name, "is reassigned within" if name in after else "is removed from"))
-
-    def _has_other_storage(self, tensor: Tensor) -> bool:
-        """Whether forward gave `tensor` other storage, as `tensor.data = value` does: no op would be recorded."""
-        before = self._storages.get(id(tensor))
-        return before is not None and before._cdata != tensor.untyped_storage()._cdata
-
-    def _batch_norm_buffers(self) -> set[str]:
-        modules = self._module.named_modules(remove_duplicate=False)
-        norms = [(prefix, child) for prefix, child in modules if isinstance(child, _BATCH_NORMS)]
-        return {f"{prefix}.{name}" if prefix else name for prefix, child in norms for name in child._buffers}
+    Raises:
+        Error: names the tensor and what works instead.
+    """
+    before = {"Parameter": dict(_parameters(module)), "Buffer": dict(_buffers(module))}
+    registered = [tensor for tensors in before.values() for tensor in tensors.values()]
+    # `tensor.data = value` gives a tensor other storage: no op is recorded.
+    storages = {id(tensor): tensor.untyped_storage() for tensor in registered if type(tensor) is FakeTensor}
+    yield
+    children = module.named_modules(remove_duplicate=False)
+    norms = [(prefix, child) for prefix, child in children if isinstance(child, _BATCH_NORMS)]
+    exempt = {f"{prefix}.{name}" if prefix else name for prefix, child in norms for name in child._buffers}
+    after = {**dict(_parameters(module)), **dict(_buffers(module))}
+    for kind, tensors in before.items():
+        for name, tensor in tensors.items():
+            storage = storages.get(id(tensor))
+            has_other = storage is not None and storage._cdata != tensor.untyped_storage()._cdata
+            if name not in exempt and (has_other or after.get(name) is not tensor):
+                how = "is reassigned within" if name in after else "is removed from"
+                raise Error(
+                    f"{kind} {name} {how} the model when calling the forward method. This is not supported. Consider "
+                    f"using self.{name.rpartition('.')[2]}.copy_(src) to copy data from a source tensor, where src is "
+                    "the name of the source tensor."
+                )
 
 
-def _changed(kind: str, name: str, how: str) -> str:
-    own_name = name.rsplit(".", 1)[-1]
-    return (
-        f"{kind} {name} {how} the model when calling the forward method. This is not supported. Consider using "
-        f"self.{own_name}.copy_(src) to copy data from a source tensor, where src is the name of the source tensor."
-    )
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
-class AttributeKeeper:
-    """Remembers the plain attributes of a module tree, to take out fake tensors that forward left behind.
+@contextmanager
+def attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Put back every registered tensor, and every attribute whose value holds a fake tensor after the body.
 
     Python values that forward stores stay, as its other Python side effects do.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._before = [(child, _snapshot(child)) for child in module.modules()]
-
-    def restore(self) -> None:
-        """Put back every attribute whose value now holds a fake tensor, and every registered tensor."""
-        for child, before in self._before:
+    snapshots = [(child, _snapshot(child)) for child in module.modules()]
+    try:
+        yield
+    finally:
+        for child, before in snapshots:
             for registry in REGISTRIES:
                 _, registered = before[registry]
                 live = vars(child)[registry]
@@ -164,25 +152,25 @@ class AttributeKeeper:
                     live.clear()
                     live.update(registered)
             for name, value in list(vars(child).items()):
-                if name in _OF_EVERY_MODULE or not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value)):
-                    continue
-                if name not in before:
-                    del vars(child)[name]
-                    continue
-                earlier, contents = before[name]
-                vars(child)[name] = earlier
-                if value is earlier and isinstance(value, (list, dict)):
-                    value.clear()
-                    value.update(contents) if isinstance(value, dict) else value.extend(contents)
-
-
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+                if name not in _OF_EVERY_MODULE and any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value)):
+                    _put_back(vars(child), name, before.get(name))
 
 
 def _snapshot(module: nn.Module) -> dict[str, tuple[Any, Any]]:
     """Return the registries and plain attributes by their names, each with a copy of what a list or dict holds."""
     own = {name: value for name, value in vars(module).items() if name in REGISTRIES or name not in _OF_EVERY_MODULE}
     return {name: (value, copy(value) if isinstance(value, (list, dict)) else None) for name, value in own.items()}
+
+
+def _put_back(attributes: dict[str, Any], name: str, before: tuple[Any, Any] | None) -> None:
+    if before is None:
+        del attributes[name]
+        return
+    value, (earlier, contents) = attributes[name], before
+    attributes[name] = earlier
+    if value is earlier and isinstance(value, (list, dict)):
+        value.clear()
+        value.update(contents) if isinstance(value, dict) else value.extend(contents)
 
 
 class Origins:
@@ -270,16 +258,13 @@ def _tensors_in(value: Any, depth: int) -> Iterable[Tensor]:
     """Yield the tensors in nested containers and objects, at most `depth` levels deep."""
     if isinstance(value, Tensor):
         yield value
-    elif depth:
-        for part in _parts(value):
-            yield from _tensors_in(part, depth - 1)
-
-
-def _parts(value: Any) -> Iterable[Any]:
+        return
+    parts: Iterable[Any] = ()
     if isinstance(value, dict):
-        return value.values()
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, _OBJECTS) or hasattr(type(value), "__dataclass_fields__"):
-        return list(getattr(value, "__dict__", {}).values())
-    return ()
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    elif isinstance(value, _OBJECTS) or hasattr(type(value), "__dataclass_fields__"):
+        parts = list(getattr(value, "__dict__", {}).values())
+    for part in parts if depth else ():
+        yield from _tensors_in(part, depth - 1)

@@ -32,7 +32,10 @@ def ctc_loss(
     `log_probs` is `[T, N, C]` or `[T, C]`, `targets` `[N, S]` or all targets in one row, lengths `[N]`.
     """
     batched = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
-    lengths = [_lengths(value, batched) for value in (input_lengths, target_lengths)]
+    lengths = [
+        (value if isinstance(value, Tensor) else torch.tensor(value, device=batched.device)).reshape(-1)
+        for value in (input_lengths, target_lengths)
+    ]
     losses: Tensor = torch.ops.ipu_model.ctc_loss(batched, targets, *lengths, blank, zero_infinity)
     reduction = _REDUCTIONS.get(reduction, "none") if isinstance(reduction, int) else reduction
     if reduction == "mean":
@@ -42,39 +45,25 @@ def ctc_loss(
     return losses if log_probs.dim() == 3 else losses.squeeze(0)
 
 
-def _lengths(value: Tensor | Sequence[int], like: Tensor) -> Tensor:
-    lengths = value if isinstance(value, Tensor) else torch.tensor(value, device=like.device)
-    return lengths.reshape(-1)
+_ARGUMENTS = (
+    "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, bool zero_infinity"
+)
 
 
-@torch.library.custom_op("ipu_model::ctc_loss", mutates_args=())
-def _forward(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    zero_infinity: bool,
-) -> Tensor:
+@torch.library.custom_op("ipu_model::ctc_loss", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
+def _forward(*arguments: Any) -> Tensor:
     losses: Tensor
-    losses, _ = aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    losses, _ = aten._ctc_loss.Tensor(*arguments)
+    zero_infinity = arguments[-1]
     return losses.masked_fill(losses == torch.inf, 0.0) if zero_infinity else losses.clone()
 
 
-@torch.library.custom_op("ipu_model::ctc_loss_backward", mutates_args=())
-def _backward(
-    gradient: Tensor,
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    zero_infinity: bool,
-) -> Tensor:
-    arguments = (log_probs, targets, input_lengths, target_lengths)
-    losses, log_alpha = aten._ctc_loss.Tensor(*arguments, blank, zero_infinity)
-    saved = (losses, log_alpha, blank, zero_infinity)
-    result: Tensor = aten._ctc_loss_backward.Tensor(gradient.contiguous(), *arguments, *saved)
+@torch.library.custom_op(
+    "ipu_model::ctc_loss_backward", mutates_args=(), schema=f"(Tensor gradient, {_ARGUMENTS}) -> Tensor"
+)
+def _backward(gradient: Tensor, *arguments: Any) -> Tensor:
+    saved = aten._ctc_loss.Tensor(*arguments)
+    result: Tensor = aten._ctc_loss_backward.Tensor(gradient.contiguous(), *arguments[:4], *saved, *arguments[4:])
     return result
 
 
@@ -100,17 +89,12 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 _forward.register_autograd(_gradients, setup_context=_keep_arguments)
 
 
-# What stands behind the last label of a path.
-PADDING = -1
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Decoded = tuple[Tensor, Tensor, Tensor]
 
 
-def beam_search(
-    log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: int, top_paths: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def beam_search(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: int, top_paths: int) -> Decoded:
     """Return the best label sequences of each sample: negative log probabilities, lengths, and labels.
 
     `log_probabilities` are `[T, N, C]`, `lengths` `[N]`, at most T. The results are `[N, top_paths]`,
@@ -118,8 +102,8 @@ def beam_search(
     there are fewer paths, the others are empty and their probability is zero.
     """
     source = log_probabilities.detach()
-    found: Decoded = torch.ops.ipu_model.ctc_beam_search(source, lengths, blank, beam_width, top_paths)
-    return found
+    decoded: Decoded = torch.ops.ipu_model.ctc_beam_search(source, lengths, blank, beam_width, top_paths)
+    return decoded
 
 
 @torch.library.custom_op("ipu_model::ctc_beam_search", mutates_args=())
@@ -128,7 +112,7 @@ def _search(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: 
     values = log_probabilities.double().numpy()
     scores = np.full((samples, top_paths), np.inf)
     sizes = np.zeros((samples, top_paths), np.int32)
-    labels = np.full((samples, top_paths, steps), PADDING, np.int32)
+    labels = np.full((samples, top_paths, steps), -1, np.int32)
     for sample, length in enumerate(lengths.tolist()):
         best = _decoded(values[: max(0, int(length)), sample], blank, beam_width)[:top_paths]
         for rank, (score, path) in enumerate(best):
@@ -172,7 +156,6 @@ class _Tree:
         self._known: dict[tuple[int, int], int] = {}
 
     def child(self, parent: int, label: int) -> int:
-        """Return the node of `parent` with `label` behind it."""
         if (parent, label) not in self._known:
             self._known[parent, label] = len(self.parents)
             self.parents.append(parent)
@@ -180,12 +163,11 @@ class _Tree:
         return self._known[parent, label]
 
     def path(self, node: int) -> list[int]:
-        """Return the labels of a prefix."""
-        found: list[int] = []
+        labels: list[int] = []
         while node > 0:
-            found.append(self.labels[node])
+            labels.append(self.labels[node])
             node = self.parents[node]
-        return found[::-1]
+        return labels[::-1]
 
 
 def _decoded(values: Floats, blank: int, width: int) -> list[tuple[float, list[int]]]:

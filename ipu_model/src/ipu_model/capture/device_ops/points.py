@@ -27,30 +27,23 @@ def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor
 
     With `batch_x` `[n]` and `batch_y` `[m]` only rows of the same batch element count; 0 where there is none.
     """
-    found: Tensor = torch.ops.ipu_model.nearest_points(x.detach(), y.detach(), batch_x, batch_y)
-    return found
+    rows: Tensor = torch.ops.ipu_model.nearest_points(x.detach(), y.detach(), batch_x, batch_y)
+    return rows
 
 
 @torch.library.custom_op("ipu_model::farthest_points", mutates_args=())
 def _farthest(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
     rows = points.flatten(1).float()
     first = [0] * len(counts) if starts is None else starts.tolist()
-    picked = [
-        begin + _picked(rows[begin:end], count, int(start))
-        for begin, end, count, start in zip(bounds, bounds[1:], counts, first)
-    ]
-    return torch.cat([torch.zeros(0, dtype=torch.int64), *picked])
-
-
-def _picked(rows: Tensor, count: int, start: int) -> Tensor:
-    """Return `count` row numbers of one sample."""
-    picked = torch.empty(count, dtype=torch.int64)
-    distance = torch.full(rows.shape[:1], torch.inf)
-    for number in range(count):
-        picked[number] = start
-        distance = torch.minimum(distance, (rows - rows[start]).square().sum(1))
-        start = int(distance.argmax())
-    return picked
+    picked = []
+    for begin, end, count, start in zip(bounds, bounds[1:], counts, first):
+        sample, row = rows[begin:end], int(start)
+        distance = torch.full(sample.shape[:1], torch.inf)
+        for _ in range(count):
+            picked.append(begin + row)
+            distance = torch.minimum(distance, (sample - sample[row]).square().sum(1))
+            row = int(distance.argmax())
+    return torch.tensor(picked, dtype=torch.int64)
 
 
 @torch.library.custom_op("ipu_model::nearest_points", mutates_args=())
@@ -58,14 +51,14 @@ def _nearest(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | Non
     others = y.float()
     rows = max(1, _DISTANCES_AT_ONCE // max(1, y.shape[0]))
     batches = [None] * len(x.split(rows)) if batch_x is None else batch_x.split(rows)
-    found = []
+    nearest = []
     for part, batch in zip(x.float().split(rows), batches):
         # Products instead of differences, torch's choice for many points, would lose the order of close neighbours.
         distance = torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist")
         if batch is not None and batch_y is not None:
             distance = distance.masked_fill(batch[:, None] != batch_y[None, :], torch.inf)
-        found.append(distance.argmin(1))
-    return torch.cat(found)
+        nearest.append(distance.argmin(1))
+    return torch.cat(nearest)
 
 
 @_farthest.register_fake

@@ -218,10 +218,6 @@ KINDS = {
 }
 
 
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
-
-
 _FORWARD = (
     "(Tensor x, Tensor hidden, Tensor? cell, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor? w_p, "
     "bool reverse) -> (Tensor, Tensor, Tensor)"
@@ -233,7 +229,7 @@ _BACKWARD = (
 )
 
 
-def forward(kind: Kind, *arguments: Any, stored: Stored = _as_it_is) -> Results:
+def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Results:
     """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and values for backward; empty if there are none.
 
     The arguments are those of `_FORWARD`. The products of all inputs come first, then the loop.
@@ -246,7 +242,7 @@ def forward(kind: Kind, *arguments: Any, stored: Stored = _as_it_is) -> Results:
     return kind.forward(loop, stored(inputs))
 
 
-def backward(kind: Kind, *arguments: Any, stored: Stored = _as_it_is) -> tuple[Tensor, ...]:
+def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple[Tensor, ...]:
     """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
 
     The arguments are those of `_BACKWARD`. The second bias has its own gradient if it is added inside the loop, and the
@@ -287,14 +283,11 @@ def _register(kind: Kind) -> LayerOps:
     name = f"ipu_model::{kind.name}"
     op = torch.library.custom_op(name, partial(forward, kind), mutates_args=(), schema=_FORWARD)
     gradient = torch.library.custom_op(f"{name}_backward", partial(backward, kind), mutates_args=(), schema=_BACKWARD)
-    op.register_fake(lambda *args: _shapes(kind, *args))
-    gradient.register_fake(lambda *args: _gradient_shapes(kind, *args))
+    op.register_fake(partial(_shapes, kind))
+    gradient.register_fake(partial(_gradient_shapes, kind))
     overload = getattr(torch.ops.ipu_model, f"{kind.name}_backward").default
 
-    def gradients(ctx: Any, d_hiddens: Tensor | None, d_last_cell: Tensor | None, _: Any) -> tuple[Any, ...]:
-        return _gradients(ctx, overload, d_hiddens, d_last_cell)
-
-    op.register_autograd(gradients, setup_context=_keep_arguments)
+    op.register_autograd(partial(_gradients, overload), setup_context=_keep_arguments)
     return LayerOps(getattr(torch.ops.ipu_model, kind.name).default, overload)
 
 
@@ -324,7 +317,9 @@ def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, op: Any, d_hiddens: Tensor | None, d_last_cell: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradients(
+    op: Any, ctx: Any, d_hiddens: Tensor | None, d_last_cell: Tensor | None, _: Any
+) -> tuple[Tensor | None, ...]:
     if d_hiddens is None and d_last_cell is None:
         return (None,) * 9
     wanted = list(ctx.needs_input_grad[:3])

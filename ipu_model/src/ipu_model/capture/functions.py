@@ -41,11 +41,7 @@ def _of(owner: Any, names: str) -> list[Function]:
 
 
 def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -> tuple[Args, Kwargs]:
-    """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device.
-
-    Raises:
-        Error: a tensor of the device is sent to the CPU, or forward asks for a GPU.
-    """
+    """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device."""
     _refuse_gpus(func, args, kwargs)
     if _is_ipu(kwargs.get("device")):
         kwargs = {**kwargs, "device": _HERE}
@@ -111,10 +107,7 @@ _INDEX_OF: Mapping[Function, tuple[int, str]] = {
 
 
 def widen_index(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Return the arguments of `func` with its index in 64 bits, if it has one; no other argument changes.
-
-    What a function in place writes to must stay the same tensor.
-    """
+    """Return the arguments of `func` with its index in 64 bits, if it has one; what is written to stays the same."""
     if func not in _INDEX_OF:
         return args, kwargs
     position, name = _INDEX_OF[func]
@@ -343,7 +336,7 @@ class DeviceFunctions(TorchFunctionMode):
         finally:
             self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
-            self.trace.mark_loss(result)
+            self.trace.loss_marks.append(result)
         return result
 
 

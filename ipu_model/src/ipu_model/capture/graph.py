@@ -114,12 +114,12 @@ class NodeInfo:
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-_NOTHING = NodeInfo()
+NOTHING = NodeInfo()
 
 
 def info_of(node: Node) -> NodeInfo:
     """Return what is known about a node: nothing for one that a pass has added without a word."""
-    info: NodeInfo = node.meta.get(_INFO, _NOTHING)
+    info: NodeInfo = node.meta.get(_INFO, NOTHING)
     return info
 
 

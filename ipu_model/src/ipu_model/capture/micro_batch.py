@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import tracing
 from ipu_model.capture.assemble import Traced, assemble
-from ipu_model.capture.device_ops.python_ops import on_host
 from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.capture.recorder import Recorder
@@ -102,8 +101,9 @@ def capture(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
-        real = {id(fake): slot.tensor for slot, fake in zip(slots, fakes) if fake is not None}
-        trace.on_host = lambda: on_host(module, real)
+        trace.on_host = lambda: tensors_swapped(
+            module, {name: slot.tensor for slot in slots if not slot.is_constant for name in slot.names}
+        )
         # Constants are added when they are met.
         for kind, placeholders in (("variable", fakes), ("input", fake_inputs)):
             for number, fake in enumerate(placeholders):
@@ -165,9 +165,6 @@ def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
     """Return the one marked loss that no other marked loss depends on.
 
     Marks that no output of `forward` depends on count only if there are no others: a loss need not be returned.
-
-    Raises:
-        Error: no such mark, or several independent ones.
     """
     every: dict[torch.fx.Node, Tensor] = {}
     for loss in trace.loss_marks:

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ipu_model.capture.graph import (
+    NOTHING,
     NodeInfo,
     TensorSpec,
-    info_of,
     is_random,
     set_info,
     spec_of,
@@ -87,11 +87,11 @@ class Recorder(TorchDispatchMode):
         self._forward_ops = 0
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
-    def bind(self, tensor: Tensor, node: Node) -> None:
+    def bind(self, tensor: Tensor, node: Node, where: NodeInfo = NOTHING) -> None:
         """Say that `node` computes `tensor`."""
         self._node_of[id(tensor)] = node
         self._keep.append(tensor)
-        set_info(node, replace(info_of(node), spec=TensorSpec.of(tensor)))
+        set_info(node, replace(where, spec=TensorSpec.of(tensor)))
 
     def placeholder(self, name: str, tensor: Tensor) -> Node:
         """Add a graph input for `tensor`."""
@@ -178,36 +178,27 @@ class Recorder(TorchDispatchMode):
         """Return whether an op concerns only tensors that never reached the device; it then runs at once.
 
         Random numbers that depend on the model's own tensors are drawn on the device, anew for each call.
-
-        Raises:
-            Error: it mixes tensors that the model does not hold with those of the device.
         """
         if func in _LIFTS:
             # Only constructors that are torch functions make tensors of the device: not torch.LongTensor.
             return not self.trace.torch_functions_entered
         real = [tensor for tensor in tensors if not isinstance(tensor, FakeTensor)]
-        strangers = [t for t in real if self._is_stranger(t)]
+        strangers = [tensor for tensor in real if self.origins.is_stranger(tensor)]
         anything_there = len(real) < len(tensors) or any(
             self.origins.is_constant(tensor) or storage_key(tensor) in self._on_device for tensor in real
         )
-        if strangers and (anything_there or self.origins.is_weight(strangers[0])):
-            raise self.origins.refuse(strangers[0], self.trace.scopes[-1])
         if strangers:
+            if anything_there or self.origins.weight(strangers[0]):
+                raise self.origins.refuse(strangers[0], self.trace.scopes[-1])
             return True
         runs_there = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
         return not anything_there and not runs_there
-
-    def _is_stranger(self, tensor: Tensor) -> bool:
-        """Whether `tensor` belongs neither to the device nor to the model."""
-        if self.origins.is_weight(tensor):
-            return True
-        return not self.origins.is_constant(tensor) and not self.origins.is_held(tensor)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Run an op of host tensors; its results belong to the model if all its operands do."""
         with modes_disabled():
             result = func(*args, **kwargs)
-        if tensors and not any(self._is_stranger(tensor) for tensor in tensors):
+        if tensors and not any(self.origins.is_stranger(tensor) for tensor in tensors):
             for made in tree_leaves(result):
                 if isinstance(made, Tensor):
                     self.origins.hold(made)
@@ -324,22 +315,20 @@ class Recorder(TorchDispatchMode):
             raise
 
     def _bind_results(self, node: Node, result: Any, where: NodeInfo) -> None:
-        set_info(node, where)
         if isinstance(result, Tensor):
-            self.bind(result, node)
-        elif isinstance(result, (tuple, list)):
-            specs = tuple(TensorSpec.of(item) if isinstance(item, Tensor) else None for item in result)
-            set_info(node, replace(where, spec=specs))
-            for index, item in enumerate(result):
-                if isinstance(item, Tensor):
-                    part = self.graph.call_function(operator.getitem, (node, index))
-                    set_info(part, where)
-                    self.bind(item, part)
+            self.bind(result, node, where)
+            return
+        items = result if isinstance(result, (tuple, list)) else ()
+        specs = tuple(TensorSpec.of(item) if isinstance(item, Tensor) else None for item in items)
+        set_info(node, replace(where, spec=specs if items is result else None))
+        for index, item in enumerate(items):
+            if isinstance(item, Tensor):
+                self.bind(item, self.graph.call_function(operator.getitem, (node, index)), where)
 
     def _place(self, func: Any) -> NodeInfo:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
         if in_backward():
-            running = autograd_node_in_progress()
+            running: Any = autograd_node_in_progress()  # None outside any node's own backward
             number = sequence_number(running) if running is not None else -1
             if number not in self._where:  # the nearest one before it
                 number = max((known for known in self._where if known <= number), default=-1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch import _fused_adam_ as fused_adam_
 from torch import _fused_adamw_ as fused_adamw_
 from torch import _fused_sgd_ as fused_sgd_
+from torch._C import _current_autograd_node as autograd_node_in_progress
 from torch._C import _get_mkldnn_enabled as mkldnn_enabled
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
@@ -72,11 +73,6 @@ def last_sequence_number() -> int:
 def in_backward() -> bool:
     """Return whether the autograd engine is running a backward pass in this thread."""
     return torch._C._current_graph_task_id() != -1
-
-
-def autograd_node_in_progress() -> Any | None:
-    """Return the autograd node whose backward is being computed, if any."""
-    return torch._C._current_autograd_node()
 
 
 def sequence_number(node: Any) -> int:

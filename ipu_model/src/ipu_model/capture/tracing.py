@@ -36,7 +36,8 @@ class Trace:
     """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.capture.tracing`.
 
     `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
-    `layers` maps the dotted names of modules to their classes.
+    `layers` maps the dotted names of modules to their classes. Which of `loss_marks` is differentiated is decided after
+    `forward`.
     """
 
     placer: Placer
@@ -62,14 +63,6 @@ class Trace:
     def end_block(self) -> None:
         """Leave the current block: ops are refused until another one begins (there is no stack)."""
         self.placement = None
-
-    def use_auto_id(self) -> None:
-        """Restart automatic block ids at "0"."""
-        self.placer.use_auto_id()
-
-    def mark_loss(self, tensor: Tensor) -> None:
-        """Remember `tensor` as a loss; which mark is differentiated is decided after `forward`."""
-        self.loss_marks.append(tensor)
 
     def hint(self, tensor: Tensor, **marks: Any) -> None:
         """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""
@@ -128,15 +121,8 @@ def is_tracing() -> bool:
 
 
 @contextmanager
-def suspended() -> Iterator[None]:
-    """Let there be no current trace for the body: what the host computes while a trace is under way."""
-    with active(None):
-        yield
-
-
-@contextmanager
 def active(trace: Trace | None) -> Iterator[None]:
-    """Make `trace` the current one for the body; always restored, also after an exception."""
+    """Make `trace` the current one for the body; `None` for what the host computes while a trace is under way."""
     token = _current.set(trace)
     try:
         yield

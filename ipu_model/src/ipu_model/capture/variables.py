@@ -104,11 +104,7 @@ def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
 
 @contextmanager
 def tensors_unchanged(module: nn.Module) -> Iterator[None]:
-    """Refuse a body that replaces or deletes a parameter or buffer; buffers of batch normalisation are exempt.
-
-    Raises:
-        Error: names the tensor and what works instead.
-    """
+    """Refuse a body that replaces or deletes a parameter or buffer; buffers of batch normalisation are exempt."""
     before = {"Parameter": dict(_parameters(module)), "Buffer": dict(_buffers(module))}
     registered = [tensor for tensors in before.values() for tensor in tensors.values()]
     # `tensor.data = value` gives a tensor other storage: no op is recorded.
@@ -198,11 +194,12 @@ class Origins:
         """Whether `tensor` is a plain attribute of the module, or was computed from such attributes on the host."""
         return storage_key(tensor) in self._held
 
-    def is_weight(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a parameter or buffer that should have a stand-in here, or a view of a trained one."""
-        return self._weight(tensor) is not None
+    def is_stranger(self, tensor: Tensor) -> bool:
+        """Whether `tensor` belongs neither to the device nor to the model."""
+        return self.weight(tensor) is not None or not (self.is_constant(tensor) or self.is_held(tensor))
 
-    def _weight(self, tensor: Tensor) -> str | None:
+    def weight(self, tensor: Tensor) -> str | None:
+        """Name the parameter or buffer that should have a stand-in in place of `tensor`, or whose view it is."""
         return self._weights.get(id(tensor)) or self._trained.get(storage_key(tensor))
 
     def hold(self, tensor: Tensor) -> None:
@@ -218,7 +215,7 @@ class Origins:
 
     def refuse(self, tensor: Tensor, scope: str) -> Error:
         """Return the error for a real tensor that meets tensors of the device in module `scope`."""
-        weight = self._weight(tensor)
+        weight = self.weight(tensor)
         if weight is not None:
             return Error(
                 f"'{weight}' is used through a reference kept outside the module's registered parameters and "
@@ -242,10 +239,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def _attributes(module: nn.Module) -> Iterable[Tensor]:
-    """Yield the tensors among the plain attributes of a module tree, sparse buffers and parameters among them.
-
-    This includes tensors inside lists, tuples, dicts, data classes, namespaces and distributions of torch.
-    """
+    """Yield the tensors in the plain attributes of a module tree, and its sparse buffers and parameters."""
     for child in module.modules():
         for name, value in vars(child).items():
             if name not in REGISTRIES:
@@ -255,7 +249,6 @@ def _attributes(module: nn.Module) -> Iterable[Tensor]:
 
 
 def _tensors_in(value: Any, depth: int) -> Iterable[Tensor]:
-    """Yield the tensors in nested containers and objects, at most `depth` levels deep."""
     if isinstance(value, Tensor):
         yield value
         return

@@ -23,12 +23,11 @@ from poptorch._dataloader.items import ItemLoader, ItemStructure
 from poptorch._dataloader.shared import CannotSend, Ring, SharedFile, Transfer
 from poptorch._dataloader.worker import (
     Begin,
-    Failed,
+    Failure,
     ItemStored,
     Job,
     PassEnded,
     Policy,
-    ProcessState,
     Ready,
     Release,
     Stop,
@@ -66,27 +65,41 @@ class WorkerProcess:
     """
 
     def __init__(self, dataset: Any, policy: Policy, strategy: SharingStrategy) -> None:
-        _check_start(dataset, strategy)
+        if sys.platform == "win32":
+            nearest = "Use DataLoaderMode.Sync, with num_workers if need be."
+            raise unsupported("Asynchronous data loading on Windows", nearest)
+        is_forked = strategy is SharingStrategy.Fork
+        if is_forked and isinstance(dataset, torch.utils.data.DataLoader) and dataset._iterator is not None:
+            raise _start_failed(
+                "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to "
+                "this process since it was iterated over. Make a new DataLoader, or use ForkServer"
+            )
         context: Any = multiprocessing.get_context(_START_METHODS[strategy])
         if strategy is SharingStrategy.ForkServer:
             _preload_fork_server()
         self.ended = False
         self._ring_file = SharedFile()
         self._connection, childs_end = context.Pipe()
-        on_disk = strategy is SharingStrategy.FileSystem
-        file = None if strategy is SharingStrategy.Fork else SharedFile(on_disk=on_disk)
+        file = None if is_forked else SharedFile(on_disk=strategy is SharingStrategy.FileSystem)
         job = Job(
             transfer=Transfer((dataset, dict(custom_arg_parsers)), file),
             ring_file=self._ring_file,
             policy=policy,
-            state=ProcessState(),
-            start_method=multiprocessing.get_start_method(allow_none=True),
-            parent_pid=os.getpid(),
             connection=childs_end,
-            parents_connection=self._connection if strategy is SharingStrategy.Fork else None,
+            parents_connection=self._connection if is_forked else None,
         )
         # Not a daemon: the wrapped loader may have worker processes of its own.
         self._process = context.Process(target=run, args=(job,), daemon=False, name="poptorch-loader")
+        try:
+            self._start(strategy)
+        finally:
+            job.transfer.close()
+            childs_end.close()
+            if self._process.pid is None:
+                self._connection.close()
+                self._ring_file.close()
+
+    def _start(self, strategy: SharingStrategy) -> None:
         try:
             self._process.start()
         except CannotSend as error:
@@ -103,12 +116,6 @@ class WorkerProcess:
                 "in the folder for temporary files (TMPDIR names another one) and in memory, or use "
                 "SharingStrategy.Fork"
             ) from error
-        finally:
-            job.transfer.close()
-            childs_end.close()
-            if self._process.pid is None:
-                self._connection.close()
-                self._ring_file.close()
 
     def first_item(self) -> tuple[ItemStructure, Ring]:
         """Block until the first item is loaded; return the structure of items and the ring that holds them.
@@ -120,8 +127,8 @@ class WorkerProcess:
             message = self.take_message()
         except WorkerDied as death:
             raise _start_failed(str(death)) from None
-        if isinstance(message, Failed):
-            raise createPoptorchError(message.failure.before(f"{_NOT_STARTED}.")) from message.failure.cause
+        if isinstance(message, Failure):
+            raise createPoptorchError(message.before(f"{_NOT_STARTED}.")) from message.cause
         assert isinstance(message, Ready)
         ring = Ring(self._ring_file, message.layout)
         self._ring_file.close()
@@ -146,10 +153,10 @@ class WorkerProcess:
                 raise WorkerDied(self._how_it_ended())
 
     @interrupt_postponed()
-    def take_message(self) -> Ready | ItemStored | PassEnded | Failed:
+    def take_message(self) -> Ready | ItemStored | PassEnded | Failure:
         """Return the message that has arrived; raise `WorkerDied` if the process died while sending it."""
         try:
-            message: Ready | ItemStored | PassEnded | Failed = self._connection.recv()
+            message: Ready | ItemStored | PassEnded | Failure = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(_LAST_PATIENCE_IN_S)
             raise WorkerDied(self._how_it_ended()) from None
@@ -177,23 +184,11 @@ class WorkerProcess:
     def _how_it_ended(self) -> str:
         code = self._process.exitcode
         if code is not None and code < 0:
-            known = {int(number): number.name for number in signal.Signals}
-            return f"the process was killed by signal {-code} ({known.get(-code, 'unknown')})"
+            name = signal.Signals(-code).name if -code in iter(signal.Signals) else "unknown"
+            return f"the process was killed by signal {-code} ({name})"
         return (
             f"the process ended with exit code {code}; if it says why, that is on the standard error stream. "
             'Programs that load asynchronously need an `if __name__ == "__main__":` guard around what they do'
-        )
-
-
-def _check_start(dataset: Any, strategy: SharingStrategy) -> None:
-    if sys.platform == "win32":
-        nearest = "Use DataLoaderMode.Sync, with num_workers if need be."
-        raise unsupported("Asynchronous data loading on Windows", nearest)
-    iterated = isinstance(dataset, torch.utils.data.DataLoader) and dataset._iterator is not None
-    if strategy is SharingStrategy.Fork and iterated:
-        raise _start_failed(
-            "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to "
-            "this process since it was iterated over. Make a new DataLoader, or use ForkServer"
         )
 
 
@@ -333,9 +328,9 @@ class AsynchronousDataAccessor:
     def _item_of_message(self) -> ItemStored | None:
         """Take one message and record its effect in one step: a message without its record would lose an item."""
         message = self._worker.take_message()
-        if isinstance(message, Failed):
-            self._failure = message.failure.before(f"{_FAILED}. {_ENDED}")
-            raise AssertionError(self._failure) from message.failure.cause
+        if isinstance(message, Failure):
+            self._failure = message.before(f"{_FAILED}. {_ENDED}")
+            raise AssertionError(self._failure) from message.cause
         if isinstance(message, ItemStored) and message.generation == self._generation:
             self._held_slot = message.slot
             self._consumed += 1

@@ -12,7 +12,7 @@ from ipu_model.explore.loader import LoaderFacts, facts_of_loader, facts_of_torc
 from poptorch._backend.settings import batching_of
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import ItemLoader
-from poptorch._dataloader.partition import ShuffledPart, _SubDataset, check_common_seed
+from poptorch._dataloader.partition import ShuffledPart, _SubDataset
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.enums import DataLoaderMode
@@ -115,7 +115,7 @@ class DataLoader(ItemLoader):
                 )
             dataset = _SubDataset(dataset, self.options, combined, self._drop_last_item)
             if shuffle:
-                check_common_seed(self.options.exists("random_seed"))
+                dataset.check_common_seed()
             if shuffle and "sampler" not in own:
                 own, shuffle = own | {"sampler": ShuffledPart(dataset)}, False
         super().__init__(

@@ -46,15 +46,6 @@ class GlobalIndex(int):
     """An index into the whole data set rather than into one process's view of it."""
 
 
-def check_common_seed(has_seed: bool) -> None:
-    """Raise `AssertionError` if a shuffled data set would be in another order in each process."""
-    require(
-        has_seed,
-        "Shuffling a dataset divided between processes needs the same seed in all of them: call "
-        "options.randomSeed(seed) first.",
-    )
-
-
 class _SubDataset(Dataset[Any]):
     """The part of a map-style data set that one process of a distributed run reads, `step` samples to an item.
 
@@ -74,12 +65,20 @@ class _SubDataset(Dataset[Any]):
         if opts.exists("random_seed"):
             self._generator = torch.Generator().manual_seed(opts.random_seed)
 
+    def check_common_seed(self) -> None:
+        """Raise `AssertionError` if a shuffled data set would be in another order in each process."""
+        require(
+            self._generator is not None,
+            "Shuffling a dataset divided between processes needs the same seed in all of them: call "
+            "options.randomSeed(seed) first.",
+        )
+
     def shuffle_global_indices(self) -> None:
         """Draw a permutation of the whole data set, the same in every process of the same seed.
 
         Raises `AssertionError` without a seed.
         """
-        check_common_seed(self._generator is not None)
+        self.check_common_seed()
         self._permutation = torch.randperm(len(self._dataset), generator=self._generator)
 
     def swap_range(self) -> None:
@@ -101,9 +100,8 @@ class _SubDataset(Dataset[Any]):
         return self._dataset[at if self._permutation is None else int(self._permutation[at])]
 
     def positions(self) -> list[GlobalIndex]:
-        if self._permutation is None:
-            return list(map(GlobalIndex, range(self._start, self._start + len(self))))
-        return list(map(GlobalIndex, self._permutation[self._start : self._start + len(self)].tolist()))
+        positions = range(len(self._dataset)) if self._permutation is None else self._permutation.tolist()
+        return list(map(GlobalIndex, positions[self._start : self._start + len(self)]))
 
 
 class ShuffledPart(Sampler[GlobalIndex]):

@@ -155,7 +155,17 @@ class Transfer:
     # The value is saved while the process is starting: only then can locks and queues be pickled.
     def __getstate__(self) -> dict[str, Any]:
         assert self._file is not None
-        _save(self._value, self._file)
+        pickler: Any = types.SimpleNamespace(Pickler=_Pickler, __name__=__name__)
+        try:
+            with open(self._file.path, "wb") as stream:
+                torch.save(self._value, stream, pickle_module=pickler, pickle_protocol=5)
+        except OSError:
+            raise
+        except Exception as error:
+            # torch's error about a short file hides the actual reason why writing stopped.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise CannotSend(f"{type(error).__name__}: {error}") from error
         return {"_value": None, "_file": self._file, "_saved": True}
 
     def open(self) -> Any:
@@ -179,20 +189,6 @@ class Transfer:
             self._file.close()
 
 
-def _save(value: Any, file: SharedFile) -> None:
-    pickler: Any = types.SimpleNamespace(Pickler=_Pickler, __name__=__name__)
-    try:
-        with open(file.path, "wb") as stream:
-            torch.save(value, stream, pickle_module=pickler, pickle_protocol=5)
-    except OSError:
-        raise
-    except Exception as error:
-        # torch's error about a short file hides the actual reason why writing stopped.
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise CannotSend(f"{type(error).__name__}: {error}") from error
-
-
 class _Pickler(ForkingPickler):
     """Pickles what only a starting process can be given, such as locks, and leaves memory to `torch.save`.
 
@@ -209,14 +205,11 @@ class _Pickler(ForkingPickler):
         if isinstance(obj, torch.Tensor):
             return obj.__reduce_ex__(5)
         if type(obj) in (np.ndarray, np.memmap) and obj.flags.c_contiguous and not obj.dtype.hasobject:
-            return _array_on, (_bytes_of(obj), obj.dtype, obj.shape)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about a read-only array, which nothing here writes to
+                memory = torch.from_numpy(np.asarray(obj).reshape(-1).view(np.uint8))
+            return _array_on, (memory, obj.dtype, obj.shape)
         return NotImplemented
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a read-only array, which nothing here writes to
-        return torch.from_numpy(np.asarray(array).reshape(-1).view(np.uint8))
 
 
 def _array_on(memory: torch.Tensor, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -47,9 +48,10 @@ class LoadersTraceback(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """Type and message of an exception, the user's line that raised it ("" if there is none), and its traceback.
+    """To the program, as the last message: the exception that ends the process.
 
-    All of them are text, because not every exception can be sent to another process and rebuilt there.
+    That is its type and message, the user's line that raised it ("" if there is none), and its traceback. All of them
+    are text, because not every exception can be sent to another process and rebuilt there.
     """
 
     what: str
@@ -103,12 +105,6 @@ class PassEnded(NamedTuple):
     """To the program: the iterator is exhausted."""
 
     generation: int
-
-
-class Failed(NamedTuple):
-    """To the program, as the last message: the exception that ends the process."""
-
-    failure: Failure
 
 
 class Begin(NamedTuple):
@@ -171,11 +167,11 @@ class Job:
     transfer: Transfer
     ring_file: SharedFile
     policy: Policy
-    state: ProcessState
-    start_method: str | None
-    parent_pid: int
     connection: Connection
     parents_connection: Connection | None
+    state: ProcessState = field(default_factory=ProcessState)
+    start_method: str | None = field(default_factory=partial(multiprocessing.get_start_method, allow_none=True))
+    parent_pid: int = field(default_factory=os.getpid)
 
 
 class _Stopped(Exception):
@@ -199,7 +195,7 @@ def run(job: Job) -> None:
     except Exception as error:
         traceback.print_exc()
         with suppress(OSError):
-            job.connection.send(Failed(Failure.of(error)))
+            job.connection.send(Failure.of(error))
         sys.exit(1)
 
 
@@ -328,20 +324,17 @@ class _Producer:
         Raises `_Stopped` or `_Restarted` as soon as the program asks for it.
         """
         while self._connection.poll() or self._begun_pass < begun_pass or (slot and not self._free):
-            self._obey()
-
-    def _obey(self) -> None:
-        try:
-            command = self._connection.recv()
-        except (EOFError, OSError):
-            raise _Stopped from None
-        if isinstance(command, Release):
-            self._free.append(command.slot)
-        elif isinstance(command, Begin):
+            try:
+                command = self._connection.recv()
+            except (EOFError, OSError):
+                raise _Stopped from None
+            if isinstance(command, Stop):
+                raise _Stopped
+            if isinstance(command, Release):
+                self._free.append(command.slot)
+                continue
             self._begun_pass = command.pass_number
             if command.generation != self._generation:
                 self._generation = command.generation
-                self._free = deque(slot for slot in range(self._policy.slots) if slot != command.held_slot)
+                self._free = deque(number for number in range(self._policy.slots) if number != command.held_slot)
                 raise _Restarted
-        else:
-            raise _Stopped

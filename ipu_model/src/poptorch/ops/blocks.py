@@ -43,7 +43,7 @@ class Block(nn.Module):
         """Restart automatic block ids at "0"; call it first in forward."""
         trace = tracing.current()
         if trace is not None:
-            trace.use_auto_id()
+            trace.placer.use_auto_id()
 
     @staticmethod
     def start(user_id: str | None = None, ipu_id: int | None = None) -> None:

@@ -226,7 +226,7 @@ class CPU:
         token = _calling.set(self._ID)
         try:
             # As the host will call it, on zeros: what it calls must not see the trace.
-            with modes_disabled(), tracing.suspended(), trace.on_host(), torch.no_grad():
+            with modes_disabled(), tracing.active(None), trace.on_host(), torch.no_grad():
                 example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
         finally:
             _calling.reset(token)

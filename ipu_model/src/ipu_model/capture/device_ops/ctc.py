@@ -90,7 +90,6 @@ _forward.register_autograd(_gradients, setup_context=_keep_arguments)
 
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Decoded = tuple[Tensor, Tensor, Tensor]
 
 
@@ -133,12 +132,9 @@ def _(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: int, t
 
 
 class _Beam(NamedTuple):
-    """The prefixes under way: nodes of the tree, and log probabilities of paths that end in a blank, and that do not.
+    """The prefixes under way, and log probabilities of paths that end in a blank, and that do not."""
 
-    Node 0 is the empty prefix.
-    """
-
-    nodes: Ints
+    prefixes: list[tuple[int, ...]]
     blank: Floats
     label: Floats
 
@@ -148,42 +144,19 @@ class _Beam(NamedTuple):
         return np.logaddexp(self.blank, self.label)
 
 
-class _Tree:
-    """All prefixes met so far: each is its parent with one label more, so that equal ones are one node."""
-
-    def __init__(self) -> None:
-        self.parents, self.labels = [-1], [-1]
-        self._known: dict[tuple[int, int], int] = {}
-
-    def child(self, parent: int, label: int) -> int:
-        if (parent, label) not in self._known:
-            self._known[parent, label] = len(self.parents)
-            self.parents.append(parent)
-            self.labels.append(label)
-        return self._known[parent, label]
-
-    def path(self, node: int) -> list[int]:
-        labels: list[int] = []
-        while node > 0:
-            labels.append(self.labels[node])
-            node = self.parents[node]
-        return labels[::-1]
-
-
-def _decoded(values: Floats, blank: int, width: int) -> list[tuple[float, list[int]]]:
+def _decoded(values: Floats, blank: int, width: int) -> list[tuple[float, tuple[int, ...]]]:
     """Return log probability and labels of the best sequences of one sample `[T, C]`, best first."""
-    tree = _Tree()
-    beam = _Beam(np.zeros(1, np.int64), np.zeros(1), np.full(1, -np.inf))
+    beam = _Beam([()], np.zeros(1), np.full(1, -np.inf))
     for row in values:
-        beam = _advanced(beam, tree, row, blank, width)
+        beam = _advanced(beam, row, blank, width)
     total = beam.total
     order = [index for index in np.argsort(-total, kind="stable") if total[index] > -np.inf]
-    return [(float(total[index]), tree.path(int(beam.nodes[index]))) for index in order]
+    return [(float(total[index]), beam.prefixes[index]) for index in order]
 
 
-def _advanced(beam: _Beam, tree: _Tree, row: Floats, blank: int, width: int) -> _Beam:
+def _advanced(beam: _Beam, row: Floats, blank: int, width: int) -> _Beam:
     """Return the best `width` prefixes after one more time step with log probabilities `row` `[C]`."""
-    last = np.array([tree.labels[node] for node in beam.nodes], np.int64)
+    last = np.array([prefix[-1] if prefix else -1 for prefix in beam.prefixes], np.int64)
     total, named = beam.total, last >= 0
     stays_blank = total + row[blank]
     stays_label = np.where(named, beam.label + row[last], -np.inf)
@@ -191,24 +164,20 @@ def _advanced(beam: _Beam, tree: _Tree, row: Floats, blank: int, width: int) -> 
     # A label directly behind itself is a repeat unless a blank came between.
     grows[named, last[named]] = beam.blank[named] + row[last[named]]
     grows[:, blank] = -np.inf
-    places = {int(node): place for place, node in enumerate(beam.nodes)}
-    for place, node in enumerate(beam.nodes):
-        parent = places.get(tree.parents[node])
-        if parent is not None:
+    places = {prefix: place for place, prefix in enumerate(beam.prefixes)}
+    for prefix, place in places.items():
+        parent = places.get(prefix[:-1])
+        if prefix and parent is not None:
             stays_label[place] = np.logaddexp(stays_label[place], grows[parent, last[place]])
             grows[parent, last[place]] = -np.inf
+    # Those that stay come first, then those that grow by a label.
     candidates = np.concatenate([np.logaddexp(stays_blank, stays_label), grows.ravel()])
     best = np.argsort(-candidates, kind="stable")[:width]
-    return _kept(beam, tree, best[candidates[best] > -np.inf], stays_blank, stays_label, grows)
-
-
-def _kept(beam: _Beam, tree: _Tree, best: Ints, stays_blank: Floats, stays_label: Floats, grows: Floats) -> _Beam:
-    """Return the prefixes chosen by `best`: numbers of those that stay, then of those that grow by a label."""
-    stay, grow = best[best < len(beam.nodes)], best[best >= len(beam.nodes)] - len(beam.nodes)
+    best = best[candidates[best] > -np.inf]
+    stay, grow = best[best < len(last)], best[best >= len(last)] - len(last)
     parents, labels = np.divmod(grow, grows.shape[1])
-    children = [tree.child(int(beam.nodes[p]), int(label)) for p, label in zip(parents, labels)]
     return _Beam(
-        np.concatenate([beam.nodes[stay], np.array(children, np.int64)]),
+        [beam.prefixes[p] for p in stay] + [(*beam.prefixes[p], int(label)) for p, label in zip(parents, labels)],
         np.concatenate([stays_blank[stay], np.full(len(grow), -np.inf)]),
         np.concatenate([stays_label[stay], grows[parents, labels]]),
     )

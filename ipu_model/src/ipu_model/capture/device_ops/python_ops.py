@@ -7,11 +7,10 @@ mark of the op, which `ipu_model.compute.replay` calls when a replay computes th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ipu_model.capture.graph import PythonFunction, TensorSpec
 from ipu_model.capture.tracing import Trace
@@ -51,24 +50,3 @@ for _kind in (HOST_CALL, CUSTOM, CUSTOM_GRADIENT):
         f"ipu_model::{_kind}", _without_function, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
     )
     _op.register_fake(_empty)
-
-
-@contextmanager
-def on_host(module: nn.Module, real_tensors: Mapping[int, Tensor]) -> Iterator[None]:
-    """Give the parameters and buffers of a module that is being traced their host values for the body.
-
-    `real_tensors` maps the identities of the tensors that stand in for them during the trace to them.
-    """
-    swapped: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
-    for child in module.modules():
-        for registry in (child._parameters, child._buffers):
-            for name, value in list(registry.items()):
-                real = real_tensors.get(id(value))
-                if value is not None and real is not None:
-                    swapped.append((registry, name, value))  # type: ignore[arg-type]  # parameters are tensors
-                    registry[name] = real  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for registry, name, value in swapped:
-            registry[name] = value

@@ -19,6 +19,7 @@ from ipu_model.capture.graph import (
     Output,
     TensorSpec,
     info_of,
+    mark,
     set_info,
     spec_of,
     storage_roots,
@@ -126,8 +127,7 @@ def _skip_identities(graph: torch.fx.Graph, loss: Node | None) -> dict[Node, Nod
             marks = vars(info_of(node).marks)
             own = {name: value for name, value in marks.items() if value is not None and value is not False}
             if node in needed and own:
-                info = info_of(source)
-                set_info(source, replace(info, marks=replace(info.marks, **own)))
+                mark(source, **own)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             stand_ins[node] = source
@@ -155,12 +155,11 @@ def _drop_dead_counters(graph: torch.fx.Graph) -> None:
 def title_prints(graph: Graph, title_of: Callable[[str, bool], str]) -> None:
     """Give the prints of a graph that have no title one: `title_of(tensor, is_gradient)` of what is printed."""
     for node in graph.ops.nodes:
-        info = info_of(node)
-        printed = info.marks.printed
+        printed = info_of(node).marks.printed
         if printed is not None and not printed.title:
             of = node if printed.gradient_of is None else graph.by_name.get(printed.gradient_of, node)
             title = title_of(of.all_input_nodes[0].name, of is not node)
-            set_info(node, replace(info, marks=replace(info.marks, printed=replace(printed, title=title))))
+            mark(node, printed=replace(printed, title=title))
 
 
 def with_results(graph: Graph, wanted: Sequence[str]) -> Graph:

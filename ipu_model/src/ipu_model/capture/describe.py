@@ -75,7 +75,11 @@ class _Describer:
         self._nodes = list(graph.ops.nodes)
         self._ops = [node for node in self._nodes if node.op == "call_function"]
         self._kinds = {node: op_kind(node) for node in self._ops}
-        self._weights = self._of_weights()
+        # Trainable variables and views and casts of them.
+        self._weights = {graph.by_name[variable.tensor] for variable in graph.variables if variable.trainable}
+        for node in self._ops:
+            if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in self._weights:
+                self._weights.add(node)
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
         # Read while the program is there: a file or a cell may change.
@@ -169,15 +173,7 @@ class _Describer:
         )
         return op, unread
 
-    def _of_weights(self) -> frozenset[Node]:
-        """Return trainable variables and views and casts of them."""
-        weights = {self._graph.by_name[variable.tensor] for variable in self._graph.variables if variable.trainable}
-        for node in self._ops:
-            if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in weights:
-                weights.add(node)
-        return frozenset(weights)
-
-    def _known_when_compiling(self) -> frozenset[Node]:
+    def _known_when_compiling(self) -> set[Node]:
         """Return the nodes that PopART would fold: they depend on nothing that changes."""
         roots = self._graph.roots
         known = {node for node in self._nodes if node.op == "get_attr"}
@@ -189,7 +185,7 @@ class _Describer:
                 known.add(node)
             else:
                 written.update(roots[target] for target in written_arguments(node))
-        return frozenset(known)
+        return known
 
     def _planning_hints(self) -> Mapping[Node, Hints]:
         """Map ops to the planning hints of the program; gradients follow their forward op."""

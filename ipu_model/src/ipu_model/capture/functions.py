@@ -43,7 +43,7 @@ def _of(owner: Any, names: str) -> list[Function]:
 def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -> tuple[Args, Kwargs]:
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device."""
     _refuse_gpus(func, args, kwargs)
-    if _is_ipu(kwargs.get("device")):
+    if _kind(kwargs.get("device")) == "ipu":
         kwargs = {**kwargs, "device": _HERE}
     if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
         origins.adopt(args[0])
@@ -55,26 +55,23 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
             _check_stays(args[0], f'.to("{target}")')
         elif isinstance(target, (str, torch.device, FakeTensor)) and not isinstance(args[0], FakeTensor):
             origins.adopt(args[0])
-        if _is_ipu(target) and len(args) > 1:
+        if _kind(target) == "ipu" and len(args) > 1:
             args = (args[0], _HERE, *args[2:])
     return args, kwargs
 
 
-def _is_ipu(device: object) -> bool:
+def _kind(device: object) -> str:
     if isinstance(device, torch.device):
-        return device.type == "ipu"
-    return isinstance(device, str) and device.split(":")[0] == "ipu"
+        return device.type
+    return device.split(":")[0] if isinstance(device, str) else ""
 
 
 def _refuse_gpus(func: Function, args: Args, kwargs: Kwargs) -> None:
-    """Refuse tensors on other accelerators, as programs written for GPUs make them in forward.
-
-    Without this, fake tensors would be there although this machine has no such device.
-    """
+    """Refuse tensors on other accelerators: fake ones would be there although this machine has no such device."""
     target = args[1] if func is Tensor.to and len(args) > 1 else kwargs.get("device")
     if func is Tensor.cuda or type(target) is int:  # an int counts GPUs
         target = "cuda"
-    kind = target.split(":")[0] if isinstance(target, str) else target.type if isinstance(target, torch.device) else ""
+    kind = _kind(target)
     if kind in _GPUS:
         raise Error(
             f"forward asks for a tensor on the device '{kind}', but this model runs on the IPU. Leave out .cuda() and "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -126,6 +126,12 @@ def info_of(node: Node) -> NodeInfo:
 def set_info(node: Node, info: NodeInfo) -> None:
     """Replace what is known about a node."""
     node.meta[_INFO] = info
+
+
+def mark(node: Node, **marks: Any) -> None:
+    """Set fields of the `Marks` of a node."""
+    info = info_of(node)
+    set_info(node, replace(info, marks=replace(info.marks, **marks)))
 
 
 def spec_of(value: Any) -> TensorSpec | None:

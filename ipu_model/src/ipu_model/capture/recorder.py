@@ -41,8 +41,8 @@ from ipu_model.step import Phase
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-# Queries and profiler brackets: they compute nothing and must not reach the graph.
-NOT_RECORDED = frozenset({torch.ops.prim.device.default, aten.sym_size.int})
+# Queries: like profiler brackets, they compute nothing and must not reach the graph.
+_NOT_RECORDED = frozenset({torch.ops.prim.device.default, aten.sym_size.int})
 
 # What constructors such as torch.tensor(...) and torch.LongTensor(...) end in, with a real tensor of the values.
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
@@ -272,7 +272,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in NOT_RECORDED or func.namespace == "profiler":
+        if func in _NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
         deliver_interrupt()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -440,7 +440,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _sources(node: Node) -> list[Node]:
-    name = getattr(node.target, "_schema", None)
-    if name is not None and name.name.removeprefix("aten::") in _SHAPE_ONLY:
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.name.removeprefix("aten::") in _SHAPE_ONLY:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     return node.all_input_nodes

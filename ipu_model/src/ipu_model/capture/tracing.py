@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.graph import Marks, info_of, set_info
+from ipu_model.capture.graph import Marks, info_of, mark, set_info
 from ipu_model.errors import Error
 from ipu_model.step import Phase, Placement
 
@@ -68,12 +68,7 @@ class Trace:
         """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""
         node = self.node_of(tensor)
         if node is not None:
-            self.hint_op(node, **marks)
-
-    def hint_op(self, op: torch.fx.Node, **marks: Any) -> None:
-        """Set fields of `Marks` of an op (or an input)."""
-        info = info_of(op)
-        set_info(op, replace(info, marks=replace(info.marks, **marks)))
+            mark(node, **marks)
 
     def marked(self, is_wanted: Callable[[Marks], bool]) -> list[torch.fx.Node]:
         """Return the inputs and ops with such marks, in order."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
-from ipu_model.capture.graph import Printed
+from ipu_model.capture.graph import Printed, mark
 from ipu_model.compute.printing import PrintLayout
 from ipu_model.errors import require
 from ipu_model.step import Serialisation
@@ -151,7 +151,7 @@ def _hint_producer(tensor: Tensor, wanted: frozenset[Any], **marks: Any) -> None
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
     if trace is not None and (node := trace.node_of(tensor)) is not None:
-        trace.hint_op(_wanted_producer(node, wanted, _STEPS_BACK) or node, **marks)
+        mark(_wanted_producer(node, wanted, _STEPS_BACK) or node, **marks)
 
 
 def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) -> torch.fx.Node | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ipu_model.capture.graph import mark
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution
 from poptorch.enums import MultiConvPlanType
@@ -112,7 +113,7 @@ class MultiConv:
             check(len(values) in (1, count), f"poptorch.MultiConv: {given}. Give one value, or one for each.")
         for index, node in enumerate(convolutions):
             own: dict[str, Any] = {name: values[index % len(values)] for name, values in self._settings.items()}
-            body.trace.hint_op(node, multi_convolution=MultiConvolution(convolutions[0].name, count, **own))
+            mark(node, multi_convolution=MultiConvolution(convolutions[0].name, count, **own))
 
     def _set(self, name: str, values: list[Any] | None) -> Self:
         self._settings.pop(name, None)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ipu_model.capture.graph import PythonFunction, TensorSpec
+from ipu_model.capture.graph import PythonFunction, TensorSpec, mark
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
 
@@ -28,7 +28,7 @@ def record(
     item = trace.node_of(made[0])
     assert item is not None, "the op was made outside the trace"
     (op,) = item.all_input_nodes
-    trace.hint_op(op, function=function)
+    mark(op, function=function)
     return made
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class Error(Exception):
     """Misuse found by the library; `message`, `type` and `location` are plain strings.
@@ -11,20 +13,15 @@ class Error(Exception):
     """
 
     def __init__(self, message: str, *, type: str = "poptorch_py_error", location: str = "") -> None:
-        self.message = message
-        self.type = type
-        self.location = location
+        self.message, self.type, self.location = message, type, location
         super().__init__(self._text())
 
-    def _text(self) -> str:
+    def _text(self, remedy: str = "") -> str:
         context = f"\nError raised in:\n{self.location}" if self.location else ""
-        return f"'{self.type}': {self.message}{self._remedy()}{context}"
-
-    def _remedy(self) -> str:
-        return ""
+        return f"'{self.type}': {self.message}{remedy}{context}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.__class__, self.message, self.type, self.location))
+        return partial(self.__class__, type=self.type, location=self.location), (self.message,)
 
 
 class UnknownParameter(KeyError):
@@ -38,7 +35,7 @@ class OutOfMemory(Error):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave the process as a plain `Error`, without the program."""
-        return (_rebuild, (Error, self.message, self.type, self.location))
+        return partial(Error, type=self.type, location=self.location), (self.message,)
 
 
 class RecoverableError(Error):
@@ -55,17 +52,12 @@ class RecoverableError(Error):
         self.recovery_action = recovery_action
         super().__init__(message, type=type, location=location)
 
-    def _remedy(self) -> str:
-        return f". Recovery action required: {self.recovery_action}"
+    def _text(self, remedy: str = "") -> str:
+        return super()._text(f". Recovery action required: {self.recovery_action}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_recoverable, (self.__class__, self.message, self.recovery_action, self.type, self.location))
-
-
-def _rebuild_recoverable(
-    cls: type[RecoverableError], message: str, action: str, type: str, location: str
-) -> RecoverableError:
-    return cls(message, recovery_action=action, type=type, location=location)
+        rebuild = partial(self.__class__, recovery_action=self.recovery_action, type=self.type, location=self.location)
+        return rebuild, (self.message,)
 
 
 class UnrecoverableError(Error):
@@ -76,10 +68,6 @@ def replace_message(error: Error, message: str) -> None:
     """Replace the message of an error that has already been raised."""
     error.message = message
     error.args = (error._text(),)
-
-
-def _rebuild(cls: type[Error], message: str, type: str, location: str) -> Error:
-    return cls(message, type=type, location=location)
 
 
 def unsupported(feature: str, nearest: str) -> Error:

@@ -18,11 +18,11 @@ def refuse_graphcores(own_version: str) -> None:
     Where both share a folder, each has overwritten files of the other, so neither can be trusted.
     """
     try:
-        found = distribution(GRAPHCORES)
+        graphcores = distribution(GRAPHCORES)
     except PackageNotFoundError:
         return
     raise ImportError(
-        f"Graphcore's PopTorch {found.version} is installed in {found.locate_file('')}, and so is "
+        f"Graphcore's PopTorch {graphcores.version} is installed in {graphcores.locate_file('')}, and so is "
         f"ipu-model {own_version}, which brings a poptorch of its own. An environment may have only one of the two: "
         "chance would decide which one a program imports, and you could take modelled results for those of IPUs. "
         "On a machine with IPUs, run `python -m pip uninstall ipu-model poptorch` and install Graphcore's wheel again. "
@@ -35,21 +35,25 @@ def refuse_other_torch(own_version: str) -> None:
 
     A torch that is not installed is left to whatever imports it.
     """
-    loaded, installed = _loaded(), _installed()
+    loaded = getattr(sys.modules.get("torch"), "__version__", None)
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        installed = None
     if loaded is not None and installed is not None and public(loaded) != public(installed):
         raise ImportError(
             f"This process has loaded torch {loaded}, and torch {installed} was installed since. Start Python again: "
             "in a notebook, restart the kernel (Colab and Kaggle call it the session), and run the cells from the top."
         )
-    found = loaded or installed
-    if found is not None and not OLDEST <= release(found) <= NEWEST:
+    present = loaded or installed
+    if present is not None and not OLDEST <= release(present) <= NEWEST:
         oldest, newest = (".".join(map(str, limit)) for limit in (OLDEST, NEWEST))
         raise ImportError(
-            f"ipu-model {own_version} needs torch {oldest} to {newest}, and this environment has torch {found}. The "
-            "IPU Model uses private names of PyTorch and was tested only with these releases. Install ipu-model again "
-            f"and let pip choose its torch, or run `python -m pip install 'torch=={newest}.*'`. In a notebook, restart "
-            "the kernel afterwards. To keep the other torch, install ipu-model into a virtual environment of its own "
-            "(`python -m venv`)."
+            f"ipu-model {own_version} needs torch {oldest} to {newest}, and this environment has torch {present}. "
+            "The IPU Model uses private names of PyTorch and was tested only with these releases. Install ipu-model "
+            f"again and let pip choose its torch, or run `python -m pip install 'torch=={newest}.*'`. In a notebook, "
+            "restart the kernel afterwards. To keep the other torch, install ipu-model into a virtual environment of "
+            "its own (`python -m venv`)."
         )
 
 
@@ -61,17 +65,3 @@ def release(version_number: str) -> tuple[int, ...]:
 def public(version_number: str) -> str:
     """Return a version without the name of its build: the module of torch 2.12.1 says 2.12.1+cpu or 2.12.1+cu130."""
     return version_number.partition("+")[0]
-
-
-def _loaded() -> str | None:
-    """Return the version of the torch that this process has imported."""
-    found = getattr(sys.modules.get("torch"), "__version__", None)
-    return None if found is None else str(found)
-
-
-def _installed() -> str | None:
-    """Return the version of the torch that an import would find."""
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None

@@ -50,11 +50,6 @@ class Hyper:
     variable: frozenset[str] = field(default_factory=frozenset)
 
     @property
-    def may_have_momentum(self) -> bool:
-        """Whether momentum is, or may become, other than zero; such weights need a velocity tensor."""
-        return self.momentum != 0.0 or "momentum" in self.variable
-
-    @property
     def compiled_in(self) -> Hyper:
         """The same group without the values of streamed numbers, which no compilation depends on."""
         defaults = Hyper()
@@ -168,37 +163,32 @@ STEP = StateTensor("Step", single=True)
 
 def weight_update(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
     """Return the update of weights that use `hyper`."""
-    if spec.family in ("SGD1", "SGD2"):
-        return _sgd(spec, hyper)
+    may_have_momentum = hyper.momentum != 0.0 or "momentum" in hyper.variable
+    if spec.family in ("SGD1", "SGD2") and not may_have_momentum:
+        # PopART's sgd.cpp returns the simple op (SGD0ComboOp) before it creates any velocity.
+        return WeightUpdate(Algorithm.SGD)
+    if spec.family == "SGD1":
+        return WeightUpdate(Algorithm.SGD_COMBINED, (StateTensor("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)
+    if spec.family == "SGD2":
+        velocity = StateTensor("Accl1", spec.velocity_dtype)
+        return WeightUpdate(Algorithm.SGD_SEPARATE, (velocity,), nesterov=hyper.nesterov)
     moments = (StateTensor("Accl1", spec.first_dtype), StateTensor("Accl2", spec.second_dtype), STEP)
     if spec.family in ("ADAM", "ADAMW", "ADAMW_NO_BIAS"):
         # ADAMW_NO_BIAS is only a different name: on the device, PopTorch 3.4 corrects the bias anyway.
         return WeightUpdate(Algorithm.ADAM, moments, decoupled=spec.family != "ADAM")
     if spec.family in ("LAMB", "LAMB_NO_BIAS"):
         return WeightUpdate(Algorithm.LAMB, moments, corrects_bias=spec.family == "LAMB")
-    return _rmsprop(spec, hyper)
-
-
-def _sgd(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
-    """Return SGD's update; without momentum no velocity exists, whether gradients are accumulated or not.
-
-    PopART's sgd.cpp returns the simple op (SGD0ComboOp) before it creates any velocity.
-    """
-    if not hyper.may_have_momentum:
-        return WeightUpdate(Algorithm.SGD)
-    if spec.family == "SGD1":
-        return WeightUpdate(Algorithm.SGD_COMBINED, (StateTensor("Accl1", spec.accum_dtype),), nesterov=hyper.nesterov)
-    return WeightUpdate(Algorithm.SGD_SEPARATE, (StateTensor("Accl1", spec.velocity_dtype),), nesterov=hyper.nesterov)
-
-
-def _rmsprop(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
-    """Return RMSprop's update: its state is the average square, plus average gradient and momentum if used."""
-    centred, has_momentum = spec.family == "RMSPROP_CENTERED", hyper.may_have_momentum
+    # RMSprop keeps the average square, plus average gradient and momentum if used.
+    centred = spec.family == "RMSPROP_CENTERED"
     slots = [StateTensor("Accl1", spec.first_dtype, initial=1.0 if spec.use_tf_variant else 0.0)]
     if centred:
         slots.append(StateTensor("Accl2", spec.second_dtype))
-    if has_momentum:
+    if may_have_momentum:
         slots.append(StateTensor("Accl3", spec.second_dtype))
     return WeightUpdate(
-        Algorithm.RMSPROP, tuple(slots), centred=centred, has_momentum=has_momentum, tensorflow=spec.use_tf_variant
+        Algorithm.RMSPROP,
+        tuple(slots),
+        centred=centred,
+        has_momentum=may_have_momentum,
+        tensorflow=spec.use_tf_variant,
     )

@@ -6,8 +6,9 @@ import linecache
 import os
 import sys
 import textwrap
+import traceback
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 
 # Top-level packages whose lines do not help a user; the last three only wrap functions and load modules.
 _libraries = {"torch", "ipu_model", "contextlib", "functools", "importlib"}
@@ -41,24 +42,19 @@ def line_running() -> SourceLine | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame):
-            return _line(frame.f_code, frame.f_lineno)
+            return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return None
 
 
 def line_that_raised(error: BaseException) -> SourceLine | None:
     """Return the user's line that raised an exception, or that called the code that raised it."""
-    found, step = None, error.__traceback__
-    while step is not None:
-        if _is_users(step.tb_frame):
-            found = _line(step.tb_frame.f_code, step.tb_lineno)
-        step = step.tb_next
-    return found
+    line = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if _is_users(frame):
+            line = SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
+    return line
 
 
 def _is_users(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _libraries
-
-
-def _line(code: CodeType, number: int) -> SourceLine:
-    return SourceLine(code.co_filename, number, code.co_name)

@@ -7,6 +7,7 @@ graph; the names of ops and tensors are those of the graph's nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -45,7 +46,6 @@ class DType:
 
 
 FLOAT16 = DType("float16", 2, is_floating=True)
-BFLOAT16 = DType("bfloat16", 2, is_floating=True)
 FLOAT32 = DType("float32", 4, is_floating=True)
 INT32 = DType("int32", 4)
 INT64 = DType("int64", 8)
@@ -82,18 +82,12 @@ class Tensor:
     @property
     def elements(self) -> int:
         """The number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def stored(self) -> int:
         """The number of elements in memory; an expanded dimension counts once."""
-        count = 1
-        for size, stride in zip(self.shape, self.stride):
-            count *= size if stride else min(size, 1)
-        return count
+        return math.prod(size if stride else min(size, 1) for size, stride in zip(self.shape, self.stride))
 
     @property
     def is_storage(self) -> bool:
@@ -294,11 +288,11 @@ class Step:
     @cached_property
     def readers(self) -> Mapping[str, tuple[Op, ...]]:
         """The ops that read each tensor, in order; tensors that no op reads are missing."""
-        found: dict[str, list[Op]] = {}
+        readers: dict[str, list[Op]] = {}
         for op in self.ops:
             for name in op.reads:
-                found.setdefault(name, []).append(op)
-        return {name: tuple(ops) for name, ops in found.items()}
+                readers.setdefault(name, []).append(op)
+        return {name: tuple(ops) for name, ops in readers.items()}
 
     @cached_property
     def returned(self) -> frozenset[str]:
@@ -311,7 +305,7 @@ class Step:
 
     def results_of(self, op: Op) -> tuple[Tensor, ...]:
         """Return the results of an op that are used anywhere."""
-        return tuple(each for each in op.results if each is not None and each.name in self.tensors)
+        return tuple(result for result in op.results if result is not None and result.name in self.tensors)
 
     def source(self, tensor: str) -> Source:
         """Return where the storage of a tensor comes from."""

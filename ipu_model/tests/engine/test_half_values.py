@@ -247,7 +247,8 @@ def test_results_follow_the_activation_and_gradients_the_weight(name, activation
     graph = traced(model, x)
     session = Session(graph, Batching(), Returns())
     session.upload(dict(model.state_dict()))
-    session.update = keeper = KeepGradients()
+    keeper = KeepGradients()
+    session.update = keeper.step
     output, loss = session.run([x])
 
     assert output.dtype is loss.dtype is activation
@@ -280,7 +281,8 @@ def test_master_weights_get_float32_gradients_through_the_cast() -> None:
     session = Session(graph, Batching(), Returns())
     weight = torch.full((2, 3), 1 / 3)
     session.upload({"layer.weight": weight})
-    session.update = keeper = KeepGradients()
+    keeper = KeepGradients()
+    session.update = keeper.step
     (output, _) = session.run([torch.ones(4, 3, dtype=HALF)])
     assert torch.equal(session.weights["layer.weight"], weight), "the master weight keeps its 32 bits"
     assert output[0, 0].item() == float(torch.tensor(3 * float(weight.half()[0, 0])).half())

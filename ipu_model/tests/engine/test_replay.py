@@ -70,7 +70,8 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
     eager = copy.deepcopy(model)
     session = session_of(model, inputs(), torch.randint(0, 11, (4,)))
     x, y = inputs(), torch.randint(0, 11, (4,))
-    session.update = keeper = KeepGradients()
+    keeper = KeepGradients()
+    session.update = keeper.step
     session.randomness.restore([7])
     outputs, loss = session.run([x, y])
 
@@ -130,7 +131,8 @@ def test_layouts_that_fake_tensors_do_not_have(function: Any, layer: Any, shape:
     model = Net(function, layer=layer(), norm=nn.GroupNorm(4, 8))
     eager, x = copy.deepcopy(model), torch.randn(shape)
     session = session_of(model, x)
-    session.update = keeper = KeepGradients()
+    keeper = KeepGradients()
+    session.update = keeper.step
     session.run([x])
     eager(x).backward()
     for name, gradient in keeper.gradients.items():
@@ -166,7 +168,8 @@ class TestCtcLoss:
         inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
         model = recogniser(lengths, **settings)
         session = session_of(model, *inputs)
-        session.update = keeper = KeepGradients()
+        keeper = KeepGradients()
+        session.update = keeper.step
         (loss,) = session.run(inputs)
         expected = model(*inputs)
         expected.sum().backward()

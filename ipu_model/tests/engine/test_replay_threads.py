@@ -132,7 +132,7 @@ class TestSetting:
         seen: list[int] = []
         images = torch.zeros(4, 3, 10, 10)
         session = session_of(convolution(), images, threads=Threads(2))
-        session.update = Update()
+        session.update = Update().step
         session.run([images])
         assert seen == [2]
         assert torch.get_num_threads() == 4

@@ -65,24 +65,28 @@ def place_of(node: Node) -> str:
     return ", ".join(words)
 
 
-class Found(NamedTuple):
+class NonFinite(NamedTuple):
     """Whether some tensors hold NaN or infinities."""
 
     nan: bool = False
     infinity: bool = False
 
 
-def look(*values: Any) -> Found:
+def look(*values: Any) -> NonFinite:
     """Tell whether tensors (or numbers) hold NaN or infinities."""
     tensors = [v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))]
     floating = [t for t in tensors if t.is_floating_point()]
-    return Found(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
+    return NonFinite(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))
 
 
 def check_every_result(graph: torch.fx.Graph) -> None:
     """Insert a check after every op of `graph` that computes; call it last, after every other pass."""
     for node in list(graph.nodes):
-        if not _is_checked(node):
+        quiet = node.target in _QUIET or node.target in _TIDYING or info_of(node).phase is None
+        if node.op != "call_function" or quiet or is_view(node):
+            continue
+        spec = spec_of(node)
+        if spec is None or not (spec.dtype.is_floating_point or node.target in _ORDERING):
             continue
         op = op_of(node)
         numbers = [n for n in tree_leaves((op.args, op.kwargs)) if isinstance(n, float)]
@@ -90,14 +94,6 @@ def check_every_result(graph: torch.fx.Graph) -> None:
         rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
         with graph.inserting_after(rounding):
             graph.call_function(require_valid, (node, place_of(op), before, *untouched, *numbers))
-
-
-def _is_checked(node: Node) -> bool:
-    quiet = node.target in _QUIET or node.target in _TIDYING or info_of(node).phase is None
-    if node.op != "call_function" or quiet or is_view(node):
-        return False
-    spec = spec_of(node)
-    return spec is not None and (spec.dtype.is_floating_point or node.target in _ORDERING)
 
 
 def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
@@ -108,7 +104,7 @@ def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]
     return before, [n for n in read if n not in written]
 
 
-def require_valid(result: Tensor, place: str, before: Found, *inputs: Any) -> None:
+def require_valid(result: Tensor, place: str, before: NonFinite, *inputs: Any) -> None:
     """Raise if `result` holds a NaN or an infinity that did not come from the operands.
 
     Raises:
@@ -139,11 +135,9 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
     """
     reported = False
 
-    def note_clipping(result: Tensor, place: str, before: Found, *operands: Tensor) -> None:
+    def note_clipping(result: Tensor, place: str, before: NonFinite, *operands: Tensor) -> None:
         nonlocal reported
-        if reported:
-            return
-        beyond = int(result.isinf().sum())
+        beyond = 0 if reported else int(result.isinf().sum())
         # An infinity that the program wrote itself, such as a mask, is not an overflow.
         if not beyond or before.infinity or look(*operands).infinity:
             return
@@ -154,17 +148,15 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
         )
         _logger.warning(text, LARGEST_HALF, beyond, result.numel(), place)
 
+    def clipped_op(node: Node) -> Node:
+        while node.target in _TIDYING:
+            node = node.prev
+        return op_of(node)
+
     # Every op is found before anything is inserted between it and its clippings.
-    ops = {node: _tidied_up(node) for node in graph.nodes if node.target is clip_}
+    ops = {node: clipped_op(node) for node in graph.nodes if node.target is clip_}
     for node, op in ops.items():
         before, untouched = _operands_before(graph, op)
         halves = [operand for operand in untouched if is_half(operand)]
         with graph.inserting_before(node):
             graph.call_function(note_clipping, (node.args[0], place_of(op), before, *halves))
-
-
-def _tidied_up(node: Node) -> Node:
-    """Return the op after which `node` was inserted to round, clip or mark its results."""
-    while node.target in _TIDYING:
-        node = node.prev
-    return op_of(node)

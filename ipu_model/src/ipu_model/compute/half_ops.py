@@ -119,19 +119,20 @@ def may_leave_range(node: Node) -> bool:
     specs = [spec_of(operand) for operand in node.all_input_nodes]
     if not all(spec is not None and spec.dtype in ON_GRID for spec in specs):
         return True
-    return node.target not in BOUNDED and not _is_bounded_by_its_number(node)
-
-
-def _is_bounded_by_its_number(node: Node) -> bool:
-    if len(node.args) != 2 or node.kwargs or not isinstance(node.args[1], (int, float)):
+    if node.target in BOUNDED:
         return False
+    if len(node.args) != 2 or node.kwargs or not isinstance(node.args[1], (int, float)):
+        return True
     size = abs(node.args[1])
     if node.target in _PRODUCTS:
-        return size <= 1
-    if node.target in _QUOTIENTS:
+        is_bounded = size <= 1
+    elif node.target in _QUOTIENTS:
         # The mask was created just before, so nothing can have changed it.
-        return size >= 1 or (size > _SMALLEST_SHARE and node.prev is node.args[0] and node.prev.target in _MASKS)
-    return node.target in _SUMS and size < _LOST_AT_THE_END
+        divides_mask = node.prev is node.args[0] and node.prev.target in _MASKS
+        is_bounded = size >= 1 or (size > _SMALLEST_SHARE and divides_mask)
+    else:
+        is_bounded = node.target in _SUMS and size < _LOST_AT_THE_END
+    return not is_bounded
 
 
 # Functions of an op's arguments that return a mask of where it divides by zero.
@@ -182,19 +183,16 @@ _POLES: dict[object, Callable[..., Any]] = {
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | None:
     """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
     function = _POLES.get(node.target)
-    if function is None or _has_a_harmless_number(node, function):
+    if function is None:
         return None
+    if function in (zero_divisor, zero_to_a_negative_power):
+        base, number = node.args[:2]
+        if isinstance(number, (int, float)) and (number != 0 if function is zero_divisor else number >= 0):
+            return None
+        if function is zero_to_a_negative_power and isinstance(base, (int, float)) and base != 0:
+            return None
     with graph.inserting_before(node):
         return graph.call_function(function, node.args, node.kwargs)
-
-
-def _has_a_harmless_number(node: Node, function: Callable[..., Any]) -> bool:
-    if function not in (zero_divisor, zero_to_a_negative_power):
-        return False
-    base, number = node.args[:2]
-    if function is zero_divisor:
-        return isinstance(number, (int, float)) and number != 0
-    return (isinstance(number, (int, float)) and number >= 0) or (isinstance(base, (int, float)) and base != 0)
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 Every op computes in fp32 and its result is rounded once, as the device does with fp16 storage and fp32 arithmetic; this
 is many times faster on a CPU than arithmetic on fp16 tensors. With the rounding, results beyond the range clip
-(`half_range.py`); most of the time this costs one more pass over values that are in the cache.
+(`half_ops.py`); most of the time this costs one more pass over values that are in the cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.fx
@@ -62,7 +62,9 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
         cast_operands(node, roundings)
         rounds = _needs_rounding(node)
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
-        keep_below_one(node)
+        if node.target in _UNIFORM and is_half(node):
+            # Drawn in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound.
+            node.target = _UNIFORM[node.target]
         if rounds:
             roundings.insert_after(node, node)
         for argument in written_arguments(node):
@@ -115,13 +117,6 @@ def _on_grid(number: Any, overflow: Overflow) -> Any:
     return number if rounded == number else rounded
 
 
-def keep_below_one(node: Node) -> None:
-    """Draw uniform numbers in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound."""
-    replacement = _UNIFORM.get(node.target)
-    if replacement is not None and is_half(node):
-        node.target = replacement
-
-
 def uniform(size: Any, **like: Any) -> Tensor:
     """Return fp16 numbers from [0, 1), a container of shape `size`."""
     return torch.rand(size, dtype=torch.float16).float()
@@ -144,10 +139,6 @@ _UNIFORM: dict[object, Callable[..., Tensor]] = {
 }
 
 
-# A function to insert, and its arguments.
-_Inserted: TypeAlias = tuple[Callable[..., Tensor], tuple[Any, ...]]
-
-
 class _Roundings:
     """Inserts roundings; small results of one shape go through one scratch tensor of the replay."""
 
@@ -162,12 +153,15 @@ class _Roundings:
         scratch = [self._scratch(spec.shape)] if math.prod(spec.shape) <= _SMALL else []
         clips = self._clips and (value is not node or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
-        mark: list[_Inserted] = [] if poles is None else [(make_nan_, (value, poles))]
+        steps: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
         if self._apart:
-            clip: list[_Inserted] = [(clip_, (value,))] if clips else []
-            steps = [(round_to_half_, (value, *scratch)), *mark, *clip]
-        else:
-            steps = [*mark, (clip_to_half_ if clips else round_to_half_, (value, *scratch))]
+            steps.append((round_to_half_, (value, *scratch)))
+        if poles is not None:
+            steps.append((make_nan_, (value, poles)))
+        if not self._apart:
+            steps.append((clip_to_half_ if clips else round_to_half_, (value, *scratch)))
+        elif clips:
+            steps.append((clip_, (value,)))
         info = replace(info_of(node), spec=spec, marks=Marks())
         for function, arguments in steps:
             with self._graph.inserting_after(node):
@@ -189,7 +183,11 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
         return
     first = 1 if node.target is aten.where.self else 0
     operands = node.args[first : first + 2]
-    if not all(isinstance(operand, Node) for operand in operands) or _promoted(operands) is not torch.float16:
+    if not all(isinstance(operand, Node) for operand in operands):
+        return
+    specs = [spec for spec in map(spec_of, operands) if spec is not None]
+    a, b = (torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta") for spec in specs)
+    if torch.result_type(a, b) is not torch.float16:
         return
     converted = list(node.args)
     for position, operand in enumerate(operands, start=first):
@@ -202,12 +200,6 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
             roundings.insert_after(cast, cast)
             converted[position] = cast
     node.args = tuple(converted)
-
-
-def _promoted(operands: Any) -> torch.dtype:
-    specs = [spec for spec in map(spec_of, operands) if spec is not None]
-    a, b = (torch.empty([1] * len(spec.shape), dtype=spec.dtype, device="meta") for spec in specs)
-    return torch.result_type(a, b)
 
 
 def in_container(x: Tensor) -> Tensor:

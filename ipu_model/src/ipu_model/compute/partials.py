@@ -86,26 +86,18 @@ def convolution(
 ) -> Tensor:  # fmt: skip
     """Convolve with half partials along the input channels of each group."""
     settings = (stride, padding, dilation, transposed, output_padding, groups)
-    channels = _input_channels(x, weight, transposed, groups)
+    channels = _channels(x, weight, groups, in_groups=transposed)
     total = _accumulated((aten.convolution(xs, ws, None, *settings) for xs, ws in channels), clips)
     return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
-def _input_channels(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut the input channels of each group, in `x` and in `weight`, into the same chunks."""
+def _channels(x: Tensor, weight: Tensor, groups: int, *, in_groups: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the channels of each group, in `x` and in `weight`, into the same chunks.
+
+    They are the first dimension of a weight, which has all groups, or the second one, which has those of one group.
+    """
     for c in _chunks(x.shape[1] // groups, CHUNK):
-        yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if transposed else weight[:, c]
-
-
-def _output_channels(
-    gradient: Tensor, weight: Tensor, transposed: bool, groups: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut the output channels of each group, in `gradient` and in `weight`, into the same chunks."""
-    for c in _chunks(gradient.shape[1] // groups, CHUNK):
-        yield (
-            _in_groups(gradient, 1, groups, c),
-            weight[:, c] if transposed else _in_groups(weight, 0, groups, c),
-        )
+        yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if in_groups else weight[:, c]
 
 
 def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
@@ -131,25 +123,18 @@ def convolution_backward(
     wanted_input, wanted_weight, wanted_bias = output_mask
     results: list[Tensor | None] = [None, None, None]
     if wanted_input:
-        parts = _output_channels(gradient, weight, transposed, groups)
+        parts = _channels(gradient, weight, groups, in_groups=not transposed)
         results[0] = _accumulated((backward(g, x, w, [True, False, False])[0] for g, w in parts), clips)
     if wanted_weight:
-        samples = _samples_of_a_chunk(x if transposed else gradient, weight)
+        # A partial of a weight gradient sums at least as many terms as a chunk in the forward pass, `CHUNK` channels
+        # times the taps of the kernel: every sample adds a term for each position of a tap.
+        taps, positions = weight[0, 0].numel(), (x if transposed else gradient)[0, 0].numel()
+        samples = max(1, -(-CHUNK * taps // positions))
         pieces = zip(gradient.split(samples), x.split(samples))
         results[1] = _accumulated((backward(g, xs, weight, [False, True, False])[1] for g, xs in pieces), clips)
     if wanted_bias:
         results[2] = gradient.sum(dim=[0, *range(2, gradient.dim())])
     return tuple(results)
-
-
-def _samples_of_a_chunk(field: Tensor, weight: Tensor) -> int:
-    """Return how many samples of a weight gradient to sum before a partial is stored.
-
-    The sum has at least as many terms as a chunk in the forward pass: `CHUNK` channels times the taps of the kernel.
-    `field` has the positions at which every tap adds a term.
-    """
-    taps, positions = weight[0, 0].numel(), field[0, 0].numel()
-    return max(1, -(-CHUNK * taps // positions))
 
 
 _REPLACEMENTS: dict[object, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,107 +44,68 @@ class PrintLayout:
 
 def printed_text(title: str, tensor: Tensor, layout: PrintLayout) -> str:
     """Return the lines of `tensor` (any shape and type), the first one after `title`; no line feed at the end."""
-    summarised = 0 < layout.summarise_threshold < tensor.numel()
-    edge = layout.edge_items if summarised else None
-    shown = _shown(tensor.detach(), edge)
+    shown, edge, cut = tensor.detach(), layout.edge_items, [False] * tensor.dim()
+    if 0 < layout.summarise_threshold < tensor.numel():
+        cut = [size > 2 * edge for size in tensor.shape]
+        for dim, size in enumerate(tensor.shape):
+            if cut[dim]:
+                shown = torch.cat((shown.narrow(dim, 0, edge), shown.narrow(dim, size - edge, edge)), dim)
     write = _writer(shown, layout)
-    nested = shown.tolist() if tensor.dim() else None
-    if nested is None:
+    if not cut:
         return f"{title}: {write(shown.item())}"
-    cut = [edge is not None and size > 2 * edge for size in tensor.shape]
-    lines = _lines(nested, 0, cut, _Writing(layout, write, edge or 0), len(title) + 2)
-    return f"{title}: " + "\n".join(lines)
+
+    def lines(items: list[Any], depth: int, taken: int) -> list[str]:
+        """Return the lines of one bracket; the first one starts behind `taken` characters, the others are indented."""
+        if depth + 1 == len(cut):
+            words = [write(item) for item in items]
+            if cut[depth]:
+                words.insert(edge, _GAP)
+            return _row(words, depth, taken, layout)
+        inner = depth + 1
+        blocks = [lines(item, inner, inner) for item in items]
+        if cut[depth]:
+            blocks.insert(edge, [_GAP])
+        within = [line for first, *rest in blocks for line in (" " * inner + first, *rest)]
+        return [layout.open_bracket, *within, " " * depth + layout.close_bracket]
+
+    return f"{title}: " + "\n".join(lines(shown.tolist(), 0, len(title) + 2))
 
 
-def _shown(tensor: Tensor, edge: int | None) -> Tensor:
-    """Return `tensor` with the middle of its long dimensions left out."""
-    if edge is None:
-        return tensor
-    for dim, size in enumerate(tensor.shape):
-        if size > 2 * edge:
-            ends = (tensor.narrow(dim, 0, edge), tensor.narrow(dim, size - edge, edge))
-            tensor = torch.cat(ends, dim)
-    return tensor
-
-
-@dataclass(frozen=True)
-class _Writing:
-    layout: PrintLayout
-    write: Callable[[float], str]
-    edge: int
-
-
-def _lines(items: Sequence[object], depth: int, cut: list[bool], writing: _Writing, taken: int) -> list[str]:
-    """Return the lines of one bracket at `depth`; its first line starts behind `taken` characters.
-
-    Lines after the first carry their own indentation.
-    """
-    layout = writing.layout
-    if depth + 1 == len(cut):
-        return _row(items, depth, cut[depth], writing, taken)
-    inner = depth + 1
-    parts: list[str] = []
-    for number, item in enumerate(items):
-        if cut[depth] and number == writing.edge:
-            parts.append(" " * inner + _GAP)
-        assert isinstance(item, list)
-        first, *rest = _lines(item, inner, cut, writing, inner)
-        parts += [" " * inner + first, *rest]
-    if cut[depth] and not items:
-        parts.append(" " * inner + _GAP)
-    return [layout.open_bracket, *parts, " " * depth + layout.close_bracket]
-
-
-def _row(items: Sequence[object], depth: int, cut: bool, writing: _Writing, taken: int) -> list[str]:
+def _row(words: list[str], depth: int, taken: int, layout: PrintLayout) -> list[str]:
     """Return one row of elements, broken after separators if it is too long."""
-    layout = writing.layout
-    words = [writing.write(item) for item in items]  # type: ignore[arg-type]  # the leaves of tolist() are numbers
-    if cut:
-        words.insert(writing.edge, _GAP)
     if not words:
         return [layout.open_bracket + layout.close_bracket]
     words = [word + layout.separator for word in words[:-1]] + [words[-1] + layout.close_bracket]
-    lines, line, width = [], layout.open_bracket, taken + len(layout.open_bracket)
-    indent = " " * (depth + 2)
-    empty = True
-    for word in words:
-        if layout.max_line_width and not empty and width + len(word) > layout.max_line_width:
+    lines, line, width = [], layout.open_bracket + words[0], taken + len(layout.open_bracket + words[0])
+    for word in words[1:]:
+        if layout.max_line_width and width + len(word) > layout.max_line_width:
             lines.append(line)
-            line, width = indent, len(indent)
-        line, width, empty = line + word, width + len(word), False
+            line, width = " " * (depth + 2), depth + 2
+        line, width = line + word, width + len(word)
     return [*lines, line]
 
 
 def _writer(shown: Tensor, layout: PrintLayout) -> Callable[[float], str]:
     """Return how each element of `shown` is written."""
-    write = _floats(shown, layout) if shown.is_floating_point() else _whole
-    if layout.digits == 0 or not shown.numel():
-        return write
-    width = max(len(write(value)) for value in shown.flatten().tolist())
-    return lambda value: write(value).rjust(width)
+    style = _format_specification(shown, layout)
+    texts = [format(value, style) for value in shown.flatten().tolist()]
+    width = max(map(len, texts), default=0) if layout.digits else 0
+    return lambda value: format(value, style).rjust(width)
 
 
-def _whole(value: float) -> str:
-    return str(int(value))
-
-
-def _floats(shown: Tensor, layout: PrintLayout) -> Callable[[float], str]:
+def _format_specification(shown: Tensor, layout: PrintLayout) -> str:
     digits = layout.digits
+    if not shown.is_floating_point():
+        return "d"
     if layout.float_format == "none" or digits == 0:
-        return lambda value: f"{value:.{digits or 6}g}"
-    exponent = _exponent(shown)
-    fixed = layout.float_format == "fixed"
-    if fixed or (layout.float_format == "auto" and _SMALLEST_FIXED <= exponent < digits):
-        decimals = max(0, digits - 1 - exponent)
-        return lambda value: f"{value:.{decimals}f}"
-    return lambda value: f"{value:.{digits - 1}e}"
-
-
-def _exponent(shown: Tensor) -> int:
-    """Return the power of ten of the largest finite magnitude; 0 without any."""
+        return f".{digits or 6}g"
     magnitudes = shown[shown.isfinite()].double().abs()
     largest = float(magnitudes.max()) if magnitudes.numel() else 0.0
-    return math.floor(math.log10(largest)) if largest > 0 else 0
+    exponent = math.floor(math.log10(largest)) if largest > 0 else 0
+    in_fixed_range = layout.float_format == "auto" and _SMALLEST_FIXED <= exponent < digits
+    if layout.float_format == "fixed" or in_fixed_range:
+        return f".{max(0, digits - 1 - exponent)}f"
+    return f".{digits - 1}e"
 
 
 def print_where_asked(graph: torch.fx.Graph) -> None:

@@ -15,6 +15,8 @@ from ipu_model.capture.graph import info_of
 from ipu_model.capture.torch_private import mkldnn_enabled
 from ipu_model.compute.rounding import Overflow, nearest
 
+_Kernel: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
 
 def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type.
@@ -33,7 +35,7 @@ def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
                 node.target = _FUSED[node.target]
 
 
-def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: Overflow) -> Callable[..., Any]:
+def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: Overflow) -> _Kernel:
     """Return a kernel that rounds what each step stores to float16; sums over all steps are not rounded in it."""
 
     def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
@@ -42,18 +44,14 @@ def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: O
     return layer_in_half
 
 
-_Kernels: TypeAlias = dict[object, Callable[..., tuple[Tensor, ...]]]
-
-
-def _kernels_in_half(overflow: Overflow) -> _Kernels:
-    kinds = [(layers.LAYER_OPS[name], kind) for name, kind in layers.KINDS.items()]
-    return {
-        **{ops.forward: _in_half(layers.forward, kind, overflow) for ops, kind in kinds},
-        **{ops.backward: _in_half(layers.backward, kind, overflow) for ops, kind in kinds},
+_IN_HALF: dict[Overflow, dict[object, _Kernel]] = {
+    overflow: {
+        op: _in_half(compute, kind, overflow)
+        for name, kind in layers.KINDS.items()
+        for op, compute in zip(layers.LAYER_OPS[name], (layers.forward, layers.backward))
     }
-
-
-_IN_HALF = {overflow: _kernels_in_half(overflow) for overflow in Overflow}
+    for overflow in Overflow
+}
 
 _MKLDNN_LSTM = 2  # the mode of mkldnn_rnn_layer
 
@@ -87,6 +85,6 @@ def fused_lstm_backward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 _LSTM = layers.LAYER_OPS["lstm"]
-_FUSED: _Kernels = {_LSTM.forward: fused_lstm, _LSTM.backward: fused_lstm_backward}
+_FUSED: dict[object, _Kernel] = {_LSTM.forward: fused_lstm, _LSTM.backward: fused_lstm_backward}
 # Where both ops have their projection among their arguments.
 _PROJECTION = 7

@@ -83,7 +83,12 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     ops.output(ops.graph_copy(graph.ops, copies))
     results: Any = graph.ops.output_node().args[0]
     fresh_outputs, fresh_gradients = _fresh_flags(graph, *results)
-    _let_views_copy(graph, copies)
+    # A view must copy if its operand's layout differs from the one that was traced. Strides of fake tensors are not
+    # always those of the values: the result of mse_loss_backward, for instance, has the strides of its second operand
+    # on fake tensors, but is always dense when it is computed. Views of storage that is written to must stay views.
+    for node, copy in copies.items():
+        if node.target in _VIEWS and graph.roots[node] not in graph.written:
+            copy.target = aten.reshape.default
     _protect_constants(graph, ops)
     if arithmetic.half_partials:
         use_half_partials(ops, arithmetic.overflow)
@@ -117,16 +122,14 @@ def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tu
 
     def is_fresh(node: Node) -> bool:
         owner = graph.roots[node]
-        return owner.op == "call_function" and owners.count(owner) == 1 and _is_dense(spec_of(node))
+        spec = spec_of(node)
+        assert spec is not None
+        row_major = TensorSpec.contiguous(spec.shape, spec.dtype).stride
+        # The stride of a dimension of size 1 means nothing.
+        is_dense = all(size == 1 or a == b for size, a, b in zip(spec.shape, spec.stride, row_major))
+        return owner.op == "call_function" and owners.count(owner) == 1 and is_dense
 
     return tuple(map(is_fresh, outputs)), tuple(map(is_fresh, gradients))
-
-
-def _is_dense(spec: TensorSpec | None) -> bool:
-    """Whether elements lie in row-major order without gaps; the stride of a dimension of size 1 means nothing."""
-    assert spec is not None
-    row_major = TensorSpec.contiguous(spec.shape, spec.dtype).stride
-    return all(size == 1 or a == b for size, a, b in zip(spec.shape, spec.stride, row_major))
 
 
 def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
@@ -137,18 +140,6 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
                 copy = ops.call_function(torch.ops.aten.clone.default, (node,))
             node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
             set_info(copy, info_of(node))
-
-
-def _let_views_copy(graph: Graph, copies: dict[Node, Node]) -> None:
-    """Let a view copy if its operand's layout differs from the one that was traced.
-
-    Strides of fake tensors are not always those of the values: the result of mse_loss_backward, for instance, has the
-    strides of its second operand on fake tensors, but is always dense when it is computed. Views of storage that is
-    written to must stay views.
-    """
-    for node, copy in copies.items():
-        if node.target in _VIEWS and graph.roots[node] not in graph.written:
-            copy.target = aten.reshape.default
 
 
 def _lay_out_group_norms(ops: torch.fx.Graph) -> None:

@@ -2,7 +2,7 @@
 
 A half-precision value is kept in a float32 "container" that only ever holds values of the float16 grid.
 
-What the device does with results beyond the range is derived, not documented (`half_range.py` says from what): they
+What the device does with results beyond the range is derived, not documented (`half_ops.py` says from what): they
 clip to +-65504. `Overflow` names this and the alternative, IEEE 754's infinity, which a GPU has.
 """
 
@@ -50,20 +50,16 @@ def clip_(x: Tensor) -> Tensor:
 def clip_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Round as `round_to_half_` does, but clip what lies beyond the range, infinities too, to +-65504; NaN stays."""
     if scratch is None and x.numel() > 2 * PER_CACHE and x.is_contiguous():
-        return _clip_chunks_to_half_(x)
+        # Part by part: in the caches, the pass that clips costs next to nothing.
+        size = PER_CACHE * torch.get_num_threads()
+        scratch = torch.empty(size, dtype=torch.float16)
+        for chunk in x.view(-1).split(size):
+            hardtanh_(chunk, -LARGEST_HALF, LARGEST_HALF)
+            chunk.copy_(scratch[: chunk.numel()].copy_(chunk))
+        return x
     # Small programs call this a hundred times a millisecond: no calls within, and not `clamp_`, which takes longer.
     hardtanh_(x, -LARGEST_HALF, LARGEST_HALF)
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
-
-
-def _clip_chunks_to_half_(x: Tensor) -> Tensor:
-    """Clip and round a large tensor part by part: in the caches, the pass that clips costs next to nothing."""
-    size = PER_CACHE * torch.get_num_threads()
-    scratch = torch.empty(size, dtype=torch.float16)
-    for chunk in x.view(-1).split(size):
-        hardtanh_(chunk, -LARGEST_HALF, LARGEST_HALF)
-        chunk.copy_(scratch[: chunk.numel()].copy_(chunk))
-    return x
 
 
 def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 import torch.fx
@@ -33,13 +32,6 @@ from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.compute.threads import Threads
 from ipu_model.process import interrupt_postponed
 from ipu_model.step import Variable
-
-
-class Update(Protocol):
-    """The interface of an optimiser's updater that the session uses."""
-
-    def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
-        """Apply one weight update from summed gradients."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +141,15 @@ class Session:
         self._watched = tuple(watched_updates)
         self.batching, self.returns, self.reduction, self.arithmetic = batching, returns, reduction, arithmetic
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
-        self.update: Update | None = None
+        # This updates the weights, from summed gradients and what remains to be multiplied in.
+        self.update: Callable[[Mapping[str, Tensor], float], None] | None = None
         # This returns the numbers that the update reads, by name.
         self.numbers: Callable[[], Mapping[str, Tensor]] = dict
         self.loss_scaling = 1.0
-        self.automatic = None if automatic_loss_scaling is None else self._automatic(automatic_loss_scaling)
+        self.automatic: AutomaticLossScaling | None = None
+        if automatic_loss_scaling is not None and graph.loss_spec is not None:
+            half = [self._dtype(name) is torch.float16 for name in graph.gradients]
+            self.automatic = AutomaticLossScaling(automatic_loss_scaling, half, graph.loss_spec.dtype, reduction.across)
         keep_freed_memory()
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
@@ -194,12 +190,13 @@ class Session:
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         own = self._unshared(inputs)
         parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(own, self.graph.inputs)]
-        collectors = self._collectors()
-        overflow = self.arithmetic.overflow
-        updates = [
-            Collector(self.batching, self.returns, self._dtype(name), fresh=False, overflow=overflow)
-            for name in self._watched
+        collector = partial(Collector, self.batching, self.returns, overflow=self.arithmetic.overflow)
+        specs = [output.spec for output in self.graph.outputs if output.spec is not None]
+        collectors = [
+            collector(spec.dtype, fresh, once=constant)
+            for spec, fresh, constant in zip(specs, self._replay.fresh_outputs, self._constant_outputs)
         ]
+        updates = [collector(self._dtype(name), fresh=False) for name in self._watched]
         for iteration in range(self.batching.device_iterations):
             seed = self._loss_seed()
             totals = [
@@ -212,8 +209,11 @@ class Session:
                 self._watch(iteration, updates)
                 if self.automatic is not None:
                     self.automatic.adapt(self.loss_scaling)
-        self._write_back(parts, inputs)
-        return [collector.result() for collector in (*collectors, *updates)]
+        for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
+            if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
+                # Forward has changed a converted copy of the caller's tensor.
+                tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
+        return [output.result() for output in (*collectors, *updates)]
 
     def _watch(self, iteration: int, updates: list[Collector]) -> None:
         """Collect the watched values after an update; they count as results of the last micro-batch before it."""
@@ -235,22 +235,9 @@ class Session:
         variables = (v for v in self.graph.variables if v.name == watched)
         return next((self.graph.spec(v.tensor).dtype for v in variables), torch.float32)
 
-    def _automatic(self, settings: LossScalingSettings) -> AutomaticLossScaling | None:
-        if self.graph.loss_spec is None:
-            return None
-        half = [self._dtype(name) is torch.float16 for name in self.graph.gradients]
-        return AutomaticLossScaling(settings, half, self.graph.loss_spec.dtype, self.reduction.across)
-
     @property
     def _final_loss_scale(self) -> float:
         return self.loss_scaling * (1.0 if self.automatic is None else self.automatic.factor)
-
-    def _collectors(self) -> list[Collector]:
-        specs = [output.spec for output in self.graph.outputs if output.spec is not None]
-        return [
-            Collector(self.batching, self.returns, spec.dtype, fresh, once=constant, overflow=self.arithmetic.overflow)
-            for spec, fresh, constant in zip(specs, self._replay.fresh_outputs, self._constant_outputs)
-        ]
 
     def _accumulate(
         self,
@@ -294,7 +281,7 @@ class Session:
         if self.automatic is not None:
             # The result is scaled only by the optimiser's own loss scaling, as the update expects.
             scale /= self.automatic.factor
-        self.update.step(dict(zip(self.graph.gradients, gradients)), scale)
+        self.update(dict(zip(self.graph.gradients, gradients)), scale)
 
     def _loss_seed(self) -> list[Tensor]:
         spec = self.graph.loss_spec
@@ -322,12 +309,6 @@ class Session:
         if tensor.dim() == 0:
             return [tensor]
         return list(tensor.split(tensor.shape[0] // self.batching.slices))
-
-    def _write_back(self, parts: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
-        """Copy changes that forward made to a converted copy of an input back to the caller's tensor."""
-        for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
-            if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
 
     def _empty(self, variable: Variable, groups: ReplicaGroups | None = None) -> Tensor:
         stacked = () if groups is None else (groups.count,)

@@ -134,22 +134,18 @@ def choose(work: Mapping[ParallelWork, int], cores: Cores, limit: int, *, asleep
     `asleep` says that threads sleep instead of spinning while they wait for each other.
     """
     wait = _SLEEPING_SECONDS if asleep else _SPINNING_SECONDS
+
+    def seconds(part: ParallelWork, threads: int) -> float:
+        threads = min(threads, part.most)
+        computing = part.seconds / cores.share(threads) + _CALL_SECONDS
+        if threads == 1:
+            return computing
+        sharing = min(1.0, max(0.0, threads - cores.free))
+        return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + wait * sharing
+
     candidates = range(1, min(limit, cores.at_once) + 1)
-    seconds = {threads: _seconds(work, cores, threads, wait) for threads in candidates}
-    enough = _WORTHWHILE * min(seconds.values())
-    return next(threads for threads in candidates if seconds[threads] <= enough)
-
-
-def _seconds(work: Mapping[ParallelWork, int], cores: Cores, threads: int, wait: float) -> float:
-    return sum(n * _seconds_of(part, cores, min(threads, part.most), wait) for part, n in work.items())
-
-
-def _seconds_of(part: ParallelWork, cores: Cores, threads: int, wait: float) -> float:
-    computing = part.seconds / cores.share(threads) + _CALL_SECONDS
-    if threads == 1:
-        return computing
-    sharing = min(1.0, max(0.0, threads - cores.free))
-    return computing + _FORK_SECONDS + _FORK_SECONDS_PER_THREAD * threads + wait * sharing
+    totals = [sum(count * seconds(part, threads) for part, count in work.items()) for threads in candidates]
+    return next(threads for threads, total in zip(candidates, totals) if total <= _WORTHWHILE * min(totals))
 
 
 def work_of(step: Step, flops_per_second: float) -> Counter[ParallelWork]:
@@ -177,24 +173,18 @@ def _work_of_op(op: Op, step: Step, flops_per_second: float) -> tuple[ParallelWo
             if len(operand.shape) == 2 and step.source(operand.name) is Source.VARIABLE
         )
         return ParallelWork(2 * sequences * weights / flops_per_second), steps
-    flops = _flops(op, step)
-    if flops:
-        return ParallelWork(flops / flops_per_second), 1
+    if getattr(torch.ops.aten, op.kind, None) in flop_registry:
+        arguments = tuple(step.tensors[value].shape if isinstance(value, Ref) else value for value in op.arguments)
+        flops = _flops(op.kind, arguments, tuple(() if result is None else result.shape for result in op.results))
+        if flops:
+            return ParallelWork(flops / flops_per_second), 1
     elements = max((tensor.stored for tensor in (*operands, *results)), default=0)
     return ParallelWork(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN)), 1
 
 
-def _flops(op: Op, step: Step) -> float:
-    """Return the multiplications and additions of a matrix product or convolution, 0 for other ops."""
-    if getattr(torch.ops.aten, op.kind, None) not in flop_registry:
-        return 0.0
-    arguments = tuple(step.tensors[value].shape if isinstance(value, Ref) else value for value in op.arguments)
-    return _counted(op.kind, arguments, tuple(() if result is None else result.shape for result in op.results))
-
-
 @lru_cache(maxsize=1024)
-def _counted(kind: str, arguments: tuple[object, ...], shapes: tuple[tuple[int, ...], ...]) -> float:
-    """Count the operations of an op; cached, because networks repeat ops and torch's function is slow."""
+def _flops(kind: str, arguments: tuple[object, ...], shapes: tuple[tuple[int, ...], ...]) -> float:
+    """Count an op's multiplications and additions; cached, because networks repeat ops and torch's function is slow."""
     count = flop_registry[getattr(torch.ops.aten, kind)]
     return float(count(*arguments, out_val=shapes[0] if len(shapes) == 1 else shapes))
 
@@ -223,12 +213,20 @@ def wait_asleep() -> bool:
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy or "GOMP_SPINCOUNT" in os.environ:
         return policy == "passive"
-    return 1 < usable_cores() <= _MOST_CORES and _is_gnu() and _has_idle_threads()
+    return 1 < usable_cores() <= _MOST_CORES and _has_idle_threads()
 
 
 @cache
 def _has_idle_threads() -> bool:
-    """Start the idle threads, once per process: each Python thread that computes has OpenMP threads of its own."""
+    """Start the idle threads of GNU's OpenMP, once per process; return whether there are any.
+
+    Each Python thread that computes has OpenMP threads of its own.
+    """
+    try:
+        if "libgomp" not in Path("/proc/self/maps").read_text():
+            return False
+    except OSError:
+        return False
     started = threading.Event()
 
     def start_them_and_sleep() -> None:
@@ -240,12 +238,3 @@ def _has_idle_threads() -> bool:
 
     threading.Thread(target=start_them_and_sleep, name="ipu-model-idle", daemon=True).start()
     return started.wait(_PATIENCE_SECONDS)
-
-
-@cache
-def _is_gnu() -> bool:
-    """Whether the OpenMP that this process has loaded is GNU's."""
-    try:
-        return "libgomp" in Path("/proc/self/maps").read_text()
-    except OSError:
-        return False

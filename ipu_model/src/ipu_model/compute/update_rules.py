@@ -223,7 +223,8 @@ class _OfMoments(UpdateRule):
         for slot in self.compiled.slots[:2]:
             context.round_state(entries, slot)
 
-    def denominator(self, entry: Entry, correction: float, eps: float) -> Tensor:
+    @staticmethod
+    def denominator(entry: Entry, correction: float, eps: float) -> Tensor:
         """Return `sqrt(s/correction) + eps`, computed in the gradient's memory."""
         return _root(entry.state["Accl2"], out=entry.gradient).div_(math.sqrt(correction)).add_(eps)
 

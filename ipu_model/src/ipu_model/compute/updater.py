@@ -12,7 +12,7 @@ from ipu_model.capture.graph import torch_dtype
 from ipu_model.compute.rounding import Overflow, Rounding
 from ipu_model.compute.update_rules import LOSS_SCALING, Context, Entry, UpdateRule, rule_for, scalar_name
 from ipu_model.errors import Error
-from ipu_model.optimiser import Hyper, OptimiserSpec, StateTensor, weight_update
+from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.step import FLOAT16, DType
 
 _COMPILED_IN = {
@@ -47,7 +47,6 @@ class Updater:
         overflow: Overflow = Overflow.CLIP,
     ) -> None:
         spec.validate()
-        self._spec = spec
         self._weights = dict(weights)
         self._half = {name: dtypes[name] == torch.float16 for name in weights}
         self._group_of = {name: group_of[name] for name in weights}
@@ -57,23 +56,13 @@ class Updater:
         self._rules = self._rules_of(spec)
         self._fresh = set(self._weights)
         self.state: dict[str, Tensor] = {
-            _state_name(slot, name): _initial(slot, self._weights[name])
+            f"{slot.prefix}___{name}": torch.full((), slot.initial, dtype=torch.float32)
+            if slot.single
+            else torch.full_like(self._weights[name], slot.initial, dtype=torch.float32, requires_grad=False)
             for name, rule in self._rules.items()
             for slot in rule.compiled.slots
         }
-        self._loss_scaling = spec.loss_scaling
-        self._scalars: dict[str, dict[str, float]] = {}
         self._stream(spec)
-
-    @property
-    def spec(self) -> OptimiserSpec:
-        """The optimiser as last set."""
-        return self._spec
-
-    @property
-    def loss_scaling(self) -> float:
-        """The number that the gradients given to `step` must have been multiplied by."""
-        return self._loss_scaling
 
     def set_spec(self, spec: OptimiserSpec) -> None:
         """Use the numbers of `spec` from the next step on.
@@ -82,19 +71,18 @@ class Updater:
         """
         spec.validate()
         groups = sorted(set(self._group_of.values()), key=lambda group: (group is None, group or 0))
-        check_replacement(self._spec, spec, groups)
+        check_replacement(self.spec, spec, groups)
         for name, rule in self._rules_of(spec).items():
             if rule != self._rules[name]:
                 raise Error(
                     f"Can not add or remove the optimiser state of {name} (such as a velocity) in "
                     "a compiled program. Keep the kind of optimiser, or destroy and compile again."
                 )
-        if spec.family == "SGD2" and spec.loss_scaling != self._loss_scaling:
+        if spec.family == "SGD2" and spec.loss_scaling != self.loss_scaling:
             # The separate velocity is kept multiplied by the loss scaling.
             for tensor in self.state.values():
-                tensor.mul_(spec.loss_scaling / self._loss_scaling)
+                tensor.mul_(spec.loss_scaling / self.loss_scaling)
             self._round_loaded(set(self.state))
-        self._spec = spec
         self._stream(spec)
 
     @torch.no_grad()
@@ -106,7 +94,7 @@ class Updater:
         else 1.
         """
         scale *= self._clipping(gradients, scale)
-        context = Context(scale, self._loss_scaling, self._rounding)
+        context = Context(scale, self.loss_scaling, self._rounding)
         shared = Counter(g.untyped_storage().data_ptr() for g in gradients.values())
         # All entries before any update: a gradient may be another weight, which must not have moved yet.
         work = [(key, self._entries(key[0], names, gradients, shared)) for key, names in self._batches.items()]
@@ -122,7 +110,7 @@ class Updater:
             for name, values in self._scalars.items()
             for key, value in values.items()
         }
-        scalars[LOSS_SCALING] = torch.tensor(self._loss_scaling, dtype=torch.float32)
+        scalars[LOSS_SCALING] = torch.tensor(self.loss_scaling, dtype=torch.float32)
         return scalars
 
     def read_state(self) -> dict[str, Tensor]:
@@ -137,9 +125,14 @@ class Updater:
         """
         warnings: list[str] = []
         if state is not None:
-            self._check_shapes(state)
-            warnings += _differences("state", self.state, state)
             known = self.state.keys() & state.keys()
+            for name in known:
+                if state[name].shape != self.state[name].shape:
+                    raise Error(
+                        f"The loaded optimiser state {name} has shape {tuple(state[name].shape)}, the compiled program "
+                        f"needs {tuple(self.state[name].shape)}. Load the state of the same model."
+                    )
+            warnings += _differences("state", self.state, state)
             for name in known:
                 self.state[name].copy_(state[name])
                 if bool(self.state[name].any()):
@@ -147,26 +140,14 @@ class Updater:
             self._round_loaded(known)
         if parameters is not None:
             warnings += _differences("parameter", self.parameters(), parameters)
-            self._load_parameters(parameters)
+            for name, values in self._scalars.items():
+                for key in values:
+                    if (full := scalar_name(key, name)) in parameters:
+                        values[key] = float(parameters[full])
+            if LOSS_SCALING in parameters:
+                self.loss_scaling = float(parameters[LOSS_SCALING])
+            self._batches = self._group()
         return warnings
-
-    def _check_shapes(self, state: Mapping[str, Tensor]) -> None:
-        for name in self.state.keys() & state.keys():
-            if state[name].shape != self.state[name].shape:
-                raise Error(
-                    f"The loaded optimiser state {name} has shape {tuple(state[name].shape)}, the "
-                    f"compiled program needs {tuple(self.state[name].shape)}. Load the state of the "
-                    "same model."
-                )
-
-    def _load_parameters(self, parameters: Mapping[str, Tensor]) -> None:
-        for name, values in self._scalars.items():
-            for key in values:
-                if (full := scalar_name(key, name)) in parameters:
-                    values[key] = float(parameters[full])
-        if LOSS_SCALING in parameters:
-            self._loss_scaling = float(parameters[LOSS_SCALING])
-        self._batches = self._group()
 
     def _round_loaded(self, names: set[str]) -> None:
         """Put half state back on its grid (nearest) after values came from outside the update."""
@@ -183,8 +164,10 @@ class Updater:
 
     def _stream(self, spec: OptimiserSpec) -> None:
         """Send the scalars of `spec` to the (modelled) device."""
-        self._loss_scaling = spec.loss_scaling
-        self._scalars = {
+        self.spec = spec
+        # The gradients given to `step` must have been multiplied by this number.
+        self.loss_scaling = spec.loss_scaling
+        self._scalars: dict[str, dict[str, float]] = {
             name: rule.scalars(spec.hyper(self._group_of[name]), spec.loss_scaling)
             for name, rule in self._rules.items()
         }
@@ -199,11 +182,11 @@ class Updater:
 
     def _clipping(self, gradients: Mapping[str, Tensor], scale: float) -> float:
         """Return the factor that limits the norm of all true gradients together to `max_grad_norm`."""
-        limit = self._spec.max_grad_norm
+        limit = self.spec.max_grad_norm
         if limit == float("inf") or not gradients:
             return 1.0
         norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
-        norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self._loss_scaling)
+        norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self.loss_scaling)
         return 1.0 if norm <= limit else limit / norm
 
     def _entries(
@@ -219,36 +202,28 @@ class Updater:
             aliased = storage in self._weight_storages or (owned and shared[storage] > 1)
             if aliased or (owned and gradient.stride() != weight.stride()):
                 gradient = torch.empty_like(weight).copy_(gradient)
-            state = {slot.prefix: self.state[_state_name(slot, name)] for slot in rule.compiled.slots}
+            state = {slot.prefix: self.state[f"{slot.prefix}___{name}"] for slot in rule.compiled.slots}
             entries.append(Entry(weight, gradient, state, self._half[name], name in self._fresh))
         return entries
 
 
-def _state_name(slot: StateTensor, weight: str) -> str:
-    return f"{slot.prefix}___{weight}"
-
-
-def _initial(slot: StateTensor, weight: Tensor) -> Tensor:
-    if slot.single:
-        return torch.full((), slot.initial, dtype=torch.float32)
-    return torch.full_like(weight, slot.initial, dtype=torch.float32, requires_grad=False)
-
-
 def _differences(kind: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing = [f"ignoring missing {kind} {name}: the device keeps its value" for name in expected if name not in given]
-    unknown = [
-        f"ignoring unexpected {kind} {name}: the compiled program has none" for name in given if name not in expected
+    return [
+        *(f"ignoring missing {kind} {name}: the device keeps its value" for name in expected if name not in given),
+        *(
+            f"ignoring unexpected {kind} {name}: the compiled program has none"
+            for name in given
+            if name not in expected
+        ),
     ]
-    return missing + unknown
 
 
 def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection[int | None]) -> None:
     """Raise `Error` unless `new` may replace `old` in a compiled program whose weights belong to `groups`."""
     if new.family != old.family:
         raise Error(
-            f"Can not replace the compiled {old.family} optimiser by one of type {new.family}: "
-            f"the update is part of the executable. Set an optimiser of type {old.family}, or destroy and "
-            "compile again."
+            f"Can not replace the compiled {old.family} optimiser by one of type {new.family}: the update is part of "
+            f"the executable. Set an optimiser of type {old.family}, or destroy and compile again."
         )
     for attribute, public in _COMPILED_IN.items():
         before, after = (getattr(spec, attribute) for spec in (old, new))
@@ -260,56 +235,48 @@ def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection
                 "Keep its value, or destroy and compile again."
             )
     _compare(
-        "loss_scaling",
-        "the optimiser",
+        "loss_scaling of the optimiser",
         (old.loss_scaling, old.loss_scaling_variable),
         (new.loss_scaling, new.loss_scaling_variable),
     )
     for group in groups:
-        _check_group(old, new, group)
+        if group is not None and group >= len(new.groups):
+            raise Error(
+                f"The compiled program has weights in parameter group {group}, but the new optimiser has only "
+                f"{len(new.groups)} groups. Give it a group for each one that was compiled."
+            )
+        where = "the defaults" if group is None else f"group {group}"
+        for attribute in old.attributes:
+            # `nesterov` selects code and is never variable.
+            before, after = (
+                (getattr(hyper, attribute), attribute != "nesterov" and attribute in hyper.variable)
+                for hyper in (old.hyper(group), new.hyper(group))
+            )
+            _compare(f"{attribute} of {where}", before, after)
 
 
-def _check_group(old: OptimiserSpec, new: OptimiserSpec, group: int | None) -> None:
-    where = "the defaults" if group is None else f"group {group}"
-    if group is not None and group >= len(new.groups):
-        raise Error(
-            f"The compiled program has weights in parameter group {group}, but the new optimiser has "
-            f"only {len(new.groups)} groups. Give it a group for each one that was compiled."
-        )
-    before, after = old.hyper(group), new.hyper(group)
-    for attribute in old.attributes:
-        _compare(attribute, where, _value(before, attribute), _value(after, attribute))
-
-
-def _value(hyper: Hyper, attribute: str) -> tuple[object, bool]:
-    """Return the value of one attribute and whether it is variable; `nesterov` chooses code and never is."""
-    return getattr(hyper, attribute), attribute != "nesterov" and attribute in hyper.variable
-
-
-def _hint(attribute: str) -> str:
-    if attribute == "nesterov":
-        return "It selects code: destroy and compile again"
-    return (
-        "Use an optimiser of poptorch.optim and mark it before compiling with "
+def _compare(what: str, old: tuple[object, bool], new: tuple[object, bool]) -> None:
+    """Raise unless a number may change as asked: `old` and `new` are its values, and whether they are variable."""
+    (before, was_variable), (after, is_variable) = old, new
+    attribute = what.partition(" ")[0]
+    hint = (
+        "It selects code: destroy and compile again"
+        if attribute == "nesterov"
+        else "Use an optimiser of poptorch.optim and mark it before compiling with "
         f'opt.variable_attrs.markAsVariable("{attribute}")'
     )
-
-
-def _compare(attribute: str, where: str, old: tuple[object, bool], new: tuple[object, bool]) -> None:
-    (before, was_variable), (after, is_variable) = old, new
-    hint = _hint(attribute)
     if was_variable and not is_variable:
         raise Error(
-            f"Can not replace a non constant value with a constant value: {attribute} of {where} was "
-            f"compiled as a variable. {hint}, on the new optimiser too."
+            f"Can not replace a non constant value with a constant value: {what} was compiled as a variable. {hint}, "
+            "on the new optimiser too."
         )
     if is_variable and not was_variable:
         raise Error(
-            f"Can not replace a constant value with a non constant value: {attribute} of {where} was "
-            f"compiled in as {before}. {hint}, or mark it as a constant on the new optimiser."
+            f"Can not replace a constant value with a non constant value: {what} was compiled in as {before}. {hint}, "
+            "or mark it as a constant on the new optimiser."
         )
     if not is_variable and before != after:
         raise Error(
-            f"Values are constant but do not match: {attribute} of {where} was compiled in as "
-            f"{before}, the new optimiser has {after}. {hint} if it is to change."
+            f"Values are constant but do not match: {what} was compiled in as {before}, the new optimiser has {after}. "
+            f"{hint} if it is to change."
         )

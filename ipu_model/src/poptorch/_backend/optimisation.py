@@ -125,7 +125,7 @@ class Updates:
             generator=self._generator,
             overflow=self._session.arithmetic.overflow,
         )
-        self._session.update, self._session.numbers = updater, updater.parameters
+        self._session.update, self._session.numbers = updater.step, updater.parameters
         self._session.loss_scaling = updater.loss_scaling
         if self._session.automatic is not None:
             self._session.automatic.factor = 1.0

@@ -69,17 +69,12 @@ def register(
 
 
 def unregister(op: CustomOp) -> None:
-    """Forget `op`, if it is registered."""
     if _registered.get((op.name, op.domain, op.version)) is op:
         del _registered[op.name, op.domain, op.version]
 
 
 def find(name: str, domain: str, version: int) -> CustomOp:
-    """Return the registered op.
-
-    Raises:
-        Error: there is none.
-    """
+    """Return the registered op; an `Error` says how to register one that is missing."""
     op = _registered.get((name, domain, version))
     if op is None:
         known = ", ".join(sorted(f"{op.domain}.{op.name}:{op.version}" for op in _registered.values()))

@@ -72,7 +72,7 @@ def replace_message(error: Error, message: str) -> None:
 
 def unsupported(feature: str, nearest: str) -> Error:
     """Return the error for valid PopTorch that is not available here, naming what works instead."""
-    return Error(f"{feature} is not supported by the IPU Model. {nearest}", type="poptorch_py_error")
+    return Error(f"{feature} is not supported by the IPU Model. {nearest}")
 
 
 def require(condition: object, message: str) -> None:

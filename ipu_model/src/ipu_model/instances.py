@@ -18,21 +18,18 @@ from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore as HashStore
+from torch._C._distributed_c10d import PrefixStore as PrefixStore
+from torch._C._distributed_c10d import Store as Store
+from torch._C._distributed_c10d import TCPStore as TCPStore
 
 from ipu_model.errors import Error
 
-__all__ = [
-    "ENDED", "Group", "HashStore", "Operation", "PrefixStore", "Store", "TCPStore", "join", "joined", "leave",
-    "note_end", "wait_for_members", "world",
-]  # fmt: skip
-
-_T = TypeVar("_T")
 _logger = logging.getLogger("ipu_model.instances.group")
 
 TIMEOUT = timedelta(minutes=30)
@@ -95,7 +92,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many instances there are in this group."""
         return len(self.members)
 
     def sum_(self, tensors: Sequence[Tensor], what: str) -> None:
@@ -146,7 +142,6 @@ class Group:
         return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]
 
     def barrier(self) -> None:
-        """Return when all members have called this."""
         if self.size > 1:
             self._attempt("wait at a barrier", lambda: self._backend.barrier().wait())
 
@@ -185,35 +180,32 @@ class Group:
         return gloo(self._store, self.rank, self.size, options)
 
     def _reduce_(self, tensor: Tensor, operation: Operation, what: str) -> None:
-        """Reduce a contiguous tensor in place over all members."""
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, operation.value)
         self._attempt(what, lambda: self._backend.allreduce([tensor], options).wait())
 
-    def _attempt(self, what: str, action: Callable[[], _T]) -> _T:
+    def _attempt(self, what: str, action: Callable[[], Any]) -> Any:
         """Do `action`; turn gloo's errors into one that says what this instance waited for."""
         if self._broken:
             raise Error(self._broken)
         try:
             return action()
         except RuntimeError as error:
-            self._broken = self._explanation(what, str(error))
-        if ENDED in self._broken:
-            _logger.error("%s", self._broken)
-            time.sleep(self._grace)
-        raise Error(self._broken)
-
-    def _explanation(self, what: str, reason: str) -> str:
+            reason = str(error)
         here = f"Instance {self.members[self.rank]} of {self.size} was about to {what}"
         if "imed out" in reason or "imeout" in reason:
-            return (
+            self._broken = (
                 f"{here}, but the others did not come within {self._timeout}: {_SAME_NUMBER}, and each of them "
                 f"has to get there. ({reason})"
             )
-        return (
-            f"{here}, but {ENDED}. If it failed, its own output says why; if it came to its end, note that "
-            f"{_SAME_NUMBER}. ({reason})"
-        )
+        else:
+            self._broken = (
+                f"{here}, but {ENDED}. If it failed, its own output says why; if it came to its end, note that "
+                f"{_SAME_NUMBER}. ({reason})"
+            )
+            _logger.error("%s", self._broken)
+            time.sleep(self._grace)
+        raise Error(self._broken)
 
 
 def note_end(store: Store, member: int) -> None:
@@ -224,8 +216,7 @@ def note_end(store: Store, member: int) -> None:
 def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: timedelta) -> None:
     """Say that `members[rank]` is here, and return when all of them are.
 
-    Raises:
-        RuntimeError: one has ended and will not come, they did not come within `timeout`, or the store is gone.
+    Raises `RuntimeError` if one has ended and will not come, is not here within `timeout`, or the store is gone.
     """
     store.set(_here(rank), "")
     deadline = time.monotonic() + timeout.total_seconds()
@@ -308,27 +299,31 @@ def leave() -> None:
 
 
 def join(rank: int, size: int, environment: Mapping[str, str], timeout: timedelta = TIMEOUT) -> Group:
-    """Meet the other instances at `MASTER_ADDR` and `MASTER_PORT` and return the group of all of them.
-
-    Raises:
-        Error: as `world`.
-    """
+    """Meet the others at `MASTER_ADDR` and `MASTER_PORT` and return the group of all instances; raises as `world`."""
     if size == 1:
         return Group(HashStore(), [0], 0)
     if not 0 <= rank < size:
         raise Error(f"Instance {rank} of {size}: indices go from 0 to {size - 1}.")
-    _check(size, environment)
+    _check_environment(size, environment)
     where = f"{environment['MASTER_ADDR']}, port {environment['MASTER_PORT']}"
     try:
         # Process 0 runs the store unless a launcher does.
         store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))  # type: ignore[attr-defined]
     except RuntimeError as error:
-        raise _unreachable(rank, where, str(error)) from error
+        if "EADDRINUSE" in str(error):
+            raise Error(
+                f"The instances cannot meet at {where}: another program uses this port. Set MASTER_PORT to a free "
+                "one, the same for all instances."
+            ) from error
+        raise Error(
+            f"Instance {rank} cannot reach the place where instances meet, {where}: is instance 0 running, and can "
+            f"its host be reached by that name from here? ({error})"
+        ) from error
     room = PrefixStore(f"popdist/{next(_rooms)}", store)
     return Group(room, range(size), rank, timeout=timeout, address=environment.get(HOST_ADDRESS))
 
 
-def _check(size: int, environment: Mapping[str, str]) -> None:
+def _check_environment(size: int, environment: Mapping[str, str]) -> None:
     missing = [name for name in _MEETING_PLACE if not environment.get(name)]
     if missing:
         raise Error(
@@ -345,15 +340,3 @@ def _check(size: int, environment: Mapping[str, str]) -> None:
             f"The options say that there are {size} processes, the launcher has started {launched} "
             "(WORLD_SIZE): the others would never come. Use the launcher's number in configureProcessId."
         )
-
-
-def _unreachable(rank: int, where: str, reason: str) -> Error:
-    if "EADDRINUSE" in reason:
-        return Error(
-            f"The instances cannot meet at {where}: another program uses this port. Set MASTER_PORT to a free "
-            "one, the same for all instances."
-        )
-    return Error(
-        f"Instance {rank} cannot reach the place where instances meet, {where}: is instance 0 running, and can its "
-        f"host be reached by that name from here? ({reason})"
-    )

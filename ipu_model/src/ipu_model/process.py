@@ -79,14 +79,13 @@ def deliver_interrupt() -> None:
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Pause Python's garbage collector: it would look through a growing graph many times and find no garbage."""
-    if not gc.isenabled():
-        yield
-        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 class ForkSafeLock:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
 
@@ -81,7 +82,6 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -199,12 +199,10 @@ class Op:
 
     @property
     def ipu(self) -> int:
-        """The IPU that it runs on."""
         return self.placement.ipu
 
     @property
     def is_backward(self) -> bool:
-        """Whether it belongs to the backward pass."""
         return self.phase is Phase.BACKWARD
 
     @cached_property
@@ -271,7 +269,6 @@ class Step:
 
     @property
     def last_stage(self) -> int:
-        """The number of the last stage."""
         return len(self.stages) - 1
 
     @cached_property
@@ -282,7 +279,6 @@ class Step:
 
     @cached_property
     def by_name(self) -> Mapping[str, Op]:
-        """The ops by their names."""
         return {op.name: op for op in self.ops}
 
     @cached_property
@@ -365,12 +361,10 @@ def step_of_ops(
 
 def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:
     """Number the stages: consecutive blocks on the same IPU form one stage."""
-    keys: dict[tuple[int, int], None] = {}
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        keys.update(dict.fromkeys((op.placement.stage, op.ipu) for op in ops if op.phase is phase))
+    keys = dict.fromkeys((op.placement.stage, op.ipu) for phase in Phase for op in ops if op.phase is phase)
     stages: list[Stage] = []
     index_of: dict[tuple[int, int], int] = {}
-    for key in sorted(keys, key=lambda found: found[0]):  # a stable sort: equal numbers stay in order of appearance
+    for key in sorted(keys, key=lambda key: key[0]):  # a stable sort: equal numbers stay in order of appearance
         if not stages or stages[-1].ipu != key[1]:
             stages.append(Stage(len(stages), key[1]))
         index_of[key] = len(stages) - 1
@@ -403,12 +397,7 @@ def forward_stages(entries: Iterable[Placement]) -> int:
 
     The IPU before the first entry is IPU 0, so a first block on IPU 1 already counts.
     """
-    stages, previous = 1, 0
-    for entry in entries:
-        if entry.ipu != previous:
-            stages += 1
-            previous = entry.ipu
-    return stages
+    return 1 + sum(before != after for before, after in pairwise((0, *(entry.ipu for entry in entries))))
 
 
 def ipus_in_use(step: Step) -> frozenset[int]:

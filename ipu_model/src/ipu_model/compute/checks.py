@@ -41,8 +41,7 @@ _TIDYING = frozenset({round_to_half_, make_nan_, clip_})
 def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
     """Return an error that says which op of `ops`, and which line of the program, raised `error`.
 
-    Returns `None` if there is nothing to add: for the package's own errors, and for errors of Python functions that the
-    program itself passed to an op.
+    Returns `None` for the package's own errors, and for errors of Python functions that the program passed to an op.
     """
     # The name of the node is in the line of generated code that raised the error.
     lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_GENERATED)]
@@ -105,11 +104,7 @@ def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]
 
 
 def require_valid(result: Tensor, place: str, before: NonFinite, *inputs: Any) -> None:
-    """Raise if `result` holds a NaN or an infinity that did not come from the operands.
-
-    Raises:
-        Error: names the op, its module and the exception.
-    """
+    """Raise an error that names the op if `result` holds a NaN or an infinity that did not come from the operands."""
     if not result.is_floating_point():
         if before.nan or look(*inputs).nan:
             raise _exception(place, "compared numbers with NaN")

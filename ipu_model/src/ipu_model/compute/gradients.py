@@ -35,7 +35,6 @@ class Accumulator:
     count: int = 0
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        """Add the gradients of one micro-batch."""
         if not self.totals:
             dense = torch.contiguous_format
             self.totals = [g if own else g.clone(memory_format=dense) for g, own in zip(gradients, self.fresh)]
@@ -67,11 +66,9 @@ class ReplicaGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups."""
         return self.replicas // self.size
 
     def of(self, replica: int) -> int:
-        """Return the group of a replica."""
         return replica % self.count if self.orthogonal else replica // self.size
 
 
@@ -147,10 +144,7 @@ class AutomaticLossScaling:
                 self._above += gradient.numel() - int(torch.count_nonzero(gradient.abs() < self._edge))
 
     def adapt(self, loss_scaling: float) -> None:
-        """Count a weight update and, once per period, halve or double the factor.
-
-        `loss_scaling` is the optimiser's, without the factor.
-        """
+        """Count a weight update and, once per period, halve or double the factor; `loss_scaling` is without it."""
         self._updates += 1
         if self._updates % self._settings.period:
             return

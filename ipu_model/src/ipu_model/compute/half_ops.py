@@ -139,32 +139,26 @@ def may_leave_range(node: Node) -> bool:
 
 
 def zero_divisor(x: Any, divisor: Any, *rest: Any, **settings: Any) -> Any:
-    """Return where a quotient, `x / divisor`, is a division by zero."""
     return divisor == 0
 
 
 def zero_divisor_of_a_term(x: Tensor, numerator: Tensor, divisor: Tensor, **settings: Any) -> Tensor:
-    """Return where a sum, `x + value * numerator / divisor`, divides by zero."""
     return divisor == 0
 
 
 def zero(x: Tensor) -> Tensor:
-    """Return where a logarithm or reciprocal has its pole."""
     return x == 0
 
 
 def minus_one(x: Tensor) -> Tensor:
-    """Return where the logarithm of 1 + x has its pole."""
     return x == -1
 
 
 def one_or_minus_one(x: Tensor) -> Tensor:
-    """Return where the inverse hyperbolic tangent has its poles."""
     return x.abs() == 1
 
 
 def zero_to_a_negative_power(x: Any, exponent: Any) -> Any:
-    """Return where a power is a division by zero."""
     return torch.logical_and(torch.as_tensor(x) == 0, torch.as_tensor(exponent) < 0)
 
 

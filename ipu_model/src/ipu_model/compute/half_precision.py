@@ -48,10 +48,7 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
     """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
 
     With `clips_apart`, results are clipped by an op of its own after the rounding, so that a check can be inserted
-    between the two.
-
-    Raises:
-        Error: an op that reads the bits of fp16 values, or a product of fp16 and fp32 operands.
+    between the two. Raises `Error` for what `refuse_what_has_no_container` refuses.
     """
     roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):
@@ -73,11 +70,7 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
 
 
 def refuse_what_has_no_container(node: Node) -> None:
-    """Refuse ops that would compute a different result on fp16 values held in fp32 tensors.
-
-    Raises:
-        Error: names the op and its module.
-    """
+    """Refuse ops that would compute a different result on fp16 values held in fp32 tensors."""
     operands = {_dtype_of(argument) for argument in node.all_input_nodes}
     where = f"{node.target} in module '{info_of(node).scope or 'model'}'"
     if node.target in _BITWISE and (is_half(node) or torch.float16 in operands):
@@ -118,17 +111,14 @@ def _on_grid(number: Any, overflow: Overflow) -> Any:
 
 
 def uniform(size: Any, **like: Any) -> Tensor:
-    """Return fp16 numbers from [0, 1), a container of shape `size`."""
     return torch.rand(size, dtype=torch.float16).float()
 
 
 def uniform_like(x: Tensor, **like: Any) -> Tensor:
-    """Return fp16 numbers from [0, 1), a container of the shape of `x`."""
     return torch.rand_like(x, dtype=torch.float16).float()
 
 
 def uniform_(x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
-    """Fill the container `x` with fp16 numbers from [low, high)."""
     return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high, generator=generator))
 
 
@@ -208,7 +198,6 @@ def in_container(x: Tensor) -> Tensor:
 
 
 def _widened(arguments: Any) -> Any:
-    """Replace every dtype argument float16 by float32."""
     return torch.fx.node.map_aggregate(arguments, lambda a: torch.float32 if a is torch.float16 else a)
 
 

@@ -64,11 +64,7 @@ class RandomStreams:
         return [self.seed, *(byte for state in states for byte in state.tolist())]
 
     def check(self, state: Sequence[object]) -> None:
-        """Refuse a state that `restore` cannot use.
-
-        Raises:
-            ValueError: the list has the wrong length, or holds anything but a seed and bytes.
-        """
+        """Raise `ValueError` for a list that `restore` cannot use."""
         expected = 1 + self._states[0].numel() * (len(self._states) + (self._common is not None))
         if len(state) not in (1, expected):
             raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")
@@ -77,11 +73,7 @@ class RandomStreams:
             raise ValueError("rng_state holds other values than a seed and bytes. Give it what rng_state returned.")
 
     def restore(self, state: list[int]) -> None:
-        """Continue from a list that `state` returned; a list of one number is a new seed.
-
-        Raises:
-            ValueError: as `check`.
-        """
+        """Continue from a list that `state` returned, or from a new seed: a list of one number. Raises as `check`."""
         self.check(state)
         replicas = len(self._states)
         if len(state) == 1:

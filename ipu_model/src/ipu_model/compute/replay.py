@@ -53,11 +53,7 @@ class Replay:
     fresh_gradients: tuple[bool, ...]
 
     def micro_batch(self, *values: Tensor) -> Any:
-        """Compute one micro-batch; the program's global module hooks do not see it.
-
-        Raises:
-            Error: an op failed, as for an index out of range; the message names the op and the line of the program.
-        """
+        """Compute one micro-batch, unseen by the program's global module hooks; an error names the op and the line."""
         try:
             return self.module.forward(*values)
         except Exception as error:
@@ -73,11 +69,7 @@ def container_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
-    """Compile `graph` into a `Replay`; the graph itself is left as it is.
-
-    Raises:
-        Error: a constant without data.
-    """
+    """Compile `graph` into a `Replay`; the graph itself is left as it is."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     ops.output(ops.graph_copy(graph.ops, copies))
@@ -160,12 +152,11 @@ def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
 
 
 def dense(x: Tensor) -> Tensor:
-    """Return the values without gaps, in the order (channels last or first) that their strides suggest."""
     return dense_like(x, x)
 
 
 def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return the values of `gradient` without gaps, in the order of `x`."""
+    """Return the values of `gradient` without gaps, in the order that the strides of `x` suggest."""
     return gradient.contiguous(memory_format=suggest_memory_format(x))
 
 
@@ -191,8 +182,7 @@ def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable
 def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
     """Return a function's results as new tensors of the element types in `specs`, with half precision as fp32.
 
-    Raises:
-        Error: the results are not tensors, or differ from `specs` in number, shape or type.
+    Raises `Error` if they are no tensors, or differ from `specs` in number, shape or type.
     """
     listed = [results] if isinstance(results, Tensor) else results
     if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):

@@ -79,7 +79,6 @@ class Collector:
     kept: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def take(self, step: int, replica: int, value: Tensor) -> None:
-        """Take the result of replica `replica` in its step `step`."""
         if self.once:
             self.kept = self.kept or {(step, replica): value if self.fresh else value.clone()}
         elif self.returns.keep is Keep.SUM:
@@ -227,7 +226,6 @@ class Session:
                 collector.take(step, replica, value)
 
     def _weight(self, name: str, replica: int) -> Tensor:
-        """Return a replica's value of a variable that replicas share."""
         groups = self._groups.get(name)
         return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
 

@@ -62,10 +62,7 @@ class Threads:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let PyTorch compute with this number of threads; restore the previous number afterwards.
-
-        Replays in several Python threads may do so at the same time.
-        """
+        """Let PyTorch compute with this number of threads in the body, which several Python threads may run at a time."""
         around: int | None = getattr(_own, "number", None)  # of a replay in this Python thread that calls this one
         with _setting.lock:
             if _setting.replays == 0:
@@ -105,10 +102,7 @@ def threads_for(step: Step, watch: CoreWatch) -> Threads:
     """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
 
     `watch` has measured the machine since the compilation began. The environment variable `IPU_MODEL_THREADS` fixes the
-    number.
-
-    Raises:
-        Error: `IPU_MODEL_THREADS` is not a positive whole number.
+    number; if it is not a positive whole number, an `Error` is raised.
     """
     fixed = os.environ.get(SWITCH, "")
     if fixed:
@@ -149,10 +143,7 @@ def choose(work: Mapping[ParallelWork, int], cores: Cores, limit: int, *, asleep
 
 
 def work_of(step: Step, flops_per_second: float) -> Counter[ParallelWork]:
-    """Count the work in one micro-batch of a step.
-
-    `flops_per_second` is the rate of one core in matrix products.
-    """
+    """Count the work in one micro-batch of a step; `flops_per_second` is the rate of one core in matrix products."""
     work: Counter[ParallelWork] = Counter()
     for op in step.ops:
         if not op.is_view:

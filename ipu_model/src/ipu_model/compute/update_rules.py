@@ -54,11 +54,9 @@ class Context:
         return self.scale / self.loss_scaling
 
     def round_weights(self, entries: Sequence[Entry]) -> None:
-        """Round the weights that lie on the float16 grid."""
         self.rounding([entry.weight for entry in entries if entry.half])
 
     def round_state(self, entries: Sequence[Entry], slot: StateTensor) -> None:
-        """Round the state tensors of `slot` if it is kept in half precision."""
         if slot.dtype == FLOAT16:
             self.rounding(_states(entries, slot))
 
@@ -86,7 +84,6 @@ class Simple(UpdateRule):
     consumes_gradient = False
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return `lr*(1-dm)/ls` and `1 - lr*(1-dm)*wd`."""
         rate = hyper.lr * (1.0 - hyper.dampening)
         return {
             "scaledLearningRate0": rate / loss_scaling,
@@ -94,7 +91,6 @@ class Simple(UpdateRule):
         }
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update weights in place."""
         rate = scalars["scaledLearningRate0"] * context.scale
         # Added as a difference: the factor itself, so close to 1, would lose most of its digits in float32.
         decay = scalars["weightDecayScaleFactor0"] - 1.0
@@ -112,7 +108,6 @@ class Separate(UpdateRule):
     """
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return `lr/ls`, `mm`, `1-dm` and `ls*wd`."""
         return {
             "scaledLearningRate2": hyper.lr / loss_scaling,
             "scaledMomentum2": hyper.momentum,
@@ -121,7 +116,6 @@ class Separate(UpdateRule):
         }
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update velocities and weights in place."""
         (slot,) = self.compiled.slots
         tensors = [[e.weight for e in entries], [e.gradient for e in entries], _states(entries, slot)]
         # The fused kernel leaves the velocity alone without momentum.
@@ -162,7 +156,6 @@ class Combined(UpdateRule):
     """
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return `lr/vs`, `mm`, `(1-dm)*vs/ls`, `(1-dm)*wd*vs`; with Nesterov also `vs/ls` and `wd*vs`."""
         scaling, kept = hyper.velocity_scaling, 1.0 - hyper.dampening
         scalars = {
             "scaledLearningRate1": hyper.lr / scaling,
@@ -176,7 +169,6 @@ class Combined(UpdateRule):
         return scalars
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update weights and combined tensors in place."""
         momentum, decay = scalars["scaledMomentum1"], scalars["scaledWeightDecay1"]
         for entry in entries:
             combined = entry.state["Accl1"]
@@ -204,7 +196,6 @@ class _OfMoments(UpdateRule):
     """What Adam, AdamW and LAMB share; gradients are unscaled before they are used."""
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return the hyper-parameters as they are."""
         return {
             "learningRate": hyper.lr,
             "weightDecay": hyper.weight_decay,
@@ -236,7 +227,6 @@ class Adam(_OfMoments):
     """
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update moments, counters and weights in place."""
         steps = _states(entries, STEP)
         for step in steps:
             step.add_(1.0)
@@ -284,11 +274,9 @@ class Lamb(_OfMoments):
     """
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return the hyper-parameters as they are."""
         return {**super().scalars(hyper, loss_scaling), "maxWeightNorm": hyper.max_weight_norm}
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update moments, counters and weights in place."""
         self.update_moments(entries, scalars, context, l2=0.0)
         corrects = self.compiled.corrects_bias
         for entry in entries:
@@ -310,11 +298,10 @@ class RMSprop(UpdateRule):
 
     `centred` keeps `v2 <- alpha*v2 + (1-alpha)*g`; `has_momentum` keeps `v3 <- mm*v3 + g/d` and uses it
     instead of `g/d`. With `tensorflow`, v1 starts at 1, eps is added before the root is taken, and the
-    learning rate is part of v3.
+    learning rate is part of v3. Gradients are unscaled before they are used.
     """
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return the hyper-parameters as they are; gradients are unscaled before they are used."""
         return {
             "learningRate": hyper.lr,
             "weightDecay": hyper.weight_decay,
@@ -324,7 +311,6 @@ class RMSprop(UpdateRule):
         }
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update averages, momentum buffers and weights in place."""
         alpha, rate, eps = scalars["alpha"], scalars["learningRate"], scalars["eps"]
         for entry in entries:
             gradient = _prepared(entry, context.unscale, scalars["weightDecay"])
@@ -409,7 +395,6 @@ _RULES: Mapping[Algorithm, Callable[[WeightUpdate], UpdateRule]] = {
 
 
 def rule_for(update: WeightUpdate) -> UpdateRule:
-    """Return the arithmetic of an update."""
     return _RULES[update.algorithm](update)
 
 
@@ -424,10 +409,7 @@ def is_scalar_name(name: str) -> bool:
 
 
 def scalar_names(spec: OptimiserSpec, weights: Iterable[str], group_of: Mapping[str, int | None]) -> list[str]:
-    """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last.
-
-    Raises `Error` for values that no device can run with.
-    """
+    """Return the names of the numbers that the update of `weights` reads; the loss scaling, common to all, is last."""
     spec.validate()
     names = []
     for weight in weights:

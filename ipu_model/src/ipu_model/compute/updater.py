@@ -174,7 +174,6 @@ class Updater:
         self._batches = self._group()
 
     def _group(self) -> dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], list[str]]:
-        """Return the weights that one call of a rule, with the same numbers, updates together."""
         together: dict[tuple[UpdateRule, tuple[tuple[str, float], ...]], list[str]] = {}
         for name, scalars in self._scalars.items():
             together.setdefault((self._rules[name], tuple(scalars.items())), []).append(name)

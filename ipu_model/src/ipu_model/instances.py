@@ -218,16 +218,17 @@ def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: t
 
     Raises `RuntimeError` if one has ended and will not come, is not here within `timeout`, or the store is gone.
     """
-    store.set(_here(rank), "")
+    here = [f"here/{position}" for position in range(len(members))]
+    store.set(here[rank], "")
     deadline = time.monotonic() + timeout.total_seconds()
-    while missing := [member for position, member in enumerate(members) if not store.check([_here(position)])]:
+    while missing := [member for member, key in zip(members, here) if not store.check([key])]:
         ended = [member for member in missing if _root_of(store).check([_ended(member)])]
         if ended:
             raise RuntimeError(f"instance {ended[0]} has ended without joining")
         if time.monotonic() > deadline:
             raise RuntimeError(f"timed out waiting for instance {missing[0]}")
         with suppress(RuntimeError):
-            store.wait([_here(position) for position in range(len(members))], min(_LOOK, timeout))
+            store.wait(here, min(_LOOK, timeout))
 
 
 def _root_of(store: Store) -> Store:
@@ -235,10 +236,6 @@ def _root_of(store: Store) -> Store:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
-
-
-def _here(position: int) -> str:
-    return f"here/{position}"
 
 
 def _ended(member: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ipu_model.errors import Error
@@ -47,13 +47,12 @@ class Hyper:
     eps: float = 1e-8
     alpha: float = 0.99
     max_weight_norm: float = 65500.0
-    variable: frozenset[str] = field(default_factory=frozenset)
+    variable: frozenset[str] = frozenset()
 
     @property
     def compiled_in(self) -> Hyper:
         """The same group without the values of streamed numbers, which no compilation depends on."""
-        defaults = Hyper()
-        return replace(self, **{name: getattr(defaults, name) for name in self.variable})
+        return replace(self, **{name: getattr(Hyper, name) for name in self.variable})
 
 
 @dataclass(frozen=True)

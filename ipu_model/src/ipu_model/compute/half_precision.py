@@ -110,6 +110,9 @@ def _on_grid(number: Any, overflow: Overflow) -> Any:
     return number if rounded == number else rounded
 
 
+# Numbers from [0, 1), or from [low, high), of float16 in containers.
+
+
 def uniform(size: Any, **like: Any) -> Tensor:
     return torch.rand(size, dtype=torch.float16).float()
 

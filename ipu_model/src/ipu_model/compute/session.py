@@ -152,17 +152,11 @@ class Session:
         keep_freed_memory()
         self._replay: Replay = build(graph, arithmetic)
         self._constant_outputs = constant_outputs(graph)
-        self._weights = {
-            v.name: self._empty(v, self._groups.get(v.name)) for v in graph.variables if not self._is_per_replica(v)
-        }
-        self._replica_variables = [
-            {v.name: self._empty(v) for v in graph.variables if self._is_per_replica(v)}
-            for _ in range(batching.replicas)
-        ]
-
-    def _is_per_replica(self, variable: Variable) -> bool:
-        """Whether each replica has its own values: true for buffers that the graph changes."""
-        return variable.tensor in self.graph.mutated and not variable.trainable
+        # Each replica has its own values of buffers that the graph changes.
+        of_replica = [v for v in graph.variables if v.tensor in graph.mutated and not v.trainable]
+        self._replica_variables = [{v.name: self._empty(v) for v in of_replica} for _ in range(batching.replicas)]
+        shared = (v for v in graph.variables if v.name not in self._replica_variables[0])
+        self._weights = {v.name: self._empty(v, self._groups.get(v.name)) for v in shared}
 
     @property
     def weights(self) -> Mapping[str, Tensor]:

@@ -46,8 +46,6 @@ _SPINNING_SECONDS, _SLEEPING_SECONDS = 5e-3, 1e-4
 _WORTHWHILE = 1.05
 # In a shorter time, the load of other processes is lost in the noise of counting clock ticks.
 _WATCH_SECONDS = 0.2
-
-
 # On machines with more cores, so many additional threads are costly, and free cores are easier to find.
 _MOST_CORES = 16
 _PATIENCE_SECONDS = 10.0
@@ -62,7 +60,7 @@ class Threads:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let PyTorch compute with this number of threads in the body, which several Python threads may run at a time."""
+        """Let PyTorch compute with this number of threads in the body; several Python threads may do so at once."""
         around: int | None = getattr(_own, "number", None)  # of a replay in this Python thread that calls this one
         with _setting.lock:
             if _setting.replays == 0:

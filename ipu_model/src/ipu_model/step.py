@@ -106,15 +106,6 @@ class Source(Enum):
 
 
 @dataclass(frozen=True)
-class Storage:
-    """The memory behind one or more tensors; it takes its name and producer from the tensor it was made for."""
-
-    name: str
-    source: Source
-    producer: str | None = None
-
-
-@dataclass(frozen=True)
 class Serialisation:
     """A product computed in `factor` slices along one dimension; `mode` is a `poptorch.MatMulSerializationMode`."""
 
@@ -248,16 +239,17 @@ class Stage:
 class Step:
     """One micro-batch, forward and (for training) backward.
 
-    `tensors` and `storages` are in the order in which they are made. `inputs` describe what the host sends, in the
-    order of forward's arguments. `outputs` names the tensors that a call returns. `gradients` maps variables to the
-    tensors that hold their gradients. `layers` maps the dotted names of modules to their classes. `block_entries` are
-    the placements of blocks in the order in which they begin.
+    `tensors` and `storages` are in the order in which they are made; a storage, the memory behind one or more tensors,
+    has the name of the tensor that it was made for. `inputs` describe what the host sends, in the order of forward's
+    arguments. `outputs` names the tensors that a call returns. `gradients` maps variables to the tensors that hold
+    their gradients. `layers` maps the dotted names of modules to their classes. `block_entries` are the placements of
+    blocks in the order in which they begin.
     Make one with `step_of_ops` (by hand) or `ipu_model.capture.describe.step_of` (from a captured graph).
     """
 
     ops: tuple[Op, ...]
     tensors: Mapping[str, Tensor]
-    storages: Mapping[str, Storage]
+    storages: Mapping[str, Source]
     variables: tuple[Variable, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -305,7 +297,7 @@ class Step:
 
     def source(self, tensor: str) -> Source:
         """Return where the storage of a tensor comes from."""
-        return self.storages[self.tensors[tensor].storage].source
+        return self.storages[self.tensors[tensor].storage]
 
     def producer(self, tensor: str) -> Op | None:
         """Return the op that makes a tensor; `None` for variables, inputs and constants."""
@@ -341,16 +333,16 @@ def step_of_ops(
     """
     placed, stages = _staged(tuple(ops))
     tensors: dict[str, Tensor] = {}
-    storages: dict[str, Storage] = {}
+    storages: dict[str, Source] = {}
     for tensor, source in (entering := tuple(entering)):
         tensors[tensor.name] = tensor
-        storages[tensor.name] = Storage(tensor.name, source)
+        storages[tensor.name] = source
     for op in placed:
         for result in op.results:
             if result is not None and result.name not in unread:
                 tensors[result.name] = result
                 if result.is_storage:
-                    storages[result.name] = Storage(result.name, Source.OP, op.name)
+                    storages[result.name] = Source.OP
     sent = tuple(tensor for tensor, source in entering if source is Source.INPUT) if inputs is None else inputs
     return Step(
         ops=placed, tensors=tensors, storages=storages, variables=variables, inputs=sent, outputs=outputs,

@@ -80,14 +80,11 @@ def _plus(product: Tensor, bias: Tensor, beta: float) -> Tensor:
     return product if beta == 0 else product.add_(bias, alpha=beta)
 
 
-def convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *, clips: bool = True,
-) -> Tensor:  # fmt: skip
-    """Convolve with half partials along the input channels of each group."""
-    settings = (stride, padding, dilation, transposed, output_padding, groups)
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any, clips: bool = True) -> Tensor:
+    """Convolve with half partials along the input channels of each group; `geometry` as aten's op has it."""
+    _stride, _padding, _dilation, transposed, _output_padding, groups = geometry
     channels = _channels(x, weight, groups, in_groups=transposed)
-    total = _accumulated((aten.convolution(xs, ws, None, *settings) for xs, ws in channels), clips)
+    total = _accumulated((aten.convolution(xs, ws, None, *geometry) for xs, ws in channels), clips)
     return total if bias is None else total.add_(bias.view(1, -1, *[1] * (x.dim() - 2)))
 
 
@@ -110,17 +107,15 @@ def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
 
 
 def convolution_backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, output_mask: list[bool], *,
-    clips: bool = True,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
+    gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, *settings: Any, clips: bool = True
+) -> tuple[Tensor | None, ...]:
     """Differentiate a convolution: half partials along output channels, and samples for the weights."""
+    *geometry, (wanted_input, wanted_weight, wanted_bias) = settings
+    _stride, _padding, _dilation, transposed, _output_padding, groups = geometry
 
     def backward(g: Tensor, xs: Tensor, w: Tensor, mask: list[bool]) -> tuple[Tensor, ...]:
-        settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
-        return tuple(aten.convolution_backward(g, xs, w, *settings))
+        return tuple(aten.convolution_backward(g, xs, w, bias_sizes, *geometry, mask))
 
-    wanted_input, wanted_weight, wanted_bias = output_mask
     results: list[Tensor | None] = [None, None, None]
     if wanted_input:
         parts = _channels(gradient, weight, groups, in_groups=not transposed)

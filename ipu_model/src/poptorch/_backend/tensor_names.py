@@ -89,8 +89,7 @@ def _forward_results(step: Step) -> Iterator[tuple[Op, Tensor]]:
 
 
 def _of_variable(step: Step, tensor: Tensor) -> bool:
-    storage = step.storages.get(tensor.storage)
-    return storage is not None and storage.source is Origin.VARIABLE
+    return step.storages.get(tensor.storage) is Origin.VARIABLE
 
 
 def name_prints(graph: Graph, step: Step, *, module_scopes: bool = True) -> None:

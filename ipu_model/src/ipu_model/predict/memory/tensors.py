@@ -90,7 +90,7 @@ class Storages:
     @cached_property
     def residents(self) -> frozenset[str]:
         """The tensors that stay: variables, the seed, and what is known when compiling."""
-        lasting = [s.name for s in self.step.storages.values() if s.source in (Source.VARIABLE, Source.SEED)]
+        lasting = [name for name, source in self.step.storages.items() if source in (Source.VARIABLE, Source.SEED)]
         return frozenset((*self.constants, *lasting))
 
     @cached_property

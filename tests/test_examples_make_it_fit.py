@@ -67,7 +67,7 @@ def test_the_lines_that_are_found_build_the_program_that_was_promised(folder: Pa
         fresh = program(folder, name)
         changed = {**fresh, "opts": fresh["options"], "poptorch": poptorch, "torch": torch}
         exec(fit.code, changed)
-        rows, half = (fit.candidate.setting[name] for name in ("micro_batch", "half_precision"))
+        rows, half = (getattr(fit.candidate.setting, name) for name in ("micro_batch", "half_precision"))
         inputs = tuple(
             torch.empty(
                 (rows, *tensor.shape[1:]),

@@ -50,9 +50,6 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
     """Return the profile of a report's folder or file, or of a function as "FILE.py:FUNCTION".
 
     With a `host` or a `machine` the program is modelled again, for which a report must hold it.
-
-    Raises:
-        Error: nothing there can be read, or it is no program.
     """
     if not is_function(source) and host is None and machine is None and not _is_program_file(source):
         from ipu_model.report.files import read
@@ -75,11 +72,7 @@ class Given:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def source(self) -> Source:
-        """Return its program, with its module if there is one, as `advise` and `make_it_fit` take it.
-
-        Raises:
-            Error: what PopTorch refuses when it compiles, such as rows that do not divide into micro-batches.
-        """
+        """Return its program, with its module if there is one, as `advise` and `make_it_fit` take it."""
         from ipu_model.explore.what_if import source_of
 
         with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):
@@ -107,11 +100,7 @@ def _refusals_named(source: str) -> Iterator[None]:
 
 
 def given_by(source: str) -> Given:
-    """Return the profile of a report, or what a function returns.
-
-    Raises:
-        Error: nothing there can be read, or a function returns no program.
-    """
+    """Return the profile of a report, or what a function returns."""
     if is_function(source):
         return _sorted(made_by(source), source)
     if _is_program_file(source):
@@ -153,11 +142,7 @@ def _sorted(made: Any, source: str) -> Given:
 
 
 def folder_of_source(source: str) -> Path | None:
-    """Return the folder of a report; a function has none.
-
-    Raises:
-        Error: there is no report.
-    """
+    """Return the folder of a report; a function has none."""
     if is_function(source):
         return None
     if _is_program_file(source):
@@ -245,9 +230,6 @@ def made_by(source: str) -> Any:
     """Import the file or module of "FILE.py:FUNCTION", call the function and return what it returns.
 
     A function that compiles a program without room for it gives that program.
-
-    Raises:
-        Error: there is no such function, it needs arguments, or it fails; names the line.
     """
     place, _, name = source.rpartition(":")
     with said_if_slow(f"running {source}"):

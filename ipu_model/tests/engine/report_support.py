@@ -303,14 +303,10 @@ ADVICE = (
 
 def search_result(*, fastest: bool = True) -> FitResult:
     """Return a search of three settings: as it is (twice a tile), one that fits, and one too close to call."""
-    switches = ("half_precision", "half_partials", "half_optimiser_state", "optimiser_off_chip", "optimiser_sharded")
-    setting = Setting({
-        "split": Split(1), "replicas": 1, "micro_batch": 4, "recomputation": Recomputation.NONE, "checkpoints": False,
-        "available_memory_proportion": None, "machine": None, **dict.fromkeys(switches, False),
-    })  # fmt: skip
+    setting = Setting(micro_batch=4, split=Split(1), replicas=1, recomputation=Recomputation.NONE)
     start = Candidate(setting, Verdict.DOES_NOT_FIT, 2.0, 100.0)
-    close = Candidate(setting | {"split": Split(2)}, Verdict.CLOSE, 1.0, 150.0)
-    fits = Candidate(setting | {"split": Split(4, Balance.TIME)}, Verdict.FITS, 0.6, 180.0)
+    close = Candidate(replace(setting, split=Split(2)), Verdict.CLOSE, 1.0, 150.0)
+    fits = Candidate(replace(setting, split=Split(4, Balance.TIME)), Verdict.FITS, 0.6, 180.0)
     change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
     found = Fit(fits if fastest else close, (change,), change.line, inference_profile(), is_confirmed=True)
     best = found if fastest else None

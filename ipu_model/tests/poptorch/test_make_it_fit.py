@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works(one_ipu: Fit
     assert one_ipu.instead.profile.verdict is Verdict.FITS
     assert one_ipu.instead.code.splitlines()[0] in text
     # As few limits are dropped as possible: more IPUs are enough, and the types can stay.
-    assert one_ipu.instead.candidate.setting["half_precision"] == one_ipu.start.setting["half_precision"]
+    assert one_ipu.instead.candidate.setting.half_precision == one_ipu.start.setting.half_precision
     assert "This fits within wider limits (M2000, precision stays): " in text
 
 
@@ -151,8 +151,8 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works(one_ipu: Fit
 def test_what_stays_stays(keep: Any, kept: tuple[str, ...]) -> None:
     result = fitted(decoder(2, 64), keep=keep)
     for name in kept:
-        assert {each.setting[name] for each in result.tried} == {result.start.setting[name]}
-    assert any(each.setting["half_optimiser_state"] for each in found_for("decoder").tried)
+        assert {getattr(each.setting, name) for each in result.tried} == {getattr(result.start.setting, name)}
+    assert any(each.setting.half_optimiser_state for each in found_for("decoder").tried)
 
 
 def test_a_chip_may_have_any_number_of_ipus_but_stays() -> None:
@@ -267,11 +267,11 @@ def of_one_micro_batch() -> nn.Module:
 def test_a_module_for_one_micro_batch_keeps_it() -> None:
     result = trained(of_one_micro_batch())
     possible = [each.setting for each in result.tried if not each.refused]
-    assert {setting["micro_batch"] for setting in possible} == {8}
+    assert {setting.micro_batch for setting in possible} == {8}
     assert any(setting != result.start.setting for setting in possible)
     programs = Programs(source_of(of_one_micro_batch(), torch.zeros(32, 64), trainable(1, 4), training=True))
     with pytest.raises(Error, match="micro-batches of 4: RuntimeError: shape"):
-        programs.of(programs.start | {"micro_batch": 4})
+        programs.of(replace(programs.start, micro_batch=4))
 
 
 def test_the_leanest_is_the_smallest_micro_batch_that_the_module_takes() -> None:
@@ -280,8 +280,8 @@ def test_the_leanest_is_the_smallest_micro_batch_that_the_module_takes() -> None
         Calls(lambda self, x: loss(self.norm(self.layer(x))), layer=nn.Linear(64, 64), norm=nn.BatchNorm1d(64))
     )
     assert result.found
-    assert {each.setting["micro_batch"] for each in result.tried if not each.refused} >= {2}
-    assert not [each for each in result.tried if each.setting["micro_batch"] == 1]
+    assert {each.setting.micro_batch for each in result.tried if not each.refused} >= {2}
+    assert not [each for each in result.tried if each.setting.micro_batch == 1]
 
 
 def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
@@ -293,8 +293,8 @@ def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
 
     result = trained(Calls(forward, first=nn.Linear(64, 64), second=nn.Linear(64, 64)))
     for fit in both(result):
-        assert len(fit.profile.memory.ipus) == fit.candidate.setting.ipus_per_replica
-        assert not fit.is_confirmed or fit.candidate.setting.ipus_per_replica == 2
+        assert len(fit.profile.memory.ipus) == fit.candidate.setting.split.ipus
+        assert not fit.is_confirmed or fit.candidate.setting.split.ipus == 2
     assert any("Its own forward places blocks" in refusal for refusal in result.refusals)
 
 
@@ -465,8 +465,8 @@ def test_a_profile_has_no_module_so_that_micro_batches_stay() -> None:
     """With one micro-batch for each update, there is nothing to share among replicas."""
     several = ipu_model.profile_module(Chain(2), (torch.ones(64, 8),) * 2, trainable(2, 8), training=True)
     result = ipu_model.make_it_fit(several)
-    assert {each.setting["micro_batch"] for each in result.tried} == {8}
+    assert {each.setting.micro_batch for each in result.tried} == {8}
     assert "The search tried no other micro-batches" in str(result)
     one = ipu_model.make_it_fit(ipu_model.profile_module(Chain(1), (X, X), quiet(), training=True), ipus=4)
     assert one.found
-    assert {each.setting["replicas"] for each in one.tried} == {1}
+    assert {each.setting.replicas for each in one.tried} == {1}

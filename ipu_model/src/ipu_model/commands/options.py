@@ -110,11 +110,7 @@ def is_modelled_again(arguments: Namespace) -> bool:
 
 
 def host_of(arguments: Namespace) -> HostWork | None:
-    """Return the host's work that the options describe, `None` without one; print what a timed loader takes.
-
-    Raises:
-        Error: loading or workers without a time, or a loader that cannot be timed.
-    """
+    """Return the host's work that the options describe, `None` without one; print what a timed loader takes."""
     if arguments.loader is None and arguments.seconds_per_sample is None:
         if arguments.workers is not None or arguments.loading is not None:
             raise Error(
@@ -164,9 +160,6 @@ def check_page(arguments: Namespace, known: Path | None = None) -> None:
     """Refuse a page that cannot be written or opened, before anything else takes time.
 
     `known` is where a page may be already.
-
-    Raises:
-        Error: names what is wrong with it.
     """
     if arguments.html is not None:
         check_writable(arguments.html)

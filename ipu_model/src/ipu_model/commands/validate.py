@@ -35,11 +35,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the comparison and whatever else was asked for.
-
-    Raises:
-        Error: the published measurements are not there, as in an installation from a wheel.
-    """
+    """Print the comparison and whatever else was asked for."""
     if FOLDER.is_dir():
         sys.path.insert(0, str(FOLDER))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, overload
 
 from ipu_model.errors import Error
@@ -31,7 +32,6 @@ LEAST_GAIN = 1.02
 LEAST_SAVING = 0.05
 """Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
-NO_SINGLE_CHANGE = "No single change makes this program fit for certain."
 RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
 """By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
 _VERDICTS = (Verdict.FITS, Verdict.CLOSE, Verdict.DOES_NOT_FIT)
@@ -74,22 +74,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first.
-
-    `is_enough` is false if the program does not fit for certain with any of them; `search` is then the call that
-    searches combinations.
-    """
+    """The changes worth trying, the most useful first; `note` says what to do if none is enough on its own."""
 
     items: tuple[Advice, ...]
-    is_enough: bool = True
-    search: str = ""
-
-    @property
-    def note(self) -> str:
-        """What to do if no change is enough on its own ("" if one is)."""
-        if self.is_enough:
-            return ""
-        return f"{NO_SINGLE_CHANGE} {self.search} searches combinations of changes."
+    note: str = ""
 
     @overload
     def __getitem__(self, index: int) -> Advice: ...
@@ -112,7 +100,7 @@ class AdviceList(Sequence[Advice]):
             ))
             for number, item in enumerate(self.items, 1)
         ]  # fmt: skip
-        return "\n".join([*texts, *([self.note] if self.note else [])])
+        return "\n".join((*texts, *filter(None, (self.note,))))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the text where a cell of a notebook ends with the list; IPython calls this with its printer."""
@@ -145,35 +133,34 @@ def advise(
     source = source_of(thing, inputs, options, **module)
     is_known = profile is not None and profile.host == host
     before = profile if profile is not None and is_known else profile_program(source.program, host)
-    items = [item for item in _modelled(source, host, before) if _is_useful(item, before)]
+    items = list(_modelled(source, host, before))
     if before.verdict is Verdict.FITS:
+        items = [item for item in items if item.fits and item.samples_per_second_factor >= LEAST_GAIN]
         items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
     else:
+        most = -LEAST_SAVING * before.memory.max_tile_bytes
+        items = [item for item in items if item.fits or item.max_tile_bytes_change < most]
         items.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
     best_of_kind: dict[str, Advice] = {}
     for item in items:
         best_of_kind.setdefault(item.kind, item)
     best = tuple(best_of_kind.values())[:MOST_ITEMS]
-    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in best)
-    return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
+    if before.verdict is Verdict.FITS or any(item.fits for item in best):
+        return AdviceList(best)
+    call = _call_for(thing, source.program, inputs, module)
+    return AdviceList(
+        best, f"No single change makes this program fit for certain. {call} searches combinations of changes."
+    )
 
 
 def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, Any]) -> str:
-    """Return the call of `make_it_fit` for a thing, with the names that a program is likely to have for its parts."""
+    """Return the call of `make_it_fit`, with the names that a program is likely to have for its parts."""
     if inputs is not None:
         given = (f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in module.items())
         return f"ipu_model.make_it_fit({', '.join(('model', 'inputs', 'options', *given))})"
-    if isinstance(thing, Profile):
-        return "ipu_model.make_it_fit(profile)"
-    if isinstance(thing, Program):
-        return "ipu_model.make_it_fit(program)"
+    if isinstance(thing, (Profile, Program)):
+        return f"ipu_model.make_it_fit({'profile' if isinstance(thing, Profile) else 'program'})"
     return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"
-
-
-def _is_useful(item: Advice, before: Profile) -> bool:
-    if before.verdict is Verdict.FITS:
-        return item.fits and item.samples_per_second_factor >= LEAST_GAIN
-    return item.fits or item.max_tile_bytes_change < -LEAST_SAVING * before.memory.max_tile_bytes
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -241,7 +228,20 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
         yield {"eight_bit_inputs": True}
     yield from ({"split": names} for names in _splits(program))
     if program.training:
-        yield from _of_training(program)
+        if program.recomputation is Recomputation.NONE:
+            pipelined = program.execution is Execution.PIPELINED and len(program.step.stages) > 1
+            yield {"recomputation": "pipeline" if pipelined else "standard"}
+        else:
+            yield {"recomputation": "none"}
+        blocks = repeated_blocks(program.step)
+        if blocks and not has_checkpoints(program.step):
+            yield {"recomputation": "all", "checkpoints": blocks}
+        if not has_half_state(program):
+            yield {"half_optimiser_state": True}
+        if program.optimiser is not None and program.system.streaming_bytes_per_second > 0:
+            yield {"optimiser_off_chip": program.locations.optimiser.on_chip}
+            if program.replicas > 1:
+                yield {"optimiser_sharded": not program.locations.optimiser.sharded}
     for proportion in (0.1, 0.2, 0.4, 0.9):
         if any(settings.proportion(ipu) != proportion for ipu in program.step.ipus):
             yield {"available_memory_proportion": proportion}
@@ -249,35 +249,17 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
         yield {"replicas": batching.replicas * 2}
 
 
-def _of_training(program: Program) -> Iterator[dict[str, Any]]:
-    """Yield what only training has: ways to recompute, and types and places of the optimiser's state."""
-    if program.recomputation is Recomputation.NONE:
-        pipelined = program.execution is Execution.PIPELINED and len(program.step.stages) > 1
-        yield {"recomputation": "pipeline" if pipelined else "standard"}
-    else:
-        yield {"recomputation": "none"}
-    blocks = repeated_blocks(program.step)
-    if blocks and not has_checkpoints(program.step):
-        yield {"recomputation": "all", "checkpoints": blocks}
-    if not has_half_state(program):
-        yield {"half_optimiser_state": True}
-    if program.optimiser is not None and program.system.streaming_bytes_per_second > 0:
-        yield {"optimiser_off_chip": program.locations.optimiser.on_chip}
-        if program.replicas > 1:
-            yield {"optimiser_sharded": not program.locations.optimiser.sharded}
-
-
 def _splits(program: Program) -> Iterator[tuple[str, ...]]:
     """Yield the most even splits of a pipeline over the same IPUs, and over twice as many."""
     now = len(program.step.stages)
+    if program.execution is Execution.SHARDED:
+        return
     known = {tuple(stage_modules(program))}
-    for stages in (now, 2 * now):
-        for balance in Balance:
-            if stages > 1 and program.execution is not Execution.SHARDED:
-                names = even_starts(program, stages, balance)
-                if names is not None and names not in known:
-                    known.add(names)
-                    yield names
+    for stages, balance in product((now, 2 * now), Balance):
+        names = even_starts(program, stages, balance) if stages > 1 else None
+        if names is not None and names not in known:
+            known.add(names)
+            yield names
 
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections import Counter
@@ -14,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
 from ipu_model.explore.fit_result import Candidate, FasterLoader, Fit, FitResult, Limits, Note
-from ipu_model.explore.options import checked_count, code_of, on_machine
+from ipu_model.explore.options import checked_count, code_of, did_you_mean, on_machine
 from ipu_model.explore.search import NEGLIGIBLE_GAIN, RISKIEST_FIRST, Search, message_of
 from ipu_model.explore.settings import Programs, Setting
 from ipu_model.explore.split import modules_of
@@ -81,8 +80,7 @@ def make_it_fit(
 def _kept(names: list[str]) -> frozenset[str]:
     for name in names:
         if name not in KEEP:
-            near = difflib.get_close_matches(str(name), KEEP, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(name), KEEP)
             raise Error(f"keep cannot name {name!r}.{hint} It takes {', '.join(KEEP)}.")
     return frozenset(names)
 
@@ -108,7 +106,11 @@ class Findings:
 
     def result(self) -> FitResult:
         """Choose the fastest and the cheapest program, confirm them, and drop changes that gain nothing."""
-        first = self._confirmed(self._simplified(candidate) for candidate in self._fastest_first())
+        # The fastest first; of those nearly as fast as the fastest, that on the fewest IPUs.
+        fitting = sorted(self.search.fitting(), key=lambda candidate: -candidate.samples_per_second)
+        least = self._least_speed(fitting[0].samples_per_second) if fitting else 0.0
+        fitting.sort(key=lambda one: (0, one.ipus) if one.samples_per_second >= least else (1, 0))
+        first = self._confirmed(map(self._simplified, fitting))
         cheapest = None if first is None else self._cheapest_fit() or first
         fits = [fit for fit in (cheapest, first) if fit is not None]
         fastest = max(fits, key=lambda fit: fit.samples_per_second, default=None)
@@ -135,13 +137,6 @@ class Findings:
 
     # --- the fastest, the cheapest and the nearest
 
-    def _fastest_first(self) -> list[Candidate]:
-        """Return what fits, the fastest first; of those nearly as fast as the fastest, that on the fewest IPUs."""
-        fitting = sorted(self.search.fitting(), key=lambda candidate: -candidate.samples_per_second)
-        least = self._least_speed(fitting[0].samples_per_second) if fitting else 0.0
-        fast = [candidate for candidate in fitting if candidate.samples_per_second >= least]
-        return sorted(fast, key=lambda candidate: candidate.ipus) + fitting[len(fast) :]
-
     def _least_speed(self, speed: float) -> float:
         """Return the least speed at which a program counts as being as fast as one of that speed."""
         fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
@@ -154,33 +149,31 @@ class Findings:
         now = fastest
         for name in RISKIEST_FIRST:
             setting = self._set_back(now.setting, name)
-            ways = self.search.recomputations(setting.ipus_per_replica, setting["replicas"], setting["micro_batch"])
-            is_possible = (setting["recomputation"], setting["checkpoints"]) in ways
+            ways = self.search.recomputations(setting.split.ipus, setting.replicas, setting.micro_batch)
+            is_possible = (setting.recomputation, setting.checkpoints) in ways
             if setting != now.setting and is_possible and self.search.speed(setting) >= least:
                 candidate = self.search.candidate(setting)
                 now = candidate if candidate.fits else now
-        return self._with_own_proportions(now)
+        # IPUs with room get back the program's own share of memory for temporary data.
+        share = now.setting.available_memory_proportion
+        if share is None:
+            return now
+        for ipu in range(now.setting.split.ipus):
+            more = share._replace(own=share.own | {ipu})
+            setting = replace(now.setting, available_memory_proportion=more)
+            if self.search.speed(setting) > now.samples_per_second:
+                candidate = self.search.candidate(setting)
+                now, share = (candidate, more) if candidate.fits else (now, share)
+        return now
 
     def _set_back(self, now: Setting, name: str) -> Setting:
         """Return a setting with one option as the program has it, if that is possible alone; fewer IPUs stay fewer."""
         start = self.programs.start
         if name == "replicas":
-            return now if start.ipus > now.ipus else now | {"split": start["split"], "replicas": start["replicas"]}
-        if name == "split" and now.ipus_per_replica != start.ipus_per_replica:
+            return now if start.ipus > now.ipus else replace(now, split=start.split, replicas=start.replicas)
+        if name == "split" and now.split.ipus != start.split.ipus:
             return now
-        return now | {name: start[name]}
-
-    def _with_own_proportions(self, now: Candidate) -> Candidate:
-        """Return a setting in which IPUs with room get back the program's own share of memory for temporary data."""
-        if now.setting["available_memory_proportion"] is None:
-            return now
-        for ipu in range(now.setting.ipus_per_replica):
-            share = now.setting["available_memory_proportion"]
-            setting = now.setting | {"available_memory_proportion": share._replace(own=share.own | {ipu})}
-            if self.search.speed(setting) > now.samples_per_second:
-                candidate = self.search.candidate(setting)
-                now = candidate if candidate.fits else now
-        return now
+        return replace(now, **{name: getattr(start, name)})
 
     def _cheapest_fit(self) -> Fit | None:
         """Return the program on the fewest IPUs with the least risk, the fewest changes, then the highest speed."""
@@ -217,7 +210,7 @@ class Findings:
             return self._fits[candidate]
         programs, setting = self.programs, candidate.setting
         program = programs.of(setting)
-        micro_batch = setting["micro_batch"] if setting["micro_batch"] != programs.start["micro_batch"] else None
+        micro_batch = setting.micro_batch if setting.micro_batch != programs.start.micro_batch else None
         confirmed, refused = None, ""
         try:
             self.search.bar.set_postfix_str(f"capturing the module for {setting}", refresh=True)
@@ -252,7 +245,7 @@ class Findings:
         limits = self.limits
         if limits.is_chip_given or "machine" in limits.keep or self.programs.base.system.chip.name == _BOW:
             return None
-        candidate = self.search.candidate(fastest.candidate.setting | {"machine": _BOW})
+        candidate = self.search.candidate(replace(fastest.candidate.setting, machine=_BOW))
         del self.search.tried[candidate.setting]
         return candidate if candidate.fits else None
 
@@ -270,7 +263,7 @@ class Findings:
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
         most = self.search.most_ipus() or self.search.most
         of_process = "" if processes == 1 else f" in each of its {processes} processes"
-        own, replicas = start.ipus_per_replica, start["replicas"]
+        own, replicas = start.split.ipus, start.replicas
         if "split" in keep and own > most:
             return f"Its blocks have to stay as they are, and they need {counted(own, 'IPU')}{of_process}."
         if "replicas" in keep and replicas > most:
@@ -282,7 +275,7 @@ class Findings:
 
     def _notes(self, elsewhere: Candidate | None) -> Iterator[Note]:
         """Yield what another machine would make of the fastest, and what was left out."""
-        keep, processes = self.limits.keep, self.programs.base.processes
+        start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
         if elsewhere is not None:
             text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
             yield Note(text, f'machine="{_BOW}" searches there.', f"--machine {_BOW} searches there.")
@@ -297,22 +290,17 @@ class Findings:
             most = self.search.most * processes
             text = f"The search used at most {'1 IPU' if most == 1 else f'{most} IPUs'}."
             yield Note(text, "ipus=N sets another limit.", "--ipus N sets another limit.")
-        elif (used := _power_of_two(asked // processes)) != asked // processes != self.programs.start.ipus:
+        elif (used := 1 << (max(1, asked // processes).bit_length() - 1)) != asked // processes != start.ipus:
             used *= processes
             next_limit = f"{2 * used} is the next limit that makes a difference."
             text = f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only {used} of the {asked} that "
             yield Note(f"{text}you allowed.", f"ipus={next_limit}", f"--ipus {next_limit}")
-        if "precision" not in keep and not self.programs.start["half_precision"]:
+        if "precision" not in keep and not start.half_precision:
             yield Note(
                 "The search was allowed to change the types of weights and partial sums.",
                 'keep="precision" leaves them as they are.',
                 "--keep precision leaves them as they are.",
             )
-
-
-def _power_of_two(most: int) -> int:
-    """Return the largest power of two up to a number from 1 on."""
-    return 1 << (max(1, most).bit_length() - 1)
 
 
 def binding_text(profile: Profile, program: Program) -> str:

@@ -96,14 +96,12 @@ def proportion_line(shares: Mapping[int, object]) -> str:
 
 
 def execution_line(execution: Execution) -> str:
-    """Return the line that sets the execution strategy."""
     if execution is Execution.INTERLEAVED:
         return "no PopTorch program can do this: it is a what-if"
     return f"opts.setExecutionStrategy(poptorch.{execution.value.capitalize()}Execution())"
 
 
 def recomputation_line(mode: Recomputation) -> str:
-    """Return the line that sets PopART's autoRecomputation."""
     number = list(_RECOMPUTATION_TYPES).index(mode)
     return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{_RECOMPUTATION_TYPES[mode]}'
 
@@ -129,12 +127,10 @@ def micro_batch_line(micro_batch: int, before: int) -> str:
 
 
 def has_first_moments(spec: OptimiserSpec) -> bool:
-    """Whether an optimiser keeps a first moment."""
     return _OPTIMISER_CLASSES[spec.family] in ("Adam", "AdamW", "LAMB")
 
 
 def state_type_line(spec: OptimiserSpec, half: object) -> str:
-    """Return the arguments of the optimiser for the types of accumulators, velocities and first moments."""
     return f"poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}(..., {_state_types(spec, half)})"
 
 
@@ -152,26 +148,21 @@ def optimiser_lines(spec: OptimiserSpec) -> str:
     several = len(spec.groups) > 1
     parameters = "optimizer.param_groups" if several else "model.parameters()"
     hyper = spec.groups[0] if spec.groups and not several else spec.default
-    arguments = [parameters, *_numbers(spec, hyper), *_other_arguments(spec)]
-    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
-        arguments.append(_state_types(spec, True))
+    arguments = [parameters, *_arguments(spec, hyper)]
     called = f"optimizer = poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}("
     given = ", ".join(arguments)
     return f"{called}{given})" if len(called + given) < _WIDTH else f"{called}\n    {given}\n)"
 
 
-def _numbers(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
-    """Yield the numbers of the optimiser that differ from what its class has without them."""
+def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
+    """Yield the arguments of the optimiser that differ from what its class has without them."""
     usual = Hyper(weight_decay=0.01) if spec.family.startswith("ADAMW") else Hyper()
     names = ("lr", "momentum", "dampening", "nesterov", "betas", "alpha", "eps", "weight_decay", "max_weight_norm")
     for name in (*names, "velocity_scaling"):
         value = getattr(hyper, name)
         if name in spec.attributes and (name == "lr" or value != getattr(usual, name)):
             yield f"{name}={value!r}"
-
-
-def _other_arguments(spec: OptimiserSpec) -> list[str]:
-    arguments = {
+    others = {
         "use_combined_accum=True": spec.family == "SGD1",
         "centered=True": spec.family == "RMSPROP_CENTERED",
         "use_tf_variant=True": spec.use_tf_variant,
@@ -179,7 +170,9 @@ def _other_arguments(spec: OptimiserSpec) -> list[str]:
         f"loss_scaling={spec.loss_scaling!r}": spec.loss_scaling != 1.0,
         f"max_grad_norm={spec.max_grad_norm!r}": math.isfinite(spec.max_grad_norm),
     }
-    return [text for text, is_given in arguments.items() if is_given]
+    yield from (text for text, is_given in others.items() if is_given)
+    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
+        yield _state_types(spec, True)
 
 
 def code_block(code: str) -> list[str]:

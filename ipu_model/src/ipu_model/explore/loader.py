@@ -86,43 +86,34 @@ def time_loader(
     return _host_work(arrivals, skipped, facts)
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """When a batch was there, and how many samples it has."""
-
-    at: float
-    samples: int
-
-
 def _check(loader: object, batches: int, warm_up: int | None, samples_per_batch: int | None) -> None:
     if not isinstance(loader, Iterable):
         raise Error(f"time_loader takes a poptorch.DataLoader or another iterable of batches, not {kind_of(loader)}.")
-    counts: tuple[tuple[str, object, int], ...] = (
-        ("batches", batches, 1), ("warm_up", 0 if warm_up is None else warm_up, 0),
-        ("samples_per_batch", 1 if samples_per_batch is None else samples_per_batch, 1),
-    )  # fmt: skip
+    counts = (("batches", batches, 1), ("warm_up", warm_up, 0), ("samples_per_batch", samples_per_batch, 1))
     for name, value, least in counts:
+        if value is None and name != "batches":
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise Error(f"time_loader: {name} must be a whole number from {least} on, not {value!r}.")
 
 
 def _arrivals(
     loader: Iterable[Any], wanted: int, samples: int | None, most_seconds: float, clock: Callable[[], float]
-) -> list[_Arrival]:
-    """Return the start of the measurement, without samples, and the arrivals of up to `wanted` batches."""
-    found = [_Arrival(clock(), 0)]
+) -> list[tuple[float, int]]:
+    """Return when up to `wanted` batches were there, with their samples; first the start, without samples."""
+    arrivals = [(clock(), 0)]
     with contextlib.closing(_passes(loader)) as batches:
         for batch in batches:
-            found.append(_Arrival(clock(), samples or _samples(batch)))
-            if len(found) > wanted or found[-1].at - found[0].at > most_seconds:
+            arrivals.append((clock(), samples or _samples(batch)))
+            if len(arrivals) > wanted or arrivals[-1][0] - arrivals[0][0] > most_seconds:
                 break
-    if len(found) == 1:
+    if len(arrivals) == 1:
         raise Error(
             "The loader is empty, so there is nothing to time. A poptorch.DataLoader drops samples that do not fill a "
             "whole call of batch_size x deviceIterations x gradientAccumulation x replicas samples. Time it with "
             "smaller counts, or with more data."
         )
-    return found
+    return arrivals
 
 
 def _passes(loader: Iterable[Any]) -> Generator[Any, None, None]:
@@ -155,20 +146,20 @@ def _shapes(batch: object) -> Iterator[tuple[int, ...]]:
             yield from _shapes(part)
 
 
-def _host_work(arrivals: list[_Arrival], skipped: int, facts: LoaderFacts) -> HostWork:
+def _host_work(arrivals: list[tuple[float, int]], skipped: int, facts: LoaderFacts) -> HostWork:
     """Return the work of the batches after the first `skipped`, or of the last one if there are no more."""
     # Imported here so that `import poptorch`, which only registers its loaders, does not load the performance model.
     from ipu_model.predict.host import HostWork, Loading
 
     first = min(skipped, len(arrivals) - 2)
-    counted = arrivals[first + 1 :]
-    samples = sum(each.samples for each in counted)
+    counted = [samples for _, samples in arrivals[first + 1 :]]
+    samples = sum(counted)
     if not samples:
         raise Error("The batches of the loader have no rows, so the time of a sample cannot be measured.")
-    seconds = max(0.0, counted[-1].at - arrivals[first].at) / samples
+    seconds = max(0.0, arrivals[-1][0] - arrivals[first][0]) / samples
     cores = CoreWatch().cores().at_once
     workers_at_once = min(max(1, facts.workers), cores)
-    of_batches = f"{len(counted)} batch{'es' * (len(counted) > 1)} of {counted[-1].samples} samples"
+    of_batches = f"{len(counted)} batch{'es' * (len(counted) > 1)} of {counted[-1]} samples"
     return HostWork(
         seconds_per_sample=seconds * workers_at_once,
         loading=Loading.ASYNC if facts.loads_ahead else Loading.SYNC,

@@ -18,7 +18,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation, recomputation_over
-from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, Tensor, fewest_micro_batches, ipus_in_use, with_tensors
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 Getter = Callable[[Program], Any]
@@ -89,17 +89,18 @@ def with_options(program: Program, **options: Any) -> Program:
 
 
 def option_named(name: object) -> Option:
-    """Return an option of the table.
-
-    Raises:
-        Error: there is none of that name.
-    """
+    """Return an option of the table; refuse a name that it does not have."""
     option = OPTIONS.get(str(name))
     if option is None:
-        near = difflib.get_close_matches(str(name), OPTIONS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(name), OPTIONS)
         raise Error(f"There is no option {str(name)!r} to change.{hint} Options: {', '.join(OPTIONS)}.")
     return option
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names what comes nearest, after a space; "" if nothing does."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _check_pipeline(program: Program) -> None:
@@ -108,16 +109,14 @@ def _check_pipeline(program: Program) -> None:
     if stages == 1 or program.execution is Execution.SHARDED:
         return
     needed = fewest_micro_batches(stages, training=program.training)
-    if program.training and program.batching.accumulation < needed:
-        raise Error(
-            f"gradient_accumulation must be at least 2 x {stages} - 1 = {needed} for a pipeline of "
-            f"{stages} stages; it is {program.batching.accumulation}. execution='sharded' has no such minimum."
-        )
-    if not program.training and program.batching.device_iterations < needed:
-        raise Error(
-            f"device_iterations must be at least {needed}, the number of stages of the pipeline; it is "
-            f"{program.batching.device_iterations}. execution='sharded' has no such minimum."
-        )
+    if program.training:
+        name, count = "gradient_accumulation", program.batching.accumulation
+        least = f"2 x {stages} - 1 = {needed} for a pipeline of {stages} stages"
+    else:
+        name, count = "device_iterations", program.batching.device_iterations
+        least = f"{needed}, the number of stages of the pipeline"
+    if count < needed:
+        raise Error(f"{name} must be at least {least}; it is {count}. execution='sharded' has no such minimum.")
 
 
 # --- how options are read and set
@@ -144,11 +143,7 @@ def _count(path: str, **also: object) -> tuple[Getter, Setter]:
 
 
 def checked_count(name: str, value: object) -> int:
-    """Return a value that is a whole number from 1 on.
-
-    Raises:
-        Error: it is anything else.
-    """
+    """Return a whole number from 1 on; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
     return value
@@ -185,11 +180,6 @@ def _ipu(program: Program, name: object) -> int:
         known = ", ".join(f"IPU{ipu}" for ipu in program.step.ipus)
         raise Error(f"available_memory_proportion: the program has no IPU {name!r}. It has {known}.")
     return int(number)
-
-
-def _set_proportions(program: Program, value: object) -> Program:
-    shares = _proportions(program, value)
-    return replace(program, settings=replace(program.settings, available_memory_proportion=shares))
 
 
 def _names(value: str | Iterable[str]) -> list[str]:
@@ -247,20 +237,13 @@ def _machine(program: Program, value: object) -> Program:
 
 def in_half_precision(step: Step) -> Step:
     """Return the step with float16 in place of float32, as after `model.half()` with float16 inputs."""
-
-    def halved(tensor: Tensor) -> Tensor:
-        return replace(tensor, dtype=FLOAT16) if tensor.dtype == FLOAT32 else tensor
-
-    return with_tensors(step, halved)
+    return with_tensors(step, lambda tensor: replace(tensor, dtype=FLOAT16) if tensor.dtype == FLOAT32 else tensor)
 
 
 def with_byte_inputs(step: Step) -> Step:
     """Return the step with floating-point inputs sent as bytes; the cast on the device is not added."""
-
-    def sent(tensor: Tensor) -> Tensor:
-        return replace(tensor, dtype=UINT8) if tensor.dtype.is_floating else tensor
-
-    return replace(step, inputs=tuple(map(sent, step.inputs)))
+    sent = (replace(tensor, dtype=UINT8) if tensor.dtype.is_floating else tensor for tensor in step.inputs)
+    return replace(step, inputs=tuple(sent))
 
 
 def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False) -> bool:
@@ -363,7 +346,9 @@ OPTIONS: Mapping[str, Option] = {
             "available_memory_proportion",
             "available memory proportion",
             attrgetter("settings.available_memory_proportion"),
-            _set_proportions,
+            lambda program, value: _replaced(
+                program, ("settings", "available_memory_proportion"), _proportions(program, value)
+            ),
             lambda program, value: lines.proportion_line(_proportions(program, value)),
             "This is the share of a tile that one convolution or matrix product may use for temporary data. A smaller "
             "share saves memory, a larger one saves cycles.",
@@ -516,17 +501,20 @@ def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_b
     `changed` are options of `OPTIONS` that turn `base` into `program`, and `micro_batch` is a new one. The first line
     says where the code belongs and what the names in it stand for.
     """
-    is_half = "half_precision" in changed
+    values = dict(changed)
+    default = default_recomputation(program.execution, len(ipus_in_use(program.step)), training=program.training)
+    if program.training and program.recomputation is not default:
+        values["recomputation"] = program.recomputation
+    is_half, optimiser = "half_precision" in changed, program.optimiser
     has_half_gradients = is_half or bool(changed.get("half_optimiser_state"))
-    is_unscaled = program.optimiser is not None and program.optimiser.loss_scaling == 1.0
-    is_optimiser_new = program.optimiser is not None and "half_optimiser_state" in changed
+    is_unscaled = optimiser is not None and optimiser.loss_scaling == 1.0
     parts = [
         ["model.half()  # and the floating-point inputs in float16"] * is_half
         + [_LOSS_SCALING] * (has_half_gradients and is_unscaled),
         [OPTIONS["split"].line(base, changed["split"])] if "split" in changed else [],
         [OPTIONS["checkpoints"].line(base, changed["checkpoints"])] if changed.get("checkpoints") else [],
-        _option_lines(program, changed),
-        [lines.optimiser_lines(program.optimiser)] if program.optimiser and is_optimiser_new else [],
+        list(dict.fromkeys(OPTIONS[name].line(program, values[name]) for name in _ONE_LINE_EACH if name in values)),
+        [lines.optimiser_lines(optimiser)] if optimiser and "half_optimiser_state" in changed else [],
         [] if micro_batch is None else [lines.micro_batch_line(micro_batch, base.samples_per_micro_batch)],
         [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed),
     ]
@@ -534,12 +522,3 @@ def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_b
     used = [f"{name} is {what}" for name, what in _LEGEND.items() if re.search(rf"^[^#]*\b{name}\b", code, re.M)]
     wrapping = f"poptorch.{'training' if program.training else 'inference'}Model"
     return f"# These lines come before {wrapping}: {', '.join(used)}.\n{code}" if used else code
-
-
-def _option_lines(program: Program, changed: Mapping[str, Any]) -> list[str]:
-    values = dict(changed)
-    ipus = len(ipus_in_use(program.step))
-    default = default_recomputation(program.execution, ipus, training=program.training)
-    if program.training and program.recomputation is not default:
-        values["recomputation"] = program.recomputation
-    return list(dict.fromkeys(OPTIONS[name].line(program, values[name]) for name in _ONE_LINE_EACH if name in values))

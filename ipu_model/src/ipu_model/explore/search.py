@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,9 @@ class Search:
         """Search until the fastest and the cheapest are known, with more IPUs as long as nothing fits."""
         for most in self._limits_to_try():
             self.most = most
-            lean = {count: self._leanest(count) for count in self._counts(most)}
+            own = self.programs.start.split.ipus
+            powers = set() if "split" in self.limits.keep else {1 << bit for bit in range(most.bit_length())}
+            lean = {count: self._leanest(count) for count in sorted(powers | {own}) if count <= most}
             fitting = {count: candidate for count, candidate in lean.items() if candidate and candidate.fits}
             if fitting:
                 self._cheapest(fitting[min(fitting)].setting)
@@ -85,11 +88,10 @@ class Search:
             processes = self.programs.base.processes
             try:
                 memory = memory_of_program(self.programs.of(setting))
-                speed = self.speed(setting)
             except (Error, AssertionError) as problem:
                 self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
             else:
-                share = memory.max_tile_bytes / memory.tile_bytes
+                share, speed = memory.max_tile_bytes / memory.tile_bytes, self.speed(setting)
                 self.tried[setting] = Candidate(setting, memory.verdict, share, speed, processes=processes)
         return self.tried[setting]
 
@@ -105,7 +107,7 @@ class Search:
     # --- the settings to try
 
     def most_ipus(self) -> int | None:
-        """Return the most IPUs that one process may use if the search was given a limit."""
+        """Return the most IPUs that one process may use, if the search was given a limit."""
         return None if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
 
     def _limits_to_try(self) -> Iterator[int]:
@@ -120,34 +122,28 @@ class Search:
         while not is_machine_fixed and (most := most * 2) <= MOST_IPUS:
             yield most
 
-    def _counts(self, most: int) -> list[int]:
-        """Return the numbers of IPUs of a replica that a search tries: powers of two, and the program's own."""
-        own = self.programs.start.ipus_per_replica
-        powers = set() if "split" in self.limits.keep else {1 << bit for bit in range(most.bit_length())}
-        return sorted(count for count in powers | {own} if count <= most)
-
     def _halves(self) -> tuple[bool, ...]:
-        own = self.programs.start["half_precision"]
+        own = self.programs.start.half_precision
         return (own,) if own or "precision" in self.limits.keep else (False, True)
 
     def _splits(self, count: int) -> list[Split]:
         """Return the ways to split over so many IPUs, that of the program first."""
-        own = self.programs.start.ipus_per_replica
+        own = self.programs.start.split.ipus
         splits = [Split(count)] if count == own else []
         if "split" in self.limits.keep or count == own == 1:
             return splits
         return [*splits, *(Split(count, balance) for balance in (Balance if count > 1 else [Balance.TIME]))]
 
     def _with_splits(self, setting: Setting) -> list[Setting]:
-        return [setting | {"split": split} for split in self._splits(setting.ipus_per_replica)]
+        return [replace(setting, split=split) for split in self._splits(setting.split.ipus)]
 
     def _micro_batches(self, replicas: int) -> list[int]:
         """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2.
 
-        Without the module, only the program's own can be modelled. No micro-batch may divide the global batch
-        among so many replicas; then there is none to try.
+        Without the module, only the program's own can be modelled. There is none to try if none divides the global
+        batch among so many replicas.
         """
-        own = self.programs.start["micro_batch"]
+        own = self.programs.start.micro_batch
         rows = {own}
         if self.programs.source.again is not None and "micro-batch" not in self.limits.keep:
             rows |= {own * 2, *(own // 2**power for power in range(1, 7))}
@@ -155,7 +151,7 @@ class Search:
 
     def recomputations(self, count: int, replicas: int, rows: int) -> list[tuple[Recomputation, bool]]:
         """Return the ways to recompute, the fastest first, each with whether blocks are checkpoints."""
-        own, base = self.programs.start["recomputation"], self.programs.base
+        own, base = self.programs.start.recomputation, self.programs.base
         if not base.training:
             return [(own, False)]
         piped = count > 1 and self.programs.execution(count, replicas, rows) is not Execution.SHARDED
@@ -168,68 +164,56 @@ class Search:
             ways.append((Recomputation.ALL, True))
         return list(dict.fromkeys(ways))
 
-    def _replicas(self, count: int, most: int) -> list[int]:
-        own = self.programs.start["replicas"]
-        fills = 1 << (max(1, most // count).bit_length() - 1)
-        numbers = (own,) if "replicas" in self.limits.keep else (fills, own, 1)
-        return [number for number in dict.fromkeys(numbers) if count * number <= most]
-
     def _group(
         self, count: int, replicas: int, micro_batch: int, half: bool, recomputation: Recomputation, checkpoints: bool
     ) -> Setting:
         """Return the fastest setting of a group: a micro-batch and a way to recompute on so many IPUs."""
         start, keep, trains = self.programs.start, self.limits.keep, self.programs.base.training
         may_halve_state = trains and not {"optimiser", "precision"} & keep
-        return start | {
-            "split": self._splits(count)[0],
-            "replicas": replicas,
-            "micro_batch": micro_batch,
-            "half_precision": half,
-            "half_partials": start["half_partials"] or (half and "precision" not in keep),
-            "half_optimiser_state": start["half_optimiser_state"] or may_halve_state,
-            "optimiser_off_chip": False,
-            "optimiser_sharded": False,
-            "recomputation": recomputation,
-            "checkpoints": checkpoints,
-        }
+        return Setting(
+            micro_batch=micro_batch,
+            split=self._splits(count)[0],
+            replicas=replicas,
+            recomputation=recomputation,
+            checkpoints=checkpoints,
+            half_precision=half,
+            half_partials=start.half_partials or (half and "precision" not in keep),
+            half_optimiser_state=start.half_optimiser_state or may_halve_state,
+        )
 
     def _lean(self, setting: Setting) -> Setting:
         """Return a setting with everything that saves memory and depends on nothing else."""
         start, base = self.programs.start, self.programs.base
         streams = base.training and base.system.streaming_bytes_per_second > 0 and base.optimiser is not None
-        can_shard = setting["replicas"] * base.processes > 1
-        return setting | {
-            "optimiser_off_chip": start["optimiser_off_chip"] or streams,
-            "optimiser_sharded": start["optimiser_sharded"] or (streams and can_shard),
-            "available_memory_proportion": PROPORTIONS[-1],
-        }
+        can_shard = setting.replicas * base.processes > 1
+        return replace(
+            setting,
+            optimiser_off_chip=start.optimiser_off_chip or streams,
+            optimiser_sharded=start.optimiser_sharded or (streams and can_shard),
+            available_memory_proportion=PROPORTIONS[-1],
+        )
 
     # --- the leanest and the cheapest
 
     def _leanest(self, count: int) -> Candidate | None:
         """Return the leanest setting on so many IPUs; with other types only if the program's own do not fit."""
-        replicas = self.programs.start["replicas"] if "replicas" in self.limits.keep else 1
+        replicas = self.programs.start.replicas if "replicas" in self.limits.keep else 1
         best: Candidate | None = None
         for half in self._halves():
             rows = self._micro_batches(replicas)
             # The smallest micro-batch that the module takes, or the smallest of all if it takes none.
             taken = (size for size in rows if self.programs.can_be_captured(size, half))
             for micro_batch in (*islice(taken, 1),) or rows[:1]:
-                for candidate in self._lean_candidates(count, replicas, micro_batch, half):
+                for way in reversed(self.recomputations(count, replicas, micro_batch)):
+                    group = self._group(count, replicas, micro_batch, half, *way)
+                    candidate = self._leanest_split(self._lean(group))
                     if not candidate.refused and (best is None or candidate.share < best.share):
                         best = candidate
+                    if candidate.fits:
+                        break
             if best is not None and best.fits:
                 return best
         return best
-
-    def _lean_candidates(self, count: int, replicas: int, micro_batch: int, half: bool) -> Iterator[Candidate]:
-        """Yield what may be the leanest settings, until one fits."""
-        for recomputation, checkpoints in reversed(self.recomputations(count, replicas, micro_batch)):
-            group = self._group(count, replicas, micro_batch, half, recomputation, checkpoints)
-            candidate = self._leanest_split(self._lean(group))
-            yield candidate
-            if candidate.fits:
-                return
 
     def _leanest_split(self, setting: Setting) -> Candidate:
         """Return a setting with the split that needs the least memory, of those that are worth modelling."""
@@ -255,26 +239,24 @@ class Search:
     def _ways_back(self, now: Setting, name: str) -> Iterator[Setting]:
         """Yield the settings to try that set one option back, that with the program's own value first."""
         if name == "micro_batch":
-            yield self._grown(now)
+            for rows in self._micro_batches(now.replicas):  # the largest that fits, up to the program's own
+                if now.micro_batch < rows <= self.programs.start.micro_batch:
+                    larger = replace(now, micro_batch=rows)
+                    if not self.candidate(larger).fits:
+                        break
+                    now = larger
+            yield now
         elif name == "split":
             yield from self._with_splits(now)
         elif name == "recomputation":
-            ways = self.recomputations(now.ipus_per_replica, now["replicas"], now["micro_batch"])
-            yield from (now | {name: mode} for mode, checkpoints in ways if checkpoints == now["checkpoints"])
+            ways = self.recomputations(now.split.ipus, now.replicas, now.micro_batch)
+            yield from (
+                replace(now, recomputation=mode) for mode, checkpoints in ways if checkpoints == now.checkpoints
+            )
         elif name == "available_memory_proportion":
-            yield from (now | {name: share} for share in PROPORTIONS)
+            yield from (replace(now, available_memory_proportion=share) for share in PROPORTIONS)
         elif name != "replicas":  # a lean setting has the fewest
-            yield now | {name: self.programs.start[name]}
-
-    def _grown(self, now: Setting) -> Setting:
-        """Return a setting with the largest micro-batch that fits, up to the program's own."""
-        for rows in self._micro_batches(now["replicas"]):
-            if now["micro_batch"] < rows <= self.programs.start["micro_batch"]:
-                larger = now | {"micro_batch": rows}
-                if not self.candidate(larger).fits:
-                    break
-                now = larger
-        return now
+            yield replace(now, **{name: getattr(self.programs.start, name)})
 
     # --- the fastest
 
@@ -288,7 +270,7 @@ class Search:
         rows: dict[Setting, list[Setting]] = {}
         for count in counts:
             for group in self._groups(count, most):
-                rows.setdefault(group | {"micro_batch": 0}, []).append(group)
+                rows.setdefault(replace(group, micro_batch=0), []).append(group)
         waiting = list(rows.values())
         while waiting:
             row = max(waiting, key=lambda groups: self.speed(groups[-1]))
@@ -306,7 +288,10 @@ class Search:
     def _groups(self, count: int, most: int) -> Iterator[Setting]:
         """Yield the groups on so many IPUs, with micro-batches up to the largest that the module takes."""
         half = self._halves()[-1]
-        for replicas in self._replicas(count, most):
+        own = self.programs.start.replicas
+        fills = 1 << (max(1, most // count).bit_length() - 1)
+        numbers = (own,) if "replicas" in self.limits.keep else (fills, own, 1)
+        for replicas in dict.fromkeys(number for number in numbers if count * number <= most):
             rows = self._micro_batches(replicas)
             while rows and not self.programs.can_be_captured(rows[-1], half):
                 rows = rows[:-1]
@@ -320,10 +305,10 @@ class Search:
         Memory grows at most in proportion to the micro-batch, so that half of it needs at least half the memory. Where
         checkpoints of a pipeline are far too large, so are those with the last stage recomputed, too.
         """
-        own, wanted = group["recomputation"], group["micro_batch"]
-        for mode in (own, Recomputation.PIPELINE if group["checkpoints"] else own):
-            for rows in self._micro_batches(group["replicas"]):
-                lean = self._lean(group | {"micro_batch": rows, "recomputation": mode})
+        own, wanted = group.recomputation, group.micro_batch
+        for mode in (own, Recomputation.PIPELINE if group.checkpoints else own):
+            for rows in self._micro_batches(group.replicas):
+                lean = self._lean(replace(group, micro_batch=rows, recomputation=mode))
                 known = [self.tried[setting] for setting in self._with_splits(lean) if setting in self.tried]
                 if not known or any(candidate.refused for candidate in known):
                     continue
@@ -340,13 +325,12 @@ class Search:
         if not self._leanest_split(lean).fits:
             return
         # Optimiser state can be off the chip or not, shared out over replicas or not.
-        off_chip, sharded = lean["optimiser_off_chip"], lean["optimiser_sharded"]
+        off_chip, sharded = lean.optimiser_off_chip, lean.optimiser_sharded
         members: list[Setting] = []
-        for place in dict.fromkeys(((False, False), (off_chip, False), (off_chip, sharded))):
-            of_state = dict(zip(("optimiser_off_chip", "optimiser_sharded"), place))
-            if self._leanest_split(lean | of_state).fits:
-                for setting in self._with_splits(group | of_state):
-                    members += (setting | {"available_memory_proportion": share} for share in PROPORTIONS)
+        for off, shared in dict.fromkeys(((False, False), (off_chip, False), (off_chip, sharded))):
+            if self._leanest_split(replace(lean, optimiser_off_chip=off, optimiser_sharded=shared)).fits:
+                for setting in self._with_splits(replace(group, optimiser_off_chip=off, optimiser_sharded=shared)):
+                    members += (replace(setting, available_memory_proportion=share) for share in PROPORTIONS)
         for setting in sorted(members, key=self.speed, reverse=True):
             if self.speed(setting) <= wanted or self.candidate(setting).fits:
                 return

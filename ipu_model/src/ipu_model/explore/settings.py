@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 from ipu_model.errors import Error
@@ -12,7 +12,7 @@ from ipu_model.explore.options import OPTIONS, Risk, on_machine, with_options
 from ipu_model.explore.split import Balance, even_starts, repeated_blocks, split_before, stage_modules
 from ipu_model.explore.what_if import Source
 from ipu_model.front_ends import ModuleChanges
-from ipu_model.predict.hardware import System, system_with
+from ipu_model.predict.hardware import system_with
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.report.quantities import counted
 from ipu_model.step import Phase, fewest_micro_batches
@@ -46,62 +46,50 @@ class Share(NamedTuple):
     own: frozenset[int] = frozenset()
 
 
-class Setting(Mapping[str, Any]):
-    """What a search sets the options of a program to, by their names in `OPTIONS`; settings are never changed.
+@dataclass(frozen=True)
+class Setting:
+    """What a search sets the options of a program to, by their names in `OPTIONS`.
 
-    Some values say how to choose: "split" is a `Split`, "checkpoints" whether the outputs of repeated blocks are kept,
-    "available_memory_proportion" a `Share` (`None`: as the program has it), and "machine" a name (`None`: one of the
-    same chip with room). "micro_batch" is the one name that is no option, because it needs another capture. What
-    follows from these values, such as the gradient accumulation, is left out. `setting | {"replicas": 2}` is another
-    setting.
+    Some values say how to choose: `checkpoints`, whether the outputs of repeated blocks are kept, and `machine`, a name
+    (`None`: one of the same chip with room). `available_memory_proportion` is `None` to be as the program has it.
+    `micro_batch` alone is no option, because it needs another capture. What follows from these values, such as the
+    gradient accumulation, is left out.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-        self._hash = hash(frozenset(self._values.items()))
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __or__(self, values: Mapping[str, Any]) -> Setting:
-        return Setting({**self._values, **values})
+    micro_batch: int
+    split: Split
+    replicas: int
+    recomputation: Recomputation
+    checkpoints: bool = False
+    half_precision: bool = False
+    half_partials: bool = False
+    half_optimiser_state: bool = False
+    optimiser_off_chip: bool = False
+    optimiser_sharded: bool = False
+    available_memory_proportion: Share | None = None
+    machine: str | None = None
 
     @property
     def ipus(self) -> int:
         """The IPUs of all replicas of a process."""
-        return self.ipus_per_replica * int(self["replicas"])
-
-    @property
-    def ipus_per_replica(self) -> int:
-        """The IPUs of one replica."""
-        split: Split = self["split"]
-        return split.ipus
+        return self.split.ipus * self.replicas
 
     @property
     def state(self) -> list[str]:
         """Words for the types and the place of optimiser state, if they are not those of a plain program."""
-        words = {"half_optimiser_state": "float16", "optimiser_off_chip": "off chip", "optimiser_sharded": "sharded"}
-        return [word for name, word in words.items() if self[name]]
+        words = ("float16", "off chip", "sharded")
+        return list(compress(words, (self.half_optimiser_state, self.optimiser_off_chip, self.optimiser_sharded)))
 
     def __str__(self) -> str:
-        share = self["available_memory_proportion"]
+        share = self.available_memory_proportion
         parts = [
-            f"{counted(self.ipus_per_replica, 'IPU')} x {counted(self['replicas'], 'replica')}",
-            f"micro-batch {self['micro_batch']}",
-            "float16" if self["half_precision"] else "",
-            f"recomputation {self['recomputation'].value}{' from checkpoints' if self['checkpoints'] else ''}",
+            f"{counted(self.split.ipus, 'IPU')} x {counted(self.replicas, 'replica')}",
+            f"micro-batch {self.micro_batch}",
+            "float16" if self.half_precision else "",
+            f"recomputation {self.recomputation.value}{' from checkpoints' * self.checkpoints}",
             f"state {' '.join(self.state)}" if self.state else "",
             f"memory proportion {share.proportion:g}" if share else "",
-            self["machine"] or "",
+            self.machine or "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -128,33 +116,25 @@ class Programs:
         steps = batching.accumulation if self.base.training else batching.steps
         self.rows = self.base.samples_per_micro_batch * batching.replicas * steps
         """The rows of a global batch, or of a call of inference, in one process."""
-        self.start = Setting({
-            "micro_batch": self.base.samples_per_micro_batch,
-            "split": Split(self.base.ipus_per_replica),
-            "checkpoints": False,
-            "available_memory_proportion": None,
-            "machine": None,
+        self.start = Setting(
+            micro_batch=self.base.samples_per_micro_batch,
+            split=Split(self.base.ipus_per_replica),
             **{name: OPTIONS[name].now(self.base) for name in _SEARCHED},
-        })  # fmt: skip
+        )
         """The settings of the source itself."""
 
     def of(self, setting: Setting) -> Program:
-        """Return the program of a setting.
-
-        Raises:
-            Error: a batch that does not divide so, a module that cannot be split or captured so, too few IPUs.
-        """
+        """Return the program of a setting."""
         if setting == self.start:
             return self.base
         placed = self._on_ipus(setting)
-        return on_machine(with_options(placed, **self._options_of(setting, placed)), self._system(setting))
+        system, ipus = self.base.system, setting.ipus * self.base.processes
+        if setting.machine is not None or system.ipus < ipus:
+            system = system_with(setting.machine or system.chip.name, ipus)
+        return on_machine(with_options(placed, **self._options_of(setting, placed)), system)
 
     def micro_batches(self, replicas: int, micro_batch: int) -> int:
-        """Return how many micro-batches one replica needs for the global batch.
-
-        Raises:
-            Error: they do not divide it.
-        """
+        """Return how many micro-batches one replica needs for the global batch."""
         count, rest = divmod(self.rows, micro_batch * replicas)
         if rest or not count:
             raise Error(
@@ -178,15 +158,15 @@ class Programs:
         changed: dict[str, Any] = {}
         for name in _CHANGED:
             if name in _SEARCHED:
-                now, before = setting[name], self.start[name]
+                now, before = getattr(setting, name), getattr(self.start, name)
             else:
-                now, before = (OPTIONS[name].now(each) for each in (program, self.base))
+                now, before = map(OPTIONS[name].now, (program, self.base))
             if now != before:
                 changed[name] = now
-        if setting["checkpoints"]:
+        if setting.checkpoints:
             changed["checkpoints"] = repeated_blocks(program.step)
-        if setting["available_memory_proportion"] is not None:
-            changed["available_memory_proportion"] = _shares(setting, program)
+        if setting.available_memory_proportion is not None:
+            changed["available_memory_proportion"] = _shares(setting.available_memory_proportion, program)
         return changed
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
@@ -199,7 +179,7 @@ class Programs:
             before = program if name == "available_memory_proportion" else self.base
             risk = Risk.SCHEDULE if name in _AT_EQUAL_BATCH else option.risk
             changes.append(Change(name, option.change(before, value), option.line(program, value), risk))
-        own, rows = self.start["micro_batch"], setting["micro_batch"]
+        own, rows = self.start.micro_batch, setting.micro_batch
         if rows != own:
             has_batch_norm = any(op.kind in _NORMS_OVER_BATCH for op in self.base.step.ops)
             risk = Risk.NUMERICS if self.base.training and has_batch_norm else Risk.SCHEDULE
@@ -207,22 +187,18 @@ class Programs:
         return tuple(changes)
 
     def confirmed(self, setting: Setting) -> Program | None:
-        """Return the program of a setting from a module that was captured with all its changes; `None` without one.
-
-        Raises:
-            Error: what the front end refuses of it.
-        """
+        """Return the program of a setting from a module that was captured with all its changes; `None` without one."""
         if self.source.again is None or setting == self.start:
             return None
         program = self.of(setting)
-        is_split = setting["split"].balance is not None
+        is_split = setting.split.balance is not None
         changes = ModuleChanges(
-            micro_batch=setting["micro_batch"],
+            micro_batch=setting.micro_batch,
             batching=program.batching,
-            half=setting["half_precision"] and not self.start["half_precision"],
+            half=setting.half_precision and not self.start.half_precision,
             begins={name: ipu for ipu, name in enumerate(stage_modules(program), 1)} if is_split else None,
             sharded=program.execution is Execution.SHARDED,
-            checkpoints=repeated_blocks(program.step) if setting["checkpoints"] else None,
+            checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
         )
         captured = replace(program, step=self._captured_again(changes).step)
         if _placed_modules(captured) != _placed_modules(program):
@@ -244,30 +220,29 @@ class Programs:
 
     def _on_ipus(self, setting: Setting) -> Program:
         """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        split, has_checkpoints = setting["split"], setting["checkpoints"]
-        starts = None if split.balance is None else self._starts_of(setting)
-        key = setting["micro_batch"], setting["half_precision"], has_checkpoints, starts
+        ipus, balance = setting.split
+        starts = None if balance is None else self._starts_of(setting, balance)
+        key = setting.micro_batch, setting.half_precision, setting.checkpoints, starts
         if key not in self._placed:
-            program = self._captured_with(setting["micro_batch"], setting["half_precision"])
+            program = self._captured_with(setting.micro_batch, setting.half_precision)
             if starts is not None:
                 program = split_before(split_before(program, ()), starts)
-            elif split.ipus != self.start.ipus_per_replica:
+            elif ipus != self.start.split.ipus:
                 raise Error("Another number of IPUs needs other blocks.")
-            if has_checkpoints:
+            if setting.checkpoints:
                 program = with_options(program, checkpoints=repeated_blocks(program.step))
             self._placed[key] = program
         return self._placed[key]
 
-    def _starts_of(self, setting: Setting) -> tuple[str, ...]:
+    def _starts_of(self, setting: Setting, balance: Balance) -> tuple[str, ...]:
         """Return the modules at which the blocks of a setting begin."""
-        ipus, balance = setting["split"]
-        execution = self.execution(ipus, setting["replicas"], setting["micro_batch"])
-        recomputation = setting["recomputation"]
-        recomputes = recomputation is not Recomputation.NONE
-        key = setting["micro_batch"], setting["half_precision"], ipus, balance, execution, recomputes
+        ipus = setting.split.ipus
+        execution = self.execution(ipus, setting.replicas, setting.micro_batch)
+        recomputes = setting.recomputation is not Recomputation.NONE
+        key = setting.micro_batch, setting.half_precision, ipus, balance, execution, recomputes
         if key not in self._starts:
-            captured = self._captured_with(setting["micro_batch"], setting["half_precision"])
-            whole = replace(captured, execution=execution, recomputation=recomputation)
+            captured = self._captured_with(setting.micro_batch, setting.half_precision)
+            whole = replace(captured, execution=execution, recomputation=setting.recomputation)
             self._starts[key] = even_starts(whole, ipus, balance)
         starts = self._starts[key]
         if starts is None:
@@ -288,7 +263,7 @@ class Programs:
         return captured
 
     def _capture(self, micro_batch: int, half: bool) -> Program:
-        own, halved = self.start["micro_batch"], half and not self.start["half_precision"]
+        own, halved = self.start.micro_batch, half and not self.start.half_precision
         if micro_batch == own and not halved:
             return self.base
         if self.source.again is None:
@@ -300,11 +275,7 @@ class Programs:
         return replace(self.base, step=self._captured_again(changes).step)
 
     def _captured_again(self, changes: ModuleChanges) -> Program:
-        """Capture the module with changes.
-
-        Raises:
-            Error: what the front end refuses, or what the module's own code raises: it may take one micro-batch only.
-        """
+        """Capture the module with changes."""
         assert self.source.again is not None
         try:
             return self.source.again(changes)
@@ -318,37 +289,26 @@ class Programs:
             ) from problem
 
     def _options_of(self, setting: Setting, placed: Program) -> dict[str, Any]:
-        """Return the options that make the program of a setting out of the one with its blocks."""
-        replicas, micro_batch = setting["replicas"], setting["micro_batch"]
-        count = self.micro_batches(replicas, micro_batch)
+        replicas, micro_batch, trains = setting.replicas, setting.micro_batch, self.base.training
         options: dict[str, Any] = {
-            "execution": self.execution(setting.ipus_per_replica, replicas, micro_batch),
+            "execution": self.execution(setting.split.ipus, replicas, micro_batch),
             "replicas": replicas,
-            "gradient_accumulation" if self.base.training else "device_iterations": count,
+            "gradient_accumulation" if trains else "device_iterations": self.micro_batches(replicas, micro_batch),
         }
-        if self.base.training:
-            always = "recomputation", "optimiser_off_chip", "optimiser_sharded"
-            options |= {name: setting[name] for name in always}
+        for name in ("recomputation", "optimiser_off_chip", "optimiser_sharded") if trains else ():
+            options[name] = getattr(setting, name)
         for name in ("half_partials", "half_optimiser_state"):
-            if setting[name] != self.start[name]:  # to set them to what they are could level types that differ
-                options[name] = setting[name]
-        if setting["available_memory_proportion"] is not None:
-            options["available_memory_proportion"] = _shares(setting, placed)
+            # To set them to what they are could level types that differ.
+            if getattr(setting, name) != getattr(self.start, name):
+                options[name] = getattr(setting, name)
+        if setting.available_memory_proportion is not None:
+            options["available_memory_proportion"] = _shares(setting.available_memory_proportion, placed)
         return options
-
-    def _system(self, setting: Setting) -> System:
-        ipus, own = setting.ipus * self.base.processes, self.base.system
-        if setting["machine"] is None and own.ipus >= ipus:
-            return own
-        return system_with(setting["machine"] or own.chip.name, ipus)
 
 
 def _placed_modules(program: Program) -> set[tuple[str, int]]:
-    """Return the modules of the forward pass, each with an IPU that runs ops of it."""
     return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
 
 
-def _shares(setting: Setting, program: Program) -> dict[int, float]:
-    """Return the available memory proportions that a setting changes, by IPU."""
-    share: Share = setting["available_memory_proportion"]
+def _shares(share: Share, program: Program) -> dict[int, float]:
     return dict.fromkeys((ipu for ipu in program.step.ipus if ipu not in share.own), share.proportion)

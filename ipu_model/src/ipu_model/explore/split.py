@@ -166,17 +166,15 @@ def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tu
     if len(units) < stages or stages < 1:
         return None
     recomputes = recomputation_over(program, program.execution, stages) is not Recomputation.NONE
-    costs: list[list[float]] = []
     if by is Balance.TIME:
-        for stage in range(stages):
-            passes = 2 if recomputes and stage < stages - 1 else 1
-            costs.append([unit.forward * passes + unit.backward for unit in units])
+        once = [(unit.backward, unit.forward) for unit in units]
+        times = [2 if recomputes and stage < stages - 1 else 1 for stage in range(stages)]
     else:
         held, kept = _held_by_scope(program), _kept_by_scope(program)
-        for stage in range(stages):
-            slots = max(1, stash_slots(program.execution, stages, stage)) if program.training else 1
-            times = 1 if recomputes else slots
-            costs.append([_sum(held, unit.scopes) + times * _sum(kept, unit.scopes) for unit in units])
+        once = [(_sum(held, unit.scopes), _sum(kept, unit.scopes)) for unit in units]
+        stashes = program.training and not recomputes
+        times = [max(1, stash_slots(program.execution, stages, s)) if stashes else 1 for s in range(stages)]
+    costs = [[constant + count * repeated for constant, repeated in once] for count in times]
     return tuple(units[cut].name for cut in even_split(costs))
 
 

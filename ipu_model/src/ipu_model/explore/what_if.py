@@ -165,9 +165,6 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
 
     `thing` is a compiled executor, also one that ran out of memory, a `Profile`, a `Program`, or a plain module with
     the `inputs`, `options` and further arguments of `ipu_model.profile_module`. A source stays as it is.
-
-    Raises:
-        Error: none of these, or inputs and options for something that has its own.
     """
     if inputs is None and options is None:
         unused = [name for name, value in more.items() if value not in (None, False)]
@@ -184,11 +181,7 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
 
 
 def host_work_of(thing: Any, host: HostWork | None) -> HostWork:
-    """Return the host's work to model a thing with: `host` if it was given, else that of a profile, else none.
-
-    Raises:
-        Error: a `host` of another type.
-    """
+    """Return the host's work to model a thing with: `host` if it was given, else that of a profile, else none."""
     if host is None:
         return thing.host if isinstance(thing, Profile) else HostWork()
     if not isinstance(host, HostWork):

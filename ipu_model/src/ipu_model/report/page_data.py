@@ -188,7 +188,7 @@ def _candidates(result: FitResult) -> list[dict[str, Any]]:
 
 def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> dict[str, Any]:
     setting = candidate.setting
-    balance, share = setting["split"].balance, setting["available_memory_proportion"]
+    balance, share = setting.split.balance, setting.available_memory_proportion
     return {
         "marks": marks,
         "verdict": str(candidate.verdict),
@@ -197,12 +197,12 @@ def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> dict[s
         "speed": candidate.samples_per_second,
         "frontier": is_on_frontier,
         "ipus": candidate.ipus,
-        "replicas": setting["replicas"],
-        "micro_batch": setting["micro_batch"],
+        "replicas": setting.replicas,
+        "micro_batch": setting.micro_batch,
         "split": "as it is" if balance is None else f"equal {balance.value}",
-        "precision": ("float16" if setting["half_precision"] else "as it is")
-        + (", half partials" if setting["half_partials"] else ""),
-        "recomputation": setting["recomputation"].value + (", checkpoints" if setting["checkpoints"] else ""),
+        "precision": ("float16" if setting.half_precision else "as it is")
+        + (", half partials" if setting.half_partials else ""),
+        "recomputation": setting.recomputation.value + (", checkpoints" if setting.checkpoints else ""),
         "state": ", ".join(setting.state) or "as it is",
         "proportion": "as it is" if share is None else f"{share.proportion:g}",
     }

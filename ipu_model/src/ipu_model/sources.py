@@ -142,7 +142,6 @@ def _sorted(made: Any, source: str) -> Given:
 
 
 def folder_of_source(source: str) -> Path | None:
-    """Return the folder of a report; a function has none."""
     if is_function(source):
         return None
     if _is_program_file(source):
@@ -206,15 +205,17 @@ def _functions_in(file: Path) -> Sequence[str]:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return ()
-    return [node.name for node in body if isinstance(node, ast.FunctionDef) and _makes_something(node)]
-
-
-def _makes_something(function: ast.FunctionDef) -> bool:
-    given = function.args
-    positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    needs = positional or any(default is None for default in given.kw_defaults)
-    returns = any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(function))
-    return returns and not needs and not function.name.startswith("_")
+    names = []
+    for node in body:
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+            continue
+        given = node.args
+        positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+        needs = positional or any(default is None for default in given.kw_defaults)
+        returns = any(isinstance(part, ast.Return) and part.value is not None for part in ast.walk(node))
+        if returns and not needs:
+            names.append(node.name)
+    return names
 
 
 # --- functions

@@ -17,7 +17,6 @@ _WIDTH = 110
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parser of the command."""
     parser = subparsers.add_parser(
         "machines",
         help="print the machines that can be modelled",
@@ -29,7 +28,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a table of machines, then their numbers with units, sources and confidence."""
     from ipu_model.predict.hardware import known_hardware, system_named
 
     systems = [system_named(name) for name in arguments.names] or list(known_hardware().systems.values())

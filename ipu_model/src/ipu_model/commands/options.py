@@ -72,7 +72,6 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def add_modelling(parser: ArgumentParser) -> None:
-    """Add the options for the machine and the loader that a program is modelled with."""
     group = parser.add_argument_group("model the program again, on another machine or with its own loader")
     group.add_argument(
         "--machine", metavar="NAME", help="for example POD16 or Bow; python -m ipu_model machines lists all machines"
@@ -121,7 +120,15 @@ def host_of(arguments: Namespace) -> HostWork | None:
     from ipu_model.predict.host import HostWork, Loading
 
     if arguments.loader is not None:
-        work = _timed(arguments.loader)
+        from ipu_model.explore.loader import time_loader
+        from ipu_model.sources import is_function, made_by, said_if_slow
+
+        source = arguments.loader
+        if not is_function(source):
+            raise Error(f"--loader takes a function that returns a loader, as program.py:function, not {source!r}.")
+        loader = made_by(source)
+        with said_if_slow(f"timing the loader of {source}"):
+            work = time_loader(loader)
     else:
         work = HostWork(arguments.seconds_per_sample, source="--seconds-per-sample")
     if arguments.workers is not None:
@@ -136,22 +143,10 @@ def host_of(arguments: Namespace) -> HostWork | None:
     return work
 
 
-def _timed(source: str) -> HostWork:
-    from ipu_model.explore.loader import time_loader
-    from ipu_model.sources import is_function, made_by, said_if_slow
-
-    if not is_function(source):
-        raise Error(f"--loader takes a function that returns a loader, as program.py:function, not {source!r}.")
-    loader = made_by(source)
-    with said_if_slow(f"timing the loader of {source}"):
-        return time_loader(loader)
-
-
 # --- the page
 
 
 def add_page(parser: ArgumentParser) -> None:
-    """Add the options of the page."""
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
     parser.add_argument("--open", action="store_true", help="show the page in your browser")
 

@@ -41,8 +41,6 @@ _WIDTH = 100
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parsers of the commands."""
-
     def command(name: str, about: str, description: str, example: str) -> argparse.ArgumentParser:
         return subparsers.add_parser(
             name,
@@ -85,7 +83,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    """Print the report of one program, and write or name its page."""
     from ipu_model.report.files import HTML_NAME
     from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
@@ -101,7 +98,6 @@ def run_report(arguments: argparse.Namespace) -> None:
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    """Print the comparison of two programs, and write its page if one is asked for."""
     check_page(arguments)
     from ipu_model.report.compare import compare, compare_html
     from ipu_model.sources import profile_of_source
@@ -116,7 +112,6 @@ def run_compare(arguments: argparse.Namespace) -> None:
 
 
 def run_fit(arguments: argparse.Namespace) -> int:
-    """Print what makes one program fit, write its page if one is asked for, and return the exit code."""
     check_page(arguments)
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.what_if import host_work_of
@@ -145,7 +140,6 @@ def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
 
 
 def run_advise(arguments: argparse.Namespace) -> None:
-    """Print the advice for one program, and write its page if one is asked for."""
     check_page(arguments)
     from ipu_model.explore.advise import advise
     from ipu_model.explore.what_if import host_work_of, profile

@@ -35,7 +35,6 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the comparison and whatever else was asked for."""
     if FOLDER.is_dir():
         sys.path.insert(0, str(FOLDER))
     try:

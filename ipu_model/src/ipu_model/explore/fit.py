@@ -130,7 +130,7 @@ class Findings:
             instead=instead,
             instead_limits=wider,
             elsewhere=elsewhere,
-            loaders=() if best is None else self._faster_loaders(best),
+            loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
             refusals=tuple(self._refusals),
         )
@@ -249,12 +249,12 @@ class Findings:
         del self.search.tried[candidate.setting]
         return candidate if candidate.fits else None
 
-    def _faster_loaders(self, fit: Fit) -> tuple[FasterLoader, ...]:
-        """Return other loaders that make a program faster by more than next to nothing."""
-        least = fit.samples_per_second / (1 - NEGLIGIBLE_GAIN)
+    def _faster_loaders(self, fit: Fit) -> Iterator[FasterLoader]:
         program = self.programs.of(fit.candidate.setting)
-        others = [(other, samples_per_second(program, other.host)) for other in other_loaders(self.host)]
-        return tuple(FasterLoader(other.change, other.line, speed) for other, speed in others if speed > least)
+        for other in other_loaders(self.host):
+            speed = samples_per_second(program, other.host)
+            if speed > fit.samples_per_second / (1 - NEGLIGIBLE_GAIN):
+                yield FasterLoader(other.change, other.line, speed)
 
     def _binds(self, nearest: Fit | None) -> str:
         """Explain why the nearest program does not fit, or which limit leaves nothing to try."""
@@ -274,7 +274,6 @@ class Findings:
         return f"Every setting is refused: {refused.most_common(1)[0][0]}" if refused else ""
 
     def _notes(self, elsewhere: Candidate | None) -> Iterator[Note]:
-        """Yield what another machine would make of the fastest, and what was left out."""
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
         if elsewhere is not None:
             text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."

@@ -286,7 +286,6 @@ class FitResult:
         return [(name, fit) for name, fit in zip(names, fits) if fit is not None]
 
     def _loading(self) -> list[str]:
-        """Return what the host's loader does to the best program, and what other loaders would do."""
         fit = self.fastest
         if fit is None or not (self.loaders or fit.profile.limited_by == _HOST_LOADER):
             return []

@@ -73,7 +73,6 @@ def split_lines(program: Program, names: Sequence[str]) -> str:
 
 
 def checkpoint_lines(program: Program, names: Sequence[str]) -> str:
-    """Return the lines that keep the outputs of these modules for recomputation."""
     own = "# These replace the model's own poptorch.recomputationCheckpoint calls: remove those.\n"
     return (
         f"{own if has_checkpoints(program.step) else ''}"
@@ -86,7 +85,6 @@ def checkpoint_lines(program: Program, names: Sequence[str]) -> str:
 
 
 def proportion_line(shares: Mapping[int, object]) -> str:
-    """Return the line that sets the available memory proportions, by IPU."""
     ipus = list(shares)
     if len(ipus) > _MOST_SPELT_OUT and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
         pairs = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
@@ -107,7 +105,6 @@ def recomputation_line(mode: Recomputation) -> str:
 
 
 def output_mode_line(program: Program, keep: Keep) -> str:
-    """Return the line that sets the output mode; every n-th result with the program's period."""
     mode = {Keep.ALL: "All", Keep.FINAL: "Final", Keep.SUM: "Sum", Keep.EVERY_N: f"EveryN, {program.returns.period}"}
     return f"opts.outputMode(poptorch.OutputMode.{mode[keep]})"
 

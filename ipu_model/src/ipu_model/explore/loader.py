@@ -81,7 +81,7 @@ def time_loader(
     round_of = max(1, facts.workers)
     counted = -(-batches // round_of) * round_of
     skipped = facts.ready if warm_up is None else warm_up
-    with _random_numbers_kept(), _without_new_workers(loader):
+    with _left_as_it_is(loader):
         arrivals = _arrivals(loader, skipped + counted, samples_per_batch, most_seconds, clock)
     return _host_work(arrivals, skipped, facts)
 
@@ -170,25 +170,16 @@ def _host_work(arrivals: list[tuple[float, int]], skipped: int, facts: LoaderFac
 
 
 @contextlib.contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    """Put the random numbers of torch, numpy and Python back, so that training afterwards is not affected."""
+def _left_as_it_is(loader: object) -> Iterator[None]:
+    """Put random numbers back, so that training afterwards is not affected, and end worker processes that are new."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
+    new_workers = loader if isinstance(loader, DataLoader) and loader._iterator is None else None
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
+            if new_workers is not None:
+                # There is no public way to end persistent ones. The loader starts new ones with its next pass.
+                new_workers._iterator = None
             random.setstate(of_python)
             np.random.set_state(of_numpy)
-
-
-@contextlib.contextmanager
-def _without_new_workers(loader: object) -> Iterator[None]:
-    """End persistent worker processes of torch's loader that the measurement has started."""
-    if not isinstance(loader, DataLoader) or loader._iterator is not None:
-        yield
-        return
-    try:
-        yield
-    finally:
-        # There is no public way to end them. The loader starts new ones with its next pass.
-        loader._iterator = None

@@ -45,31 +45,31 @@ class Risk(IntEnum):
 class Option:
     """One option: how it is read and set, and the texts that describe it.
 
-    `now(program)` is its value, and `set_to(program, value)` returns the program with another one. `what` names the
-    option in the description of a change, in which `shown(value)` is a value; `described(program, value)` replaces that
-    description. `line(program, value)` is the line that a PopTorch user writes. `explanation` describes the effect to
-    expect, `explanation_off` that of switching the option off, and `risk` what the change may do to the results.
+    `now(program)` is its value, and `set_to(program, value)` returns the program with another one.
+    `line(program, value)` is the line that a PopTorch user writes. `explanation` describes the effect to expect,
+    `explanation_off` that of switching the option off, and `risk` what the change may do to the results. `what` names
+    the option (default: its name) in the description of a change, in which `shown(value)` is a value;
+    `described(program, value)` replaces that description.
     """
 
     name: str
-    what: str
     now: Getter
     set_to: Setter
     line: Callable[[Program, Any], str]
     explanation: str
     explanation_off: str = ""
     risk: Risk = Risk.NONE
+    what: str = ""
     shown: Callable[[Any], object] = str
     described: Callable[[Program, Any], str] | None = None
 
     def change(self, program: Program, value: Any) -> str:
-        """Describe the change of a program to a value in a few words."""
         if self.described is not None:
             return self.described(program, value)
-        return f"{self.what}: {self.shown(self.now(program))} -> {self.shown(value)}"
+        what = self.what or self.name.replace("_", " ")
+        return f"{what}: {self.shown(self.now(program))} -> {self.shown(value)}"
 
     def explained(self, value: object) -> str:
-        """Return the effect to expect of a value."""
         return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
 
 
@@ -104,7 +104,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _check_pipeline(program: Program) -> None:
-    """Refuse what PopTorch would refuse: a pipeline with fewer micro-batches than stages."""
     stages = len(program.step.stages)
     if stages == 1 or program.execution is Execution.SHARDED:
         return
@@ -288,7 +287,6 @@ OPTIONS: Mapping[str, Option] = {
     for option in (
         Option(
             "gradient_accumulation",
-            "gradient accumulation",
             *_count("batching.accumulation"),
             lambda _, value: f"opts.Training.gradientAccumulation({value})",
             "With more micro-batches per weight update, filling and draining the pipeline and updating the weights "
@@ -298,14 +296,12 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "device_iterations",
-            "device iterations",
             *_count("batching.device_iterations"),
             lambda _, value: f"opts.deviceIterations({value})",
             "The same work needs fewer calls, so the host's overhead of a call is shared by more samples.",
         ),
         # Options that change how many IPUs a program uses forget how many it has reserved.
         Option(
-            "replicas",
             "replicas",
             *_count("batching.replicas", reserved_ipus=None),
             lambda _, value: f"opts.replicationFactor({value})",
@@ -314,7 +310,6 @@ OPTIONS: Mapping[str, Option] = {
             risk=Risk.NUMERICS,
         ),
         Option(
-            "processes",
             "processes",
             *_count("processes", reserved_ipus=None),
             lambda program, value: (
@@ -325,7 +320,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "execution",
-            "execution",
             attrgetter("execution"),
             _execution,
             lambda _, value: lines.execution_line(Execution(value)),
@@ -335,7 +329,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "recomputation",
-            "recomputation",
             *_field("recomputation", _choice("recomputation", Recomputation)),
             lambda _, value: lines.recomputation_line(Recomputation(value)),
             "The backward pass computes activations again, which saves memory and costs time.",
@@ -344,7 +337,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "available_memory_proportion",
-            "available memory proportion",
             attrgetter("settings.available_memory_proportion"),
             lambda program, value: _replaced(
                 program, ("settings", "available_memory_proportion"), _proportions(program, value)
@@ -356,7 +348,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "split",
-            "split",
             lambda program: tuple(stage_modules(program)),
             lambda program, value: split_before(program, _names(value)),
             lambda program, value: lines.split_lines(program, _names(value)),
@@ -367,7 +358,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "half_partials",
-            "half partials",
             attrgetter("settings.half_partials"),
             _half_partials,
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
@@ -378,7 +368,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "half_precision",
-            "half precision",
             is_in_half_precision,
             lambda program, value: replace(program, step=in_half_precision(program.step)) if value else program,
             lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
@@ -389,7 +378,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "eight_bit_inputs",
-            "8-bit inputs",
             lambda program: all(not tensor.dtype.is_floating for tensor in program.step.inputs),
             lambda program, value: replace(program, step=with_byte_inputs(program.step)) if value else program,
             lambda *_: "send uint8 images, cast and normalise them at the start of forward",
@@ -400,28 +388,27 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "optimizer",
-            "optimiser",
             attrgetter("optimiser"),
             _optimiser,
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
             "The other optimiser has different state, and its weight updates take a different number of cycles.",
             risk=Risk.NUMERICS,
+            what="optimiser",
             shown=lambda spec: spec.family if spec else "none",
         ),
         Option(
             "half_optimiser_state",
-            "types of accumulators and first moments",
             has_half_state,
             _half_state,
             lambda program, value: lines.state_type_line(program.optimiser, value) if program.optimiser else "",
             "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
             "rounded more.",
             risk=Risk.NUMERICS,
+            what="types of accumulators and first moments",
             shown=_switch("float16", "float32"),
         ),
         Option(
             "checkpoints",
-            "recomputation checkpoints",
             lambda program: has_checkpoints(program.step),
             lambda program, value: replace(program, step=with_checkpoints(program.step, _names(value))),
             lambda program, value: lines.checkpoint_lines(program, _names(value)),
@@ -431,33 +418,31 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "optimiser_off_chip",
-            "optimiser state",
             lambda program: not program.locations.optimiser.on_chip,
             _field("locations.optimiser.on_chip", lambda value: not value)[1],
             lambda program, value: lines.optimiser_location_line(program, on_chip=not value),
             "Optimiser state in streaming memory frees space on the tiles, but it has to be fetched for every weight "
             "update.",
+            what="optimiser state",
             shown=_switch("off chip", "on chip"),
         ),
         Option(
             "optimiser_sharded",
-            "optimiser state in each replica",
             *_field("locations.optimiser.sharded"),
             lambda program, value: lines.optimiser_location_line(program, sharded=bool(value)),
             "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
             risk=Risk.SCHEDULE,
+            what="optimiser state in each replica",
             shown=_switch("its share", "all of it"),
         ),
         Option(
             "prefetch_depth",
-            "prefetch depth",
             *_count("prefetch_depth"),
             lambda _, value: f'opts._Popart.set("defaultBufferingDepth", {value})',
             "The host prepares more micro-batches ahead.",
         ),
         Option(
             "synthetic_data",
-            "synthetic data",
             *_field("synthetic_data"),
             lambda _, value: f"opts.enableSyntheticData({bool(value)})",
             "No data is sent or fetched, so only the time of the IPUs remains.",
@@ -465,14 +450,12 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "output_mode",
-            "output mode",
             *_field("returns.keep", _choice("output_mode", Keep)),
             lambda program, value: lines.output_mode_line(program, Keep(value)),
             "Fetching fewer results takes less time on the host link.",
             shown=lambda value: Keep(value).value,
         ),
         Option(
-            "machine",
             "machine",
             attrgetter("system"),
             _machine,

@@ -198,6 +198,5 @@ def _point(
 
 
 def _on_machine(program: Program) -> Program:
-    """Return the program on the smallest machine of its chip that has enough IPUs."""
     system = system_with(program.system.chip.name, program.ipus_per_replica * program.replicas)
     return with_options(program, machine=system)

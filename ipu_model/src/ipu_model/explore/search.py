@@ -72,7 +72,6 @@ class Search:
     # --- modelling
 
     def fitting(self) -> list[Candidate]:
-        """Return what was modelled, is allowed and fits for certain."""
         return [candidate for candidate in self.tried.values() if candidate.fits and self.is_allowed(candidate)]
 
     def is_allowed(self, candidate: Candidate) -> bool:
@@ -167,7 +166,6 @@ class Search:
     def _group(
         self, count: int, replicas: int, micro_batch: int, half: bool, recomputation: Recomputation, checkpoints: bool
     ) -> Setting:
-        """Return the fastest setting of a group: a micro-batch and a way to recompute on so many IPUs."""
         start, keep, trains = self.programs.start, self.limits.keep, self.programs.base.training
         may_halve_state = trains and not {"optimiser", "precision"} & keep
         return Setting(
@@ -216,7 +214,6 @@ class Search:
         return best
 
     def _leanest_split(self, setting: Setting) -> Candidate:
-        """Return a setting with the split that needs the least memory, of those that are worth modelling."""
         best: Candidate | None = None
         for split in reversed(self._with_splits(setting)):
             candidate = self.candidate(split)
@@ -337,5 +334,4 @@ class Search:
 
 
 def message_of(problem: Error | AssertionError) -> str:
-    """Return what was refused, in the words of the front end."""
     return problem.message if isinstance(problem, Error) else str(problem)

@@ -124,7 +124,6 @@ class Programs:
         """The settings of the source itself."""
 
     def of(self, setting: Setting) -> Program:
-        """Return the program of a setting."""
         if setting == self.start:
             return self.base
         placed = self._on_ipus(setting)
@@ -170,7 +169,6 @@ class Programs:
         return changed
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
-        """Return what a setting changes of the source's program, with the lines of code."""
         program = self.of(setting)
         changes = []
         for name, value in self.changed_options(setting).items():
@@ -235,7 +233,6 @@ class Programs:
         return self._placed[key]
 
     def _starts_of(self, setting: Setting, balance: Balance) -> tuple[str, ...]:
-        """Return the modules at which the blocks of a setting begin."""
         ipus = setting.split.ipus
         execution = self.execution(ipus, setting.replicas, setting.micro_batch)
         recomputes = setting.recomputation is not Recomputation.NONE

@@ -74,10 +74,21 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first; `note` says what to do if none is enough on its own."""
+    """The changes worth trying, the most useful first.
+
+    `is_enough` is false if the program does not fit for certain with any of them; `search` is then the call that
+    searches combinations.
+    """
 
     items: tuple[Advice, ...]
-    note: str = ""
+    is_enough: bool = True
+    search: str = ""
+
+    @property
+    def note(self) -> str:
+        """What to do if no change is enough on its own ("" if one is)."""
+        searches = f"{self.search} searches combinations of changes."
+        return "" if self.is_enough else f"No single change makes this program fit for certain. {searches}"
 
     @overload
     def __getitem__(self, index: int) -> Advice: ...
@@ -145,12 +156,8 @@ def advise(
     for item in items:
         best_of_kind.setdefault(item.kind, item)
     best = tuple(best_of_kind.values())[:MOST_ITEMS]
-    if before.verdict is Verdict.FITS or any(item.fits for item in best):
-        return AdviceList(best)
-    call = _call_for(thing, source.program, inputs, module)
-    return AdviceList(
-        best, f"No single change makes this program fit for certain. {call} searches combinations of changes."
-    )
+    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in best)
+    return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
 
 
 def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, Any]) -> str:

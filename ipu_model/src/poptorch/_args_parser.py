@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +48,14 @@ class BoundArguments:
         return BoundArguments(positional, self.names, keywords)
 
     def without_values(self) -> BoundArguments:
-        """Return the same call with shapes and types of tensors only, not their data."""
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        """Log that dicts as arguments are supported in part, if there are any."""
-        if any(_holds_dict(value) for value in (*self.positional, *self.keywords.values())):
+        if _holds_dict(self.args):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."
             )
-
-    def call(self, function: Callable[..., Any]) -> Any:
-        return function(*self.positional, **self.keywords)
 
 
 def _holds_dict(value: Any) -> bool:
@@ -82,11 +77,7 @@ class ArgsParser:
         self._keyword_only = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], fast_path: bool = False) -> BoundArguments:
-        """Move keyword arguments to their positions and fill in defaults; there is no faster path than this one.
-
-        Raises `Error`: a mandatory parameter is missing; `AssertionError`: too many arguments, unknown or doubly given
-        names.
-        """
+        """Move keyword arguments to their positions and fill in defaults; there is no faster path than this one."""
         names = [p.name for p in self._positional]
         require(
             self._open_args or len(args) <= len(names),
@@ -114,15 +105,12 @@ class ArgsParser:
 
 def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArguments:
     """Return `given` with dict keys in the compiled order, if it fits the compiled model."""
-    if len(compiled.positional) != len(given.positional):
-        raise _mismatch(
-            f"Number of positional arguments mismatch: expected {len(compiled.positional)} arguments but got "
-            f"{len(given.positional)}."
-        )
+    wanted, got = len(compiled.positional), len(given.positional)
+    if wanted != got:
+        raise _mismatch(f"Number of positional arguments mismatch: expected {wanted} arguments but got {got}.")
     positional = tuple(map(_same, compiled.names, compiled.positional, given.positional))
-    expected, got = dict(compiled.keywords), dict(given.keywords)
-    _check_keys("keyword arguments", expected, got)
-    keywords = {name: _same(name, expected[name], got[name]) for name in expected}
+    _check_keys("keyword arguments", compiled.keywords, given.keywords)
+    keywords = {name: _same(name, value, given.keywords[name]) for name, value in compiled.keywords.items()}
     return BoundArguments(positional, compiled.names, keywords)
 
 
@@ -148,12 +136,13 @@ def _same(name: str, expected: Any, got: Any) -> Any:
     return _same_leaves(name, expected, got)
 
 
-def _check_keys(name: str, expected: dict[Any, Any], got: dict[Any, Any]) -> None:
-    missing = [str(key) for key in expected if key not in got]
-    unexpected = [str(key) for key in got if key not in expected]
-    if missing or unexpected:
-        parts = [f"Missing arguments: {', '.join(missing)}."] if missing else []
-        parts += [f"Unexpected arguments: {', '.join(unexpected)}."] if unexpected else []
+def _check_keys(name: str, expected: Mapping[Any, Any], got: Mapping[Any, Any]) -> None:
+    parts = []
+    for what, keys, others in (("Missing", expected, got), ("Unexpected", got, expected)):
+        names = [str(key) for key in keys if key not in others]
+        if names:
+            parts.append(f"{what} arguments: {', '.join(names)}.")
+    if parts:
         raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
 
 
@@ -174,21 +163,18 @@ def _same_leaf(name: str, expected: Any, got: Any) -> None:
     if isinstance(expected, Tensor) != isinstance(got, Tensor):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
     if not isinstance(expected, Tensor):
+        try:
+            equal = expected is got or bool(expected == got)
+        except (TypeError, ValueError, RuntimeError):
+            equal = False
         # PopTorch would carry on with the value of the compilation without a word.
-        if not _equal(expected, got):
+        if not equal:
             raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
         return
     if expected.dtype != got.dtype:
         raise _mismatch(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}.")
     if expected.shape != got.shape:
         raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {got.shape}.")
-
-
-def _equal(expected: Any, got: Any) -> bool:
-    try:
-        return expected is got or bool(expected == got)
-    except (TypeError, ValueError, RuntimeError):
-        return False
 
 
 def _mismatch(what: str) -> Error:
@@ -223,10 +209,7 @@ def check_on_host(tensors: list[Tensor]) -> None:
 
 
 def check_inputs(tensors: list[Tensor]) -> None:
-    """Refuse tensors the device cannot take.
-
-    Raises `Error`: an unsupported element type or a tensor without elements.
-    """
+    """Refuse tensors that the device cannot take: of an unsupported element type, or without elements."""
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
             nearest = " Pass the real and imaginary parts separately." if tensor.is_complex() else ""

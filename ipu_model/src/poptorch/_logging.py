@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections import Counter
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 TRACE_ALL, TRACE, DEBUG_IR = 3, 5, 8
 OFF = logging.CRITICAL + 10
@@ -28,16 +28,7 @@ _FINER = {"TRACE": TRACE, "TRACE_ALL": TRACE_ALL, "DEBUG_IR": DEBUG_IR}
 _INTERNAL_ONLY = ("TRACE_ALL", "DEBUG_IR")
 _PUBLIC_NAMES = sorted(set(_LOG_LEVEL_MAPPING) - set(_INTERNAL_ONLY))
 _NUMBERED = {number: name for name, (number, _) in _LOG_LEVEL_MAPPING.items() if name not in _INTERNAL_ONLY}
-_WORDS = {
-    TRACE_ALL: "trace",
-    TRACE: "trace",
-    DEBUG_IR: "debug",
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-    logging.CRITICAL: "critical",
-}
+_WORDS = {TRACE_ALL: "trace", TRACE: "trace", DEBUG_IR: "debug"}
 
 logger = logging.getLogger("poptorch::python")
 native_logger = logging.getLogger("poptorch:cpp")
@@ -63,16 +54,12 @@ class _PoptorchFormatter(logging.Formatter):
         logging.CRITICAL: BOLD_COLOR_SEQ % 41,  # white on red
     }
 
-    def __init__(self) -> None:
+    def __init__(self, *, stream_name: str | None = None) -> None:
         super().__init__("[%(asctime)s.%(msecs)03d] [%(name)s] [%(levelword)s] %(message)s", "%H:%M:%S")
-        self._stream: TextIO | None = None
-
-    def write_to(self, stream: TextIO | None) -> None:
-        """Lay lines out for this stream from now on; `None` is a file."""
-        self._stream = stream
+        self._stream_name = stream_name
 
     def outputToFile(self) -> bool:
-        return self._stream is None or not self._stream.isatty()
+        return self._stream_name is None or not getattr(sys, self._stream_name).isatty()
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         word, colour = _WORDS.get(record.levelno, record.levelname.lower()), self.FORMATS.get(record.levelno)
@@ -86,13 +73,11 @@ class _StreamHandler(logging.Handler):
     def __init__(self, stream_name: str) -> None:
         super().__init__()
         self._stream_name = stream_name
-        self._formatter = _PoptorchFormatter()
-        self.setFormatter(self._formatter)
+        self.setFormatter(_PoptorchFormatter(stream_name=stream_name))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            stream: TextIO = getattr(sys, self._stream_name)
-            self._formatter.write_to(stream)
+            stream = getattr(sys, self._stream_name)
             stream.write(self.format(record) + "\n")
             stream.flush()
         except Exception:
@@ -125,17 +110,16 @@ class _NativeHandler(logging.Handler):
 class RepeatFilter(logging.Filter):
     """Drops a line after `max_repeats` sightings, saying so once (`Options.maxRepeatLogs`)."""
 
-    def __init__(self, max_repeats: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.start(max_repeats)
+        self.start()
 
-    def start(self, max_repeats: int) -> None:
+    def start(self, max_repeats: int = 4) -> None:
         """Reset the counts, as every compilation does."""
         self.max_repeats = max_repeats
         self._seen: Counter[tuple[int, str]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to show this line; the first line too many is replaced by a notice."""
         key = (record.levelno, record.getMessage())
         self._seen[key] += 1
         if self._seen[key] == self.max_repeats + 1:
@@ -150,7 +134,6 @@ class LogOnce:
         self._said: set[str] = set()
 
     def __call__(self, level: int, message: str) -> None:
-        """Log `message` on the Python logger at `level` (a `logging` level) unless it was said before."""
         if message not in self._said:
             self._said.add(message)
             logger.log(level, message)

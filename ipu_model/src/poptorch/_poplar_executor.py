@@ -30,14 +30,14 @@ from poptorch._backend.compile import (
     registerPostCompileHook,
     registerPreCompileHook,
 )
-from poptorch._backend.files import damage_named, path_to_read, pickled
+from poptorch._backend.files import damage_named, path_of, pickled
 from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.results import by_short_name, names_of, present, synthetic
 from poptorch._backend.rules import check_options
 from poptorch._backend.settings import own_options
 from poptorch._backend.tensor_names import graph_text
 from poptorch._backend.weights import HostWeights, ParameterView, groups_of
-from poptorch._backend.wrapping import HostLink, Sources, Wrapping, links_into, shallow_copy
+from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
 from poptorch._logging import LogOnce, logger, native_logger
 from poptorch._poptorch_data import Executable
 from poptorch._printing import module_repr
@@ -59,7 +59,6 @@ _DETACHED = (
     "supported."
 )
 _COPIED = "At least one input tensor is not contiguous: non-contiguous tensors will be converted."
-_FILE_IN_FOLDER = "model.poptorch"
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -70,9 +69,8 @@ def in_turn(
 ) -> Callable[Concatenate[PoplarExecutor, Arguments], Result]:
     """Let a method wait until no other thread is in a method of the same executor.
 
-    Calls from different threads therefore never interleave. Deadlock is impossible: a thread that holds an executor's
-    turn waits for its turn to trace only while that executor is not attached, and reading weights takes turns only of
-    executors that are attached.
+    Deadlock is impossible: a thread that holds an executor's turn waits for its turn to trace only while that executor
+    is not attached, and reading weights takes turns only of executors that are attached.
     """
 
     @wraps(method)
@@ -154,7 +152,9 @@ class PoplarExecutor:
         self._log_once = LogOnce()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
-        self._sources = Sources([] if training else links_into(model))
+        # An inference executor follows the weights of training executors.
+        self._sources = [] if training else links_into(model)
+        self._uploaded: list[int] = []
         self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
         self._wrapping: Wrapping | None = None
@@ -168,14 +168,14 @@ class PoplarExecutor:
         """The user's module."""
         return self._user_model
 
+    # Programs ask for these two, in order to know whether the model is compiled, and for which batch size.
+
     @property
     def _executable(self) -> Compiled | None:
-        """What the model is compiled to, `None` before: programs ask for it in order to know whether it is."""
         return self._compiled
 
     @property
     def _executable_inputs(self) -> BoundArguments | None:
-        """The arguments that the model is compiled for, `None` before: programs compare the batch size of a call."""
         return None if self._compiled is None else self._compiled.arguments
 
     @property
@@ -190,7 +190,6 @@ class PoplarExecutor:
         return ParameterView(value, partial(self._group, name)) if isinstance(value, nn.Parameter) else value
 
     def _group(self, name: str, kind: object, shards: object, mode: object) -> None:
-        """Let groups of replicas train slices of a parameter (see `ParameterView.replicaGrouping`)."""
         if self._compiled is not None:
             raise Error(
                 f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
@@ -235,10 +234,7 @@ class PoplarExecutor:
     @in_turn
     @torch.inference_mode(False)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile and attach if needed, run one call, and return forward's outputs for its micro-batches.
-
-        Raises `Error`: arguments that differ from those compiled for, or anything that compilation refuses.
-        """
+        """Compile and attach if needed, run one call, and return forward's outputs for its micro-batches."""
         require(
             self._options.connection_type != ConnectionType.Never,
             "Trying to run a model on an offline device (ConnectionType.Never): use compile() only, or another "
@@ -250,7 +246,12 @@ class PoplarExecutor:
         check_on_host(arguments.tensors)
         if not now.device.attached:
             self.attachToDevice()
-        self._bring_up_to_date(now)
+        if self._refreshed_sources() != self._uploaded:
+            self._upload_weights(now)
+        if now.updates is not None and self._optimisation is not None and self._optimisation.has_pending:
+            self.copyWeightsToHostIfNeeded()
+            self._upload_weights(now)
+            now.updates.upload_pending()
         inputs = arguments.tensors
         if self._options._backend.synthetic_data:
             inputs = synthetic(inputs, now.session.randomness.seed)
@@ -259,7 +260,11 @@ class PoplarExecutor:
         finally:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
-                self._after_run(now)
+                now.device.has_run = True
+                self._link.note_run()
+                if self._optimisation is not None:
+                    now.device.newer_weights = True
+                    self._optimisation.after_run()
         if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
         now.device.anchored = by_short_name(now.graph, now.anchors, results)
@@ -267,16 +272,12 @@ class PoplarExecutor:
 
     @interrupt_postponed()
     def _compile(self, arguments: BoundArguments, saved: tuple[Executable, Path] | None = None) -> Compiled:
-        """Trace, check and build; a failure undoes everything.
-
-        A failed training executor also unwraps its module, so that you can wrap it again with other options. The
-        program of `saved` must be the same.
-        """
+        """Trace, check and build; a failure undoes everything, the wrapping of the module included."""
         if self._wrapping is not None:
             self._wrapping.apply(self._host.tensors())
         try:
             check_options(self._options)
-            self._sources.refresh()
+            self._refreshed_sources()
             arguments.warn_about_dicts()
             # What is traced is not compiled yet, so its weights are on the host.
             directly = nullcontext() if self._wrapping is None else self._wrapping.lifted()
@@ -297,22 +298,11 @@ class PoplarExecutor:
             raise
         return now
 
-    def _bring_up_to_date(self, now: Compiled) -> None:
-        """Upload, before a run, weights that a tied training executor has changed, and pending state."""
-        self._sources.refresh()
-        if self._sources.have_newer:
-            self._upload_weights(now)
-        if now.updates is not None and self._optimisation is not None and self._optimisation.has_pending:
-            self.copyWeightsToHostIfNeeded()
-            self._upload_weights(now)
-            now.updates.upload_pending()
-
-    def _after_run(self, now: Compiled) -> None:
-        now.device.has_run = True
-        self._link.note_run()
-        if self._optimisation is not None:
-            now.device.newer_weights = True
-            self._optimisation.after_run()
+    def _refreshed_sources(self) -> list[int]:
+        """Let all training executors that this one follows copy newer weights to the host; return their versions."""
+        for link in self._sources:
+            link.refresh()
+        return [link.version for link in self._sources]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         arguments = self._signature(args, kwargs)
@@ -351,10 +341,7 @@ class PoplarExecutor:
 
     @in_turn
     def attachToDevice(self) -> None:
-        """Take the device and upload weights, optimiser state and random state.
-
-        Raises `Error`: not compiled, or attached already; `AssertionError`: an offline target.
-        """
+        """Take the device and upload weights, optimiser state and random state."""
         now = self._require_compiled()
         require(self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device.")
         if now.device.attached:
@@ -362,7 +349,7 @@ class PoplarExecutor:
         self._attach(now)
 
     def _attach(self, now: Compiled) -> None:
-        self._sources.refresh()
+        self._refreshed_sources()
         if now.updates is not None and now.device.has_run:
             now.updates.weights_replaced()
         self._upload_weights(now)
@@ -374,10 +361,7 @@ class PoplarExecutor:
 
     @in_turn
     def detachFromDevice(self) -> None:
-        """Copy weights, optimiser and random state back (inference: random state only) and release the device.
-
-        Raises `Error`: not compiled or not attached.
-        """
+        """Copy weights, optimiser and random state back (inference: random state only) and release the device."""
         now = self._require_compiled()
         if not now.device.attached:
             raise Error("Device is not attached.")
@@ -398,10 +382,7 @@ class PoplarExecutor:
 
     @in_turn
     def copyWeightsToHost(self) -> None:
-        """Copy the device's weights and buffers into the user's module.
-
-        Raises `Error`: not compiled, or not attached.
-        """
+        """Copy the device's weights and buffers into the user's module."""
         self._download_weights(self._require_attached("copyWeightsToHost"))
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -421,10 +402,7 @@ class PoplarExecutor:
 
     @in_turn
     def copyWeightsToDevice(self) -> None:
-        """Copy the user's module's weights to the device, discarding newer ones there.
-
-        Raises `Error`: not compiled, or not attached.
-        """
+        """Copy the user's module's weights to the device, discarding newer ones there."""
         now = self._require_attached("copyWeightsToDevice")
         if now.updates is not None:
             now.updates.weights_replaced()
@@ -433,15 +411,14 @@ class PoplarExecutor:
 
     @in_turn
     def copyNamedBuffersToDevice(self) -> None:
-        """Upload only the buffers that `Options.updatableNamedBuffers` names.
-
-        Raises `Error`: not compiled, not attached, or none named.
-        """
+        """Upload only the buffers that `Options.updatableNamedBuffers` names. Raises `Error`: it names none."""
         now = self._require_attached("copyNamedBuffersToDevice")
         names = self._options._backend.updatable_buffers
         if not names:
-            nearest = "Name them in poptorch.Options().updatableNamedBuffers([...]) first."
-            raise Error(f"No named buffers marked as updatable. {nearest}")
+            raise Error(
+                "No named buffers marked as updatable. Name them in "
+                "poptorch.Options().updatableNamedBuffers([...]) first."
+            )
         variables = tuple(v for v in now.graph.variables if set(v.names) & set(names))
         now.session.upload(self._host.values(now.graph, variables))
 
@@ -457,7 +434,7 @@ class PoplarExecutor:
     def _upload_weights(self, now: Compiled) -> None:
         now.session.upload(self._host.values(now.graph, now.graph.variables))
         now.device.newer_weights = False
-        self._sources.note_upload()
+        self._uploaded = [link.version for link in self._sources]
 
     @torch.inference_mode(False)
     def _download_weights(self, now: Compiled) -> None:
@@ -472,12 +449,11 @@ class PoplarExecutor:
     def setOptimizer(self, optimizer: Any) -> None:
         """Use the current settings of `optimizer` from the next call on.
 
-        Raises `Error`: a change that needs a new compilation, or an inference model; `ValueError`: a float16
-        accumulator set after compilation with another mean strategy.
+        Raises `Error`: a change that needs a new compilation; `ValueError`: a float16 accumulator set after that.
         """
         if self._optimisation is None:
             raise Error("setOptimizer: an inference model has no optimizer. Use poptorch.trainingModel.")
-        self._optimisation.replace(optimizer, self._options, None if self._compiled is None else self._compiled.updates)
+        self._optimisation.replace(optimizer, None if self._compiled is None else self._compiled.updates)
 
     @property
     def rng_state(self) -> list[int] | None:
@@ -497,21 +473,19 @@ class PoplarExecutor:
     # --- tensors by name
 
     def getTensorNames(self) -> list[str]:
-        """Return the names that `Options.anchorTensor` accepts, in the order in which tensors are created.
-
-        Raises `AssertionError`: not compiled, or destroyed.
-        """
-        now, missing = self._compiled, "Model must be compiled before its tensors have names."
+        """Return the names that `Options.anchorTensor` accepts, in the order in which tensors are created."""
+        now = self._compiled
         if now is None:
-            raise AssertionError(f"{missing} Call the model, or compile() it, first.")
+            raise AssertionError(
+                "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
+            )
         return list(names_of(now.graph, now.step, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.
 
         The model's output mode decides which micro-batches it holds, as for what forward returns. An updated variable
-        (`UpdatedVar___...`) counts once for each weight update. Raises `AssertionError`: nothing is anchored under this
-        name, or the model has not run.
+        (`UpdatedVar___...`) counts once for each weight update.
         """
         names = ", ".join(map(str, self._options.anchored_tensors)) or "none"
         require(
@@ -528,7 +502,7 @@ class PoplarExecutor:
         return anchored[short_name]
 
     def _debugGetPopartIR(self) -> str:
-        """Return the ops as JSON text (`graph_text`). Raises `AssertionError`: not compiled, or destroyed."""
+        """Return the ops as JSON text (`graph_text`)."""
         if self._compiled is None:
             raise AssertionError("Model must be compiled before its graph can be shown. Call compile() first.")
         return graph_text(self._compiled.step, self._options)
@@ -572,10 +546,7 @@ class PoplarExecutor:
         return latency(self.getPerfCounters(), start, end)
 
     def cycleCount(self) -> int:
-        """Return the modelled cycles of one run on each IPU.
-
-        Raises `Error`: `logCycleCount` is off, or nothing has run.
-        """
+        """Return the modelled cycles of one run on each IPU. Raises `Error`: without `logCycleCount`, or a run."""
         if not self._options._backend.counts_cycles:
             raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
         if self._compiled is None or not self._compiled.device.has_run:
@@ -586,9 +557,7 @@ class PoplarExecutor:
     def compilationTime(self) -> timedelta:
         """Return the modelled time that Graphcore's compiler would take; here compilation takes a second or less.
 
-        Zero if the program came from the executable cache or from a file: nothing was compiled then.
-
-        Raises `Error`: not compiled, or the progress bar is off.
+        Zero if the program came from the executable cache or from a file. Raises `Error`: the progress bar is off.
         """
         if self._compiled is None:
             raise Error("Please compile the model before obtaining the compilation time.")
@@ -603,7 +572,7 @@ class PoplarExecutor:
     def compileAndExport(
         self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any
     ) -> None:
-        """Compile for these arguments, then `save` to `filename`. Raises `Error`: what `compile` and `save` refuse."""
+        """Compile for these arguments, then `save` to `filename`."""
         self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
@@ -611,14 +580,13 @@ class PoplarExecutor:
         """Write a file of what the model was compiled for and, with `export_model`, its module, weights and optimiser.
 
         Missing folders are made; in an existing folder the file is called `model.poptorch`. An old file stays until the
-        new one is complete. Without `export_model` the file has no weights. Raises `Error`: not compiled, arguments of
-        a type that no file can hold, or a module that cannot be pickled; `OSError`: the file cannot be written.
+        new one is complete. Without `export_model` the file has no weights. Raises `Error`: arguments that no file can
+        hold, or a module that cannot be pickled; `OSError`: the file cannot be written.
         """
         now = self._require_compiled()
         self.copyWeightsToHostIfNeeded()
-        path = Path(filename)
-        if path.is_dir():
-            path = path / _FILE_IN_FOLDER
+        path = path_of(filename)
+        if Path(filename).is_dir():
             logger.warning("save: %s is an existing directory. The file is written to %s.", filename, path)
         optimizer = None if self._optimisation is None else self._optimisation.optimizer
         if export_model and now.device.has_run and not isinstance(optimizer, (Optimizer, type(None))):
@@ -646,23 +614,17 @@ class PoplarExecutor:
         """Compile as the file specifies, with the weights and optimiser of this process.
 
         Forward is traced and must give the program that was saved. Nothing in the file is executed, so you need not
-        trust its origin: an exported module in it is ignored. Raises `Error`: compiled already, or "Invalid file": no
-        such file format, truncated, corrupt, of another version, of another model or made with other options; the text
-        names what differs; `OSError`: the file cannot be read.
+        trust its origin: an exported module in it is ignored. Raises `Error`: "Invalid file", and what is wrong or
+        differs; `OSError`: the file cannot be read.
         """
         if self._compiled is not None:
             raise Error("loadExecutable: the model is compiled already. Call destroy() first.")
-        path = path_to_read(filename)
+        path = path_of(filename)
         self._use(_poptorch_data.read(path), path)
-
-    def _take_groupings(self, executable: Executable, path: Path) -> None:
-        _poptorch_data.check_groupings(executable, path, self._traced_model, self._options)
-        self._host.groupings.update(executable.replica_groups)
 
     @in_turn
     @torch.inference_mode(False)
     def _use(self, executable: Executable, path: Path) -> None:
-        """Compile as the file specifies, after checking that it belongs to this model."""
         training = self._optimisation is not None
         with damage_named(path):
             _poptorch_data.check(executable, path, self._options, self._host.groupings, training=training)

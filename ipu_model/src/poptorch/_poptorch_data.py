@@ -80,15 +80,13 @@ def options_text(options: Options) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a file must have been written with to be used here."""
     return {"poptorch": __version__, "torch": str(torch.__version__)}
 
 
 def check_versions(values: Mapping[str, Any]) -> None:
-    """Compare the versions in a file with those running."""
     for name, here in versions().items():
         if values.get(name) != here:
-            shown = {"poptorch": "PopTorch"}.get(name, name)
+            shown = "PopTorch" if name == "poptorch" else name
             raise files.OtherVersion(f"{shown} version mismatch: written with {values.get(name)}, this is {here}")
 
 
@@ -104,10 +102,7 @@ def write(path: Path, executable: Executable) -> None:
 
 
 def read(path: Path) -> Executable:
-    """Read what `write` wrote; the exported module stays pickled.
-
-    Raises `Error`: "Invalid file", and why; `OSError`: the file cannot be read.
-    """
+    """Read what `write` wrote; the exported module stays pickled. Raises `Error`: "Invalid file", and why."""
     try:
         values = files.read(path)
         check_versions(values)
@@ -151,7 +146,6 @@ def check(
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
-    """Compare the program that was saved with the one that has been traced."""
     own, there = weights_of(graph), executable.weights
     for number in range(max(len(own), len(there))):
         here, saved = own[number : number + 1], there[number : number + 1]
@@ -170,10 +164,7 @@ def _shown(weight: tuple[Weight, ...]) -> str:
 
 
 def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
-    """Check the replica groups of a file's parameters for the module that it was saved with.
-
-    Raises `Error`: "Invalid file": no such parameter, or not as many slices as the options' replicas have groups.
-    """
+    """Check the replica groups of a file's parameters for the module that it was saved with."""
     parameters = object.__getattribute__(module, "_parameters")
     for name, groups in executable.replica_groups.items():
         kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive

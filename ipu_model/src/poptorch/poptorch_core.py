@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ from poptorch import _logging
 from poptorch._backend.compile import Compiled
 from poptorch._logging import setPopartLogLevel
 from poptorch._utils import getIpuTensorId
-from poptorch.options.backend import validate_options
+from poptorch.options.backend import validate_options as _validateOptions
 
 __all__ = [
     "Error", "RecoverableError", "TestErrorType", "UnrecoverableError", "_throwTestError", "_validateOptions",
@@ -32,10 +31,6 @@ for _error in (Error, RecoverableError, UnrecoverableError):
     _error.__module__ = __name__
 # The original has no class of its own for programs that do not fit.
 OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
-
-
-def _validateOptions(options: Mapping[str, object]) -> None:
-    validate_options(options)
 
 
 def isCompilingWithDispatcher() -> bool:

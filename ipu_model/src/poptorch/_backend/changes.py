@@ -45,8 +45,7 @@ def program_of_module(
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
     Module and options do not change; `changes` are made to copies. There may be more replicas than one process can run;
-    other processes need not exist. Raises `Error`: what PopTorch refuses when it wraps and compiles; an optimiser for
-    inference; `AssertionError`: rows that do not divide into micro-batches, unknown blocks.
+    other processes need not exist.
     """
     trains = optimizer is not None if training is None else training
     if optimizer is not None and not trains:
@@ -89,7 +88,6 @@ def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch:
 
 
 def _empty(tensor: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """Return a tensor without data, like another but for its rows and type; scalars have no rows."""
     shape = (rows, *tensor.shape[1:]) if tensor.dim() else ()
     return torch.empty(shape, dtype=dtype, device="meta")
 
@@ -98,10 +96,7 @@ def _empty(tensor: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 def captured_again(
     module: nn.Module, options: Options, arguments: BoundArguments, *, training: bool, changes: ModuleChanges
 ) -> Program:
-    """Return the program of a copy of `module` with changes, without optimiser; `arguments` are those of one call.
-
-    Raises `Error`: a module that cannot be copied, or what PopTorch refuses of the changed one.
-    """
+    """Return the program of a copy of `module` with changes, without optimiser; `arguments` are those of one call."""
     wanted: Options = options.clone()
     wanted._unfreeze()
     if changes.batching is not None:
@@ -121,11 +116,7 @@ def captured_again(
 def _changed_arguments(
     arguments: BoundArguments, slices: int, new_slices: int, changes: ModuleChanges
 ) -> BoundArguments:
-    """Return arguments without data, of whole calls of `new_slices` micro-batches in place of `slices`.
-
-    A micro-batch gets as many rows as is asked for. Raises `Error`: inputs of several numbers of rows, not all of which
-    can change in proportion.
-    """
+    """Return arguments without data, of whole calls of `new_slices` micro-batches in place of `slices`."""
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
     wanted = rows if changes.micro_batch is None else changes.micro_batch
     tensors = []

@@ -23,11 +23,11 @@ from ipu_model.compute.threads import threads_for
 from ipu_model.compute.update_rules import scalar_names
 from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error, replace_message
-from ipu_model.instances import Group
+from ipu_model.instances import Group, world
 from ipu_model.process import deliver_interrupt, no_garbage_collection
 from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
-from poptorch._backend.instances import agree, fewest_threads, group_of
+from poptorch._backend.instances import agree, fewest_threads
 from poptorch._backend.optimisation import Optimisation, Updates
 from poptorch._backend.results import Anchors, anchors_of, with_anchors
 from poptorch._backend.rules import check_program, overlaps, warn_about_modes, warn_about_program
@@ -54,20 +54,12 @@ _hooks_after: OrderedDict[int, Callable[[], Any]] = OrderedDict()
 
 
 def registerPreCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
-    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`.
-
-    Raises:
-        RuntimeError: not callable.
-    """
+    """Call `hook()` right before forward is traced, for every model; return a handle with `remove()`."""
     return _registerHook(_hooks_before, hook)
 
 
 def registerPostCompileHook(hook: Callable[[], Any]) -> RemovableHandle:
-    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`.
-
-    Raises:
-        RuntimeError: not callable.
-    """
+    """Call `hook()` when a trace has ended, also after a failed one; return a handle with `remove()`."""
     return _registerHook(_hooks_after, hook)
 
 
@@ -130,16 +122,15 @@ def trace(
     """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
     `one_process` is true if this process runs all replicas in the options; `warns` is false for a module that was
-    traced before, whose warnings are known. Raises `AssertionError`: rows that do not divide into micro-batches,
-    unknown blocks; `Error`: everything else that PopTorch refuses when it compiles, unknown names of anchored tensors
-    included.
+    traced before, whose warnings are known.
     """
     tensors, strategy = arguments.tensors, options._execution_strategy
     check_inputs(tensors)
     specs = micro_batch_specs(tensors, batching_of(options))
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
-        outputs = arguments.with_tensors(fakes).call(traced)
+        mine = arguments.with_tensors(fakes)
+        outputs = traced(*mine.positional, **mine.keywords)
         check_marks(outputs)
         return outputs
 
@@ -172,16 +163,12 @@ def compiled(
 
     Without a `seed` one is drawn, together with the other instances of a run. The program of `saved`, an
     executable and its file, must be the same.
-
-    Raises `AssertionError`: rows that do not divide into micro-batches, unknown blocks, a cache that cannot be written;
-    `KeyError`: a parameter group holds a tensor that is no parameter of the model; `Error`: everything else that
-    PopTorch refuses when it compiles.
     """
     # Imported when a model is compiled, so that `import poptorch` stays quick.
     from poptorch._backend.memory_check import checked
     from poptorch._backend.modelling import program_of
 
-    watch = CoreWatch()
+    watch, distributed = CoreWatch(), options.Distributed
     spec = None if optimisation is None else optimisation.spec
     check_grouped(host.groupings, module, options, spec)
     with one_slice_each(module, host.groupings):
@@ -201,8 +188,13 @@ def compiled(
     known = None if saved is None else saved[0].warnings
     warnings, was_stored = checked(program, graph, options, host.groupings, known)
     deliver_interrupt()
-    own_seed = secrets.randbits(31) if seed is None else seed
-    group, common_seed = _joined(graph, step, options, host, optimisation, own_seed)
+    common_seed = secrets.randbits(31) if seed is None else seed
+    group = None
+    # The others of a run must compile the same; all draw the same shared random numbers.
+    if optimisation is not None and distributed.numProcesses > 1 and options.connection_type != ConnectionType.Never:
+        group = world(distributed.processId, distributed.numProcesses)
+        weights = host.values(graph, tuple(variable for variable in graph.variables if variable.trainable))
+        common_seed = agree(group, graph, step, options, optimisation.spec, weights, common_seed)
     threads = threads_for(step, watch)
     session = Session(
         graph,
@@ -222,55 +214,34 @@ def compiled(
     )
 
 
-def _joined(
-    graph: Graph, step: Step, options: Options, host: HostWeights, optimisation: Optimisation | None, seed: int
-) -> tuple[Group | None, int]:
-    """Join the other instances of a training run, if there are any; return the seed of what all draw alike."""
-    distributed = options.Distributed.numProcesses > 1
-    if optimisation is None or not distributed or options.connection_type == ConnectionType.Never:
-        return None, seed
-    group = group_of(options)
-    weights = host.values(graph, tuple(variable for variable in graph.variables if variable.trainable))
-    return group, agree(group, graph, step, options, optimisation.spec, weights, seed)
-
-
 def _reduction(options: Options, optimisation: Optimisation | None, group: Group | None) -> Reduction:
-    training, where = options.Training, options.Distributed
+    training, distributed = options.Training, options.Distributed
     mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
     reduction = Reduction(
         mean=mean,
         running=mean and training.meanAccumulationAndReplicationReductionStrategy.name == "Running",
         half=optimisation is not None and optimisation.spec.accum_dtype == FLOAT16,
-        process=where.processId,
+        process=distributed.processId,
     )
     if group is None:
         return reduction
-    return replace(reduction, processes=where.numProcesses, across=partial(group.sum_, what="gradients"))
+    return replace(reduction, processes=distributed.numProcesses, across=partial(group.sum_, what="gradients"))
 
 
 @contextlib.contextmanager
 def compilation_progress(options: Options) -> Iterator[None]:
-    """Show `Graph compilation` while the body runs, unless the options turn it off.
-
-    The bar jumps to its end: compilation takes a second or less here, minutes on hardware.
-    """
+    """Show `Graph compilation` while the body runs, unless the options turn it off; the bar jumps to its end."""
     if not options._show_compilation_progress_bar:
         yield
         return
-    bar = ProgressBar()
-    bar(0, _TICKS)
-    try:
+    with contextlib.closing(ProgressBar()) as bar:
+        bar(0, _TICKS)
         yield
         bar(_TICKS, _TICKS)
-    finally:
-        bar.close()
 
 
 def move_long_message(error: BaseException) -> None:
-    """Move a message with more than 80 line breaks to `poptorch_error.log` and refer to that file instead.
-
-    If that file cannot be written to the working directory, the error does not change.
-    """
+    """Move a message with more than 80 line breaks to `poptorch_error.log`, if it can be written, and refer to it."""
     if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
         return
     with contextlib.suppress(OSError):

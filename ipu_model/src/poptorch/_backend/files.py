@@ -48,7 +48,6 @@ class OtherVersion(Invalid):
 
 
 def not_as_expected(what: str, error: Exception) -> str:
-    """Return `what`, with the first line of the error that says why."""
     return f"{what} ({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})"
 
 
@@ -67,20 +66,18 @@ def damage_named(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except AssertionError as error:
-        if str(path) in str(error):
+    except (AssertionError, Error) as error:
+        message = error.message if isinstance(error, Error) else str(error)
+        if str(path) in message:
             raise
-        raise AssertionError(f"{error} The program comes from the file {path}.") from error
-    except Error as error:
-        if str(path) in error.message:
-            raise
-        raise createPoptorchError(f"{error.message} The program comes from the file {path}.") from error
+        kind = createPoptorchError if isinstance(error, Error) else AssertionError
+        raise kind(f"{message} The program comes from the file {path}.") from error
     except Exception as error:
         raise invalid(path, not_as_expected("what it holds cannot be used", error)) from error
 
 
-def path_to_read(filename: str | os.PathLike[str]) -> Path:
-    """Return the file that `save` made for this name."""
+def path_of(filename: str | os.PathLike[str]) -> Path:
+    """Return the file that `save` makes for this name."""
     path = Path(filename)
     return path / "model.poptorch" if path.is_dir() else path
 
@@ -91,7 +88,15 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
     Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `NotStorable`: a value of
     another type; `OSError`: the file cannot be written.
     """
-    body = _bytes_of(dict(values))
+    buffer = io.BytesIO()
+    try:
+        torch.save(dict(values), buffer)
+    except _UNPICKLABLE as error:
+        raise NotStorable(f"a value that cannot be pickled ({error})") from error
+    body = buffer.getvalue()
+    other = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(body))
+    if other:
+        raise NotStorable(f"a value of type {', '.join(sorted(other))}")
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with open(beside, "xb") as file:
@@ -104,30 +109,14 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
         raise
 
 
-def _bytes_of(values: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    try:
-        torch.save(values, buffer)
-    except _UNPICKLABLE as error:
-        raise NotStorable(f"a value that cannot be pickled ({error})") from error
-    other = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(buffer.getvalue()))
-    if other:
-        raise NotStorable(f"a value of type {', '.join(sorted(other))}")
-    return buffer.getvalue()
-
-
 def read(path: Path) -> dict[str, Any]:
-    """Read what `write` wrote.
-
-    Raises `Invalid`: no such file, another number of the format, truncated, corrupt, or larger than the memory;
-    `OSError`: the file cannot be read.
-    """
+    """Read what `write` wrote. Raises `Invalid`, and why; `OSError`: the file cannot be read."""
     with open(path, "rb") as file:
         if file.read(len(_NAME)) != _NAME:
             raise Invalid("it is no program of the IPU Model")
         if file.read(len(_FORMAT)) != _FORMAT:
             raise OtherVersion("PopTorch version mismatch: its format is that of another version")
-        if os.fstat(file.fileno()).st_size > _memory_bytes():
+        if _exceeds_memory(os.fstat(file.fileno()).st_size):
             raise Invalid("it is larger than the memory of this machine")
         digest, body = file.read(_DIGEST().digest_size), file.read()
     if _DIGEST(body).digest() != digest:
@@ -138,11 +127,10 @@ def read(path: Path) -> dict[str, Any]:
         raise Invalid(not_as_expected("its contents do not follow its format", error)) from error
 
 
-def _memory_bytes() -> float:
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")  # The system does not tell.
+def _exceeds_memory(size: int) -> bool:
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not all systems tell
+        return size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return False
 
 
 # --- modules
@@ -181,12 +169,7 @@ def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
 def unpickled(
     data: Tensor, path: Path, *, weights_only: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer | None, Options]:
-    """Return what `pickled` was given.
-
-    With `weights_only`, only classes of imported models, PopTorch's settings and optimisers are created.
-
-    Raises `Error`: "Invalid file": not a result of `pickled`, or something in it is not allowed.
-    """
+    """Return what `pickled` was given; see above for what `weights_only` allows."""
     content = data.numpy().tobytes()
     try:
         allowed = _allowed(content, path) if weights_only else []

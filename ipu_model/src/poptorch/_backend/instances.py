@@ -12,20 +12,12 @@ from torch import Tensor
 from ipu_model.capture.graph import Graph
 from ipu_model.compute.threads import Threads
 from ipu_model.errors import Error
-from ipu_model.instances import Group, world
+from ipu_model.instances import Group
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import Step
 from poptorch._logging import logger
 from poptorch.enums import ReductionType
 from poptorch.options import Options
-
-
-def group_of(options: Options) -> Group:
-    """Return the process group that the options describe; join it first if necessary.
-
-    Raises `Error`: the environment does not say where the others are, or they cannot be reached.
-    """
-    return world(options.Distributed.processId, options.Distributed.numProcesses)
 
 
 def agree(
@@ -42,7 +34,12 @@ def agree(
     Different initial weights cause only a warning: PopTorch does not broadcast them either. Raises `Error`: names what
     differs, with its values.
     """
-    everyone = group.gathered_objects((program_text(graph, step, options, spec), _digest_of(weights), seed), "programs")
+    digest = hashlib.blake2b()
+    for name, tensor in weights.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    own = program_text(graph, step, options, spec), digest.hexdigest(), seed
+    everyone = group.gathered_objects(own, "programs")
     check_programs([program for program, _, _ in everyone])
     if len({digest for _, digest, _ in everyone}) > 1:
         logger.warning(
@@ -80,7 +77,13 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
     """Return, by name, text for everything that must be equal in all instances."""
     training = options.Training
     specs = [(v.name, graph.spec(v.tensor)) for v in graph.variables]
-    variables = [(name, spec.shape, str(spec.dtype)) for name, spec in specs]
+    variables = [(name, tensor.shape, str(tensor.dtype)) for name, tensor in specs]
+    shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
+    groups = []
+    for hyper in (spec.default, *spec.groups):
+        numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in spec.attributes)
+        # The order of a set differs between processes.
+        groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
     return {
         "the model's parameters and buffers": _short(str(variables)),
         "the model's operations": _short(str([op.target for op in step.ops])),
@@ -91,27 +94,9 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
         "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
         "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
         "automatic loss scaling": options._backend.loss_scaling_text,
-        "the optimiser": _optimiser_text(spec),
+        "the optimiser": f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}",
     }
-
-
-def _optimiser_text(spec: OptimiserSpec) -> str:
-    """Return the optimiser's numbers as text; sets are sorted because their order differs between processes."""
-    shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
-    groups = []
-    for hyper in (spec.default, *spec.groups):
-        numbers = ", ".join(f"{name}={getattr(hyper, name)}" for name in spec.attributes)
-        groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
-    return f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}"
 
 
 def _short(text: str) -> str:
     return f"number {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
-
-
-def _digest_of(weights: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b()
-    for name, tensor in weights.items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

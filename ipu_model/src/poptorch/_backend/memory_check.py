@@ -59,8 +59,7 @@ def checked(
 ) -> tuple[Warnings, bool]:
     """Return the warnings about a program's memory, and whether they were `known` or stored; write requested reports.
 
-    Raises `OutOfMemory`: the program does not fit. Its report is written first, and the message says what to do next;
-    `AssertionError`: the executable cache cannot be written.
+    Raises `OutOfMemory`: the program does not fit. Its report is written first, and the message says what to do next.
     """
     ignored = os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
     engine, folder = options._backend.engine_options, options._backend.cache_folder
@@ -84,11 +83,7 @@ def checked(
 
 
 def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
-    """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close.
-
-    Raises `OutOfMemory`: names the fullest tile, what it holds and what usually helps; `Error`: hints that no device
-    can follow.
-    """
+    """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close."""
     try:
         memory = memory_of_program(program)
     except Error:
@@ -134,7 +129,7 @@ def _plain(value: object) -> object:
 
 @cache
 def _own_sources() -> str:
-    """Return a digest of the sources of the engine and of this package: any change may change the warnings."""
+    """Return a digest of both packages' sources: any change may change the warnings."""
     digest = hashlib.blake2b(digest_size=16)
     for folder in (Path(str(ipu_model.__file__)).parent, Path(__file__).parent.parent):
         for file in sorted(folder.rglob("*.py")):
@@ -146,8 +141,7 @@ def _own_sources() -> str:
 def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
     """Return the warnings of a compilation, and whether they came from the cache; if not, call `judge` and store them.
 
-    While one process compiles, the others wait, if the file system supports locks. An unusable file is replaced; if the
-    cache cannot be written, a warning is logged.
+    While one process compiles, the others wait, if the file system supports locks.
     """
     path = directory / f"{key}.poptorch"
     known = _read(path, key)
@@ -188,7 +182,6 @@ def _read(path: Path, key: str) -> Warnings | None:
 
 
 def _write_report(program: Program, profile: Profile, engine: EngineOptions) -> Path:
-    """Write the report of a program and return its folder; without `engine.execution` it holds no timeline."""
     from ipu_model.explore.advise import advise
     from ipu_model.report.files import write_report
 
@@ -221,7 +214,6 @@ def _report_folder(name: str, engine: EngineOptions) -> Path:
 
 
 def _next_steps(program: Program, engine: EngineOptions) -> str:
-    """Write the report of a program that does not fit, if one is asked for; return what its owner can do next."""
     explore = _EXPLORE.format("training" if program.training else "inference")
     ignore = f"With {_IGNORE_MEMORY}=1 this machine runs the program all the same."
     if not engine.report:

@@ -57,8 +57,7 @@ def program_of(
 ) -> Program:
     """Return the program to model for a captured graph under (resolved) options.
 
-    `groups` maps names of parameters to the parameter groups of `optimiser`. Raises `Error`: the machine is too small
-    or does not exist, or a memory proportion is not between 0 and 1.
+    `groups` maps names of parameters to the parameter groups of `optimiser`.
     """
     backend, per_replica = options._backend, ipus_of_replica(step)
     batching, processes = _over_processes(batching_of(options), per_replica)
@@ -131,12 +130,10 @@ def _settings(options: Options, system: System) -> CostSettings:
 
 
 def _location(options: Options, key: str) -> Location:
-    """Return one category's place; phased execution keeps tensors off chip unless told otherwise."""
-    phased = not isinstance(options._execution_strategy, PipelinedExecution)
-    chosen: dict[str, Any] = {"on_chip": not phased}
     stored = options.TensorLocations(key) if options.TensorLocations.exists(key) else {}
-    chosen |= {_LOCATION_FIELDS[name]: value for name, value in stored.items() if name in _LOCATION_FIELDS}
-    chosen["on_chip"] = bool(chosen["on_chip"])
+    chosen: dict[str, Any] = {field: stored[name] for name, field in _LOCATION_FIELDS.items() if name in stored}
+    # Phased execution keeps tensors off chip unless told otherwise.
+    chosen["on_chip"] = bool(chosen.get("on_chip", isinstance(options._execution_strategy, PipelinedExecution)))
     return Location(**chosen)
 
 
@@ -145,8 +142,7 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 
     `wanted` takes precedence. Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
     and `IPU_MODEL_MACHINE` names the machine if it has that chip. Otherwise the machine is the smallest system of that
-    chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs. Raises `Error`:
-    no such machine, or it has fewer IPUs.
+    chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs.
     """
     if wanted is not None:
         return hardware.system_with_room(wanted, ipus, "the argument machine")
@@ -154,10 +150,7 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 
 
 def modelled_system(ipus: int, version: int | None = None) -> System:
-    """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`.
-
-    Raises `Error`: no such machine, or it has fewer IPUs.
-    """
+    """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`."""
     if version is None:
         version = _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
     named = os.environ.get(_VARIABLE)

@@ -12,7 +12,7 @@ from torch import nn
 from ipu_model.errors import Error
 from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from poptorch import _poptorch_data
-from poptorch._backend.files import OtherVersion, damage_named, path_to_read, unpickled
+from poptorch._backend.files import OtherVersion, damage_named, path_of, unpickled
 from poptorch._backend.wrapping import checked_module, refuse_wrapped
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch.enums import ConnectionType
@@ -32,9 +32,7 @@ def trainingModel(
         trainer = poptorch.trainingModel(model, poptorch.Options().deviceIterations(10), optimizer)
         outputs, loss = trainer(images, labels)
 
-    Raises:
-        RuntimeError: the module is already wrapped for training.
-        Error: `model` or `options` of another type.
+    Raises `RuntimeError`: the module is already wrapped for training.
     """
     module = _user_module(model)
     refuse_wrapped(module)
@@ -48,8 +46,7 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
 
         predictions = poptorch.inferenceModel(model.eval())(images)
 
-    Raises:
-        Error: `model` or `options` of another type, or gradient accumulation in the options.
+    Raises `Error`: gradient accumulation in the options.
     """
     return PoplarExecutor(_user_module(model), options, training=False)
 
@@ -71,12 +68,10 @@ def load(
     The author of the file still decides what the model computes, as far as its attributes determine it.
     **With `weights_only=False` anything in the file may run: use it for files that you trust only.**
 
-    Raises:
-        AssertionError: the file was written by another version, or without its model (`export_model=False`).
-        Error: "Invalid file": truncated, corrupt, of other code, or with classes that are not allowed.
-        OSError: the file cannot be read.
+    Raises `AssertionError`: the file was written by another version, or without its model (`export_model=False`);
+    `Error`: "Invalid file", and why; `OSError`: the file cannot be read.
     """
-    path = path_to_read(filename)
+    path = path_of(filename)
     try:
         executable = _poptorch_data.read(path)
     except Error as error:
@@ -98,7 +93,8 @@ def load(
         edit_opts_fn(options)
     with damage_named(path):
         executor = trainingModel(model, options, optimizer) if executable.training else inferenceModel(model, options)
-        executor._take_groupings(executable, path)
+        _poptorch_data.check_groupings(executable, path, executor._traced_model, executor._options)
+        executor._host.groupings.update(executable.replica_groups)
     executor._use(executable, path)
     return executor
 

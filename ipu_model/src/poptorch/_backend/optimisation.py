@@ -22,35 +22,42 @@ from poptorch.options import Options
 
 
 class Optimisation:
-    """One training executor's optimiser object, with its numbers as the device uses them.
-
-    `optimizer=None` means `poptorch.optim.SGD(module.parameters(), lr=0.01)`.
-    """
+    """One training executor's optimiser object, with its numbers as the device uses them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer | None, module: nn.Module, options: Options) -> None:
         if optimizer is None:
             optimizer = optim.SGD(module.parameters(), lr=0.01)
-        self._tracker = OptimizerAttrTracker(options)
-        self._automatic = options._backend.adapts_loss_scaling
+        self._tracker, self._options = OptimizerAttrTracker(options), options
         self.optimizer = optimizer
-        self.spec = self._read(optimizer)
-        if _needs_running_mean(self.spec):
-            _use_running_mean(options)
+        self.spec = self._read(optimizer, is_compiled=False)
 
-    def _read(self, optimizer: torch.optim.Optimizer) -> OptimiserSpec:
-        spec = read_spec(optimizer, self._tracker)
-        return replace(spec, loss_scaling_variable=True) if self._automatic else spec
+    def _read(self, optimizer: torch.optim.Optimizer, *, is_compiled: bool) -> OptimiserSpec:
+        spec, options = read_spec(optimizer, self._tracker), self._options
+        if options._backend.adapts_loss_scaling:
+            spec = replace(spec, loss_scaling_variable=True)
+        if spec.accum_dtype != FLOAT16 or spec.family == "SGD1":
+            return spec
+        # Only a running mean keeps float16 accumulators in range.
+        running = MeanReductionStrategy.Running
+        if options.Training.meanAccumulationAndReplicationReductionStrategy != running:
+            if is_compiled:
+                raise ValueError(
+                    "Invalid optimizer: float16 accumulators need MeanReductionStrategy.Running, but the "
+                    "model is already compiled with another strategy. Call destroy() first, or set the "
+                    "strategy before compiling."
+                )
+            options._unfreeze()
+            options.Training.setMeanAccumulationAndReplicationReductionStrategy(running)
+            options._freeze()
+        return spec
 
     def groups(self, module: nn.Module) -> dict[str, int | None]:
-        """Return the parameter group of every parameter of `module` by name; `None` for those in no group.
-
-        Raises `KeyError`: a parameter group holds a tensor that is no parameter of the model.
-        """
+        """Return the parameter group of every parameter of `module` by name; `None` for those in no group."""
         return group_of(self.optimizer, dict(module.named_parameters()))
 
     @property
     def stateful(self) -> optim.Optimizer | None:
-        """The optimiser, if it can hold the device's state: torch's own cannot."""
+        # Those of torch cannot hold the device's state.
         return self.optimizer if isinstance(self.optimizer, optim.Optimizer) else None
 
     @property
@@ -66,22 +73,9 @@ class Optimisation:
         if self.stateful is not None:
             self.stateful._invalidate()
 
-    def replace(self, optimizer: torch.optim.Optimizer, options: Options, updates: Updates | None) -> None:
-        """Read the numbers of `optimizer` (the same object or another) and use them from the next call on.
-
-        `updates` are those of the compiled program, if there is one. Raises `ValueError`: half accumulators after
-        compilation with another mean strategy than `Running`; `Error`: a change of something that is compiled in.
-        """
-        spec = self._read(optimizer)
-        strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
-        if _needs_running_mean(spec) and strategy != MeanReductionStrategy.Running:
-            if updates is not None:
-                raise ValueError(
-                    "Invalid optimizer: float16 accumulators need MeanReductionStrategy.Running, but the "
-                    "model is already compiled with another strategy. Call destroy() first, or set the "
-                    "strategy before compiling."
-                )
-            _use_running_mean(options)
+    def replace(self, optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
+        """Use the numbers of `optimizer` from the next call on; `updates` are those of the compiled program, if any."""
+        spec = self._read(optimizer, is_compiled=updates is not None)
         if updates is not None:
             updates.set_spec(spec)
         if optimizer is not self.optimizer:
@@ -95,10 +89,7 @@ class Optimisation:
 
 
 class Updates:
-    """The weight updates of one compiled program, and the transfer of their state to and from the optimiser.
-
-    Raises `KeyError`: a parameter group holds a tensor that is no parameter of the model.
-    """
+    """The weight updates of one compiled program, and the transfer of their state to and from the optimiser."""
 
     def __init__(
         self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
@@ -140,10 +131,6 @@ class Updates:
         if self._optimisation.stateful is None:
             self._updater = self._started()
 
-    def attach(self) -> None:
-        self.upload_pending()
-        self.bind()
-
     def upload_pending(self) -> None:
         """Send state and numbers of a loaded checkpoint to the device, if there are any."""
         optimizer = self._optimisation.stateful
@@ -151,9 +138,10 @@ class Updates:
         if optimizer is None or pending is None:
             return
         state = pending.state
-        rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
         try:
-            warnings = self._load_factor(state) + self._updater.load_state(rest, pending.parameters)
+            warnings = [] if state is None else self._load_factor(state.get(FACTOR))
+            rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
+            warnings += self._updater.load_state(rest, pending.parameters)
         except Error:
             # The loaded state is still pending: the next attempt must use it.
             optimizer._pending = pending
@@ -162,15 +150,13 @@ class Updates:
             logger.warning(warning)
         self._session.loss_scaling = self._updater.loss_scaling
 
-    def _load_factor(self, state: dict[str, Tensor] | None) -> list[str]:
+    def _load_factor(self, factor: Tensor | None) -> list[str]:
         automatic = self._session.automatic
-        if state is None:
-            return []
         if automatic is None:
-            return [f"ignoring unexpected state {FACTOR}: the compiled program has none"] if FACTOR in state else []
-        if FACTOR not in state:
+            return [] if factor is None else [f"ignoring unexpected state {FACTOR}: the compiled program has none"]
+        if factor is None:
             return [f"ignoring missing state {FACTOR}: the device keeps its value"]
-        automatic.factor = float(state[FACTOR])
+        automatic.factor = float(factor)
         return []
 
     def bind(self) -> None:
@@ -182,16 +168,3 @@ class Updates:
 
         if optimizer is not None:
             optimizer._bind(read)
-
-
-def _needs_running_mean(spec: OptimiserSpec) -> bool:
-    return spec.accum_dtype == FLOAT16 and spec.family != "SGD1"
-
-
-def _use_running_mean(options: Options) -> None:
-    """Switch the executor's own options to a running mean, which keeps float16 accumulators in range."""
-    frozen = options._is_frozen
-    options._unfreeze()
-    options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
-    if frozen:
-        options._freeze()

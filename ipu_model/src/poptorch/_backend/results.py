@@ -21,7 +21,6 @@ from poptorch.options import Options
 
 _SHOWN = 5
 
-
 Anchors = Mapping[str, Source]
 """The tensors that `anchorTensor` names, by their short names."""
 
@@ -34,10 +33,7 @@ def names_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] 
 
 
 def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
-    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers.
-
-    Raises `Error`: a name that the program does not have; names the nearest ones.
-    """
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers."""
     wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
     known = names_of(graph, step, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
@@ -61,8 +57,7 @@ def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
 def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself.
 
-    Numbers of the optimiser are not tensors of the graph and are skipped here. Raises `Error`: a name that the program
-    does not have.
+    Numbers of the optimiser are not tensors of the graph and are skipped here.
     """
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
     sources = anchors_of(graph, step, options, numbers).values()
@@ -79,19 +74,17 @@ def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[Tensor]) -> 
 
 def present(graph: Graph, results: Sequence[Tensor]) -> Any:
     """Put computed results and compile-time constants into the structure that forward returned."""
-    computed = iter(results)
-    returned = [output for output in graph.outputs if not output.anchored]
-    leaves = [next(computed) if output.node is not None else _copied(output.value) for output in returned]
-    for leaf in leaves:
+    computed, leaves = iter(results), []
+    for output in graph.outputs:
+        if output.anchored:
+            continue
+        leaf = output.value if output.node is None else next(computed)
         if isinstance(leaf, Tensor):
+            if output.node is None:
+                leaf = leaf.detach().to(RETURNED_DTYPE.get(leaf.dtype, leaf.dtype), copy=True)
             leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)
+        leaves.append(leaf)
     return graph.rebuild_outputs(leaves)
-
-
-def _copied(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().to(RETURNED_DTYPE.get(value.dtype, value.dtype), copy=True)
 
 
 def _no_state() -> None:

@@ -28,7 +28,19 @@ _VERSIONS = ("ipu1", "ipu2", "ipu21")
 def check_options(options: Options) -> None:
     """Refuse options that contradict each other or that the backend does not know, and log the others."""
     batching_of(options)
-    _check_target(options)
+    if _simulator_asked_for(options):
+        _check_simulator(options)
+    offline = options.connection_type == ConnectionType.Never
+    if offline and options.exists("ipu_id"):
+        raise Error(
+            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
+            "useOfflineIpuTarget()) has none. Use one of the two."
+        )
+    if offline and options._backend.counts_cycles:
+        raise Error(
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
+            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
+        )
     processes = options.Distributed.numProcesses
     if processes > 1 and options._backend.cache_folder is None:
         logger.warning(
@@ -40,26 +52,14 @@ def check_options(options: Options) -> None:
     validate_options(options.toDict())
 
 
-def _check_target(options: Options) -> None:
-    offline = options.connection_type == ConnectionType.Never
-    if _simulator_asked_for(options):
-        version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
-        if version not in _VERSIONS:
-            raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
-        if offline:
-            raise Error(
-                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
-                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
-            )
-    if offline and options.exists("ipu_id"):
+def _check_simulator(options: Options) -> None:
+    version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
+    if version not in _VERSIONS:
+        raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+    if options.connection_type == ConnectionType.Never:
         raise Error(
-            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
-            "useOfflineIpuTarget()) has none. Use one of the two."
-        )
-    if offline and options._backend.counts_cycles:
-        raise Error(
-            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
-            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
+            "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+            "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
         )
 
 

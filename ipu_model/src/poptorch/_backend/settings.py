@@ -22,6 +22,14 @@ from poptorch.options.backend import LOSS_SCALING
 from poptorch.options.strategies import runs_stages_at_once
 
 _HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
+_INDIVISIBLE = (
+    "Invalid batch dimension: In the input {shape}, the batch dimension ({rows}) must be a multiple of "
+    "Options.deviceIterations({batching.device_iterations}) * (Options.replicationFactor({batching.replicas}) / "
+    "Options.inputReplicaGrouping({batching.input_group})) * "
+    "Options.Training.gradientAccumulation({batching.accumulation}) = {batching.slices} because it is used to "
+    "calculate the batch size which will be executed on the device in any given iteration. For a full explanation "
+    "see the batching semantics page of the documentation. Nearest multiples: {nearest}."
+)
 _KEPT = {
     OutputMode.All: Keep.ALL,
     OutputMode.Final: Keep.FINAL,
@@ -31,10 +39,7 @@ _KEPT = {
 
 
 def own_options(options: Options | None, training: bool) -> Options:
-    """Return a frozen copy of `options` with the output mode resolved; `options` itself does not change.
-
-    Raises `Error`: not an `Options`, or gradient accumulation for an inference model.
-    """
+    """Return a frozen copy of `options` with the output mode resolved; `options` itself does not change."""
     own: Options = options.clone() if options is not None else Options()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
     if not training and own.Training.gradient_accumulation != 1:
@@ -82,30 +87,18 @@ def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[Ten
     for tensor in tensors:
         rows = tensor.shape[0] if tensor.dim() else 1
         if rows % batching.slices:
-            raise AssertionError(_indivisible(tensor, rows, batching))
+            below = rows // batching.slices * batching.slices
+            nearest = f"{below} and {below + batching.slices}" if below else str(batching.slices)
+            raise AssertionError(_INDIVISIBLE.format(shape=tensor.shape, rows=rows, batching=batching, nearest=nearest))
         shape = (rows // batching.slices, *tensor.shape[1:]) if tensor.dim() else ()
         specs.append(TensorSpec.contiguous(shape, DEVICE_DTYPE.get(tensor.dtype, tensor.dtype)))
     return specs
 
 
-def _indivisible(tensor: Tensor, rows: int, batching: Batching) -> str:
-    below = rows // batching.slices * batching.slices
-    nearest = f"{below} and {below + batching.slices}" if below else str(batching.slices)
-    return (
-        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({rows}) must be a multiple of "
-        f"Options.deviceIterations({batching.device_iterations}) * (Options.replicationFactor({batching.replicas}) / "
-        f"Options.inputReplicaGrouping({batching.input_group})) * "
-        f"Options.Training.gradientAccumulation({batching.accumulation}) = {batching.slices} because it is used to "
-        "calculate the batch size which will be executed on the device in any given iteration. For a full explanation "
-        f"see the batching semantics page of the documentation. Nearest multiples: {nearest}."
-    )
-
-
 def arithmetic_of(options: Options) -> Arithmetic:
     """Return the arithmetic that `Options.Precision` and this package's own environment variables ask for.
 
-    Half-precision results beyond the range are clipped, unless the user asks for infinities. Raises `Error`: a value
-    that `IPU_MODEL_HALF_OVERFLOW` cannot have.
+    Half-precision results beyond the range are clipped, unless the user asks for infinities.
     """
     wanted = os.environ.get(_HALF_OVERFLOW) or Overflow.CLIP.value
     if wanted not in [overflow.value for overflow in Overflow]:
@@ -123,10 +116,7 @@ def arithmetic_of(options: Options) -> Arithmetic:
 
 
 def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
-    """Return how the loss scaling of a training program adapts, or `None` if it does not.
-
-    Raises `Error`: no trained float16 weight whose gradients could be watched, or settings outside their range.
-    """
+    """Return how the loss scaling of a training program adapts, or `None` if it does not."""
     if not options._backend.adapts_loss_scaling:
         return None
     trained = [graph.spec(v.tensor).dtype for v in graph.variables if v.name in graph.gradients]

@@ -20,6 +20,17 @@ from importlib import resources
 import msgspec
 
 STATUSES = ("works", "approximated", "no effect", "refused")
+_HEAD = """\
+# Supported PopTorch names
+
+{names} names: {summary}.
+
+* **works**: as PopTorch's documentation says.
+* **approximated**: works, with the difference stated.
+* **no effect**: accepted; neither results nor the performance model depend on it.
+* **refused**: raises `poptorch.Error` when it is used.
+
+Every name that works has a test, in a folder of `ipu_model/tests`."""
 
 
 @dataclass(frozen=True)
@@ -64,30 +75,14 @@ def table() -> tuple[Area, ...]:
 
 
 def status_of(name: str) -> Entry | None:
-    return _by_full_name().get(name)
-
-
-@cache
-def _by_full_name() -> dict[str, Entry]:
-    return {area.shown(entry): entry for area in table() for entry in area.entries}
+    return next((entry for area in table() for entry in area.entries if area.shown(entry) == name), None)
 
 
 def as_markdown() -> str:
     """Return the support page: how many names have which status, then one table for each area."""
     counts = Counter(entry.status for area in table() for entry in area.entries)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
-    lines = [
-        "# Supported PopTorch names",
-        "",
-        f"{sum(counts.values())} names: {summary}.",
-        "",
-        "* **works**: as PopTorch's documentation says.",
-        "* **approximated**: works, with the difference stated.",
-        "* **no effect**: accepted; neither results nor the performance model depend on it.",
-        "* **refused**: raises `poptorch.Error` when it is used.",
-        "",
-        "Every name that works has a test, in a folder of `ipu_model/tests`.",
-    ]
+    lines = [_HEAD.format(names=sum(counts.values()), summary=summary)]
     for area in table():
         lines += ["", f"## {area.title}", ""]
         lines += ["| Name | Status | Difference, or what to use instead | Test |", "|---|---|---|---|"]

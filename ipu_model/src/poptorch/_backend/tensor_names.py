@@ -42,10 +42,7 @@ class Source:
 def tensor_names(
     graph: Graph, step: Step, *, module_scopes: bool = True, numbers: Iterable[str] = ()
 ) -> dict[str, Source]:
-    """Return every named tensor of `graph`, `numbers` of the optimiser included.
-
-    Without `module_scopes`, ops are named without their module's path.
-    """
+    """Return every named tensor of `graph`; without `module_scopes`, ops have no path of their module."""
     gradients = graph.activation_gradients
     ops = op_names(step, module_scopes=module_scopes)
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
@@ -81,7 +78,7 @@ def op_names(step: Step, *, module_scopes: bool = True) -> dict[str, str]:
 
 
 def _forward_results(step: Step) -> Iterator[tuple[Op, Tensor]]:
-    """Yield the results of forward's ops that other ops read, without the copies made for anchors."""
+    # Results that other ops read, without the copies made for anchors.
     for tensor in step.tensors.values():
         op = step.producer(tensor.name)
         if op is not None and not op.is_backward and not op.hints.is_anchor and not _of_variable(step, tensor):
@@ -102,7 +99,6 @@ def name_prints(graph: Graph, step: Step, *, module_scopes: bool = True) -> None
 
 
 def _path(op: Op, module_scopes: bool) -> str:
-    """Return the path before the kind of op: submodules, with the program's own name scopes where they were entered."""
     parts = [part for part in op.scope.split(".") if part] if module_scopes else []
     for shift, (depth, name) in enumerate(op.name_scopes):
         parts.insert(depth + shift, name)
@@ -138,28 +134,22 @@ def graph_text(step: Step, options: Options) -> str:
 
 
 # The names that PopTorch's graphs have for element types.
-_FLOATS = {"float16": "Half", "float32": "Float", "float64": "Double"}
-_INTS = {"int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool"}
-_ELEMENT_TYPES = _FLOATS | _INTS
+_ELEMENT_TYPES = {"float16": "Half", "float32": "Float", "float64": "Double", "bool": "Bool"}
+_ELEMENT_TYPES |= {"int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "Int", "int64": "Long"}
 
 
 def log_ops(step: Step, options: Options) -> None:
     """Write one debug line for each op of forward, or an info line if there is none for the device to run."""
     if not step.ops:
         native_logger.info("The model has no operation for the device: it runs on the host only")
-    elif native_logger.isEnabledFor(logging.DEBUG):
-        for line in op_lines(step, options):
-            native_logger.debug("%s", line)
-
-
-def op_lines(step: Step, options: Options) -> Iterator[str]:
-    """Yield one line with the name, result and placement of each forward op."""
+    if not native_logger.isEnabledFor(logging.DEBUG):
+        return
     names = op_names(step, module_scopes=options._module_namescope_enabled)
     for op, tensor in _forward_results(step):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
-        shape = ", ".join(map(str, tensor.shape))
+        result = f"{kind}({', '.join(map(str, tensor.shape))})"
         where = _where(op.placement, options._execution_strategy)
-        yield f"{op.target} was lowered to {names[tensor.name]} [{kind}({shape}), {where}]"
+        native_logger.debug("%s was lowered to %s [%s, %s]", op.target, names[tensor.name], result, where)
 
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:

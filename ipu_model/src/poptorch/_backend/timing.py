@@ -71,7 +71,10 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
         (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
     )
     cycles = micro_batches + (2 if program.training else 1) * (depth - 1)
-    origin = _first_work(profile)
+    # A run starts when the device does, which first waits for the host.
+    device = [span for span in profile.timeline if span.kind not in ("load", "call")]
+    work = [span.start for span in device if span.kind != "wait"]
+    origin = min(work, default=0.0) - min((span.start for span in device), default=0.0)
     cycle = (profile.device_seconds_per_call - origin) / (pipelines * cycles)
     kept = [step for step in range(batching.steps) if returns.kept(step, batching.steps)]
     returned = 1 if returns.keep in (Keep.FINAL, Keep.SUM) else max(1, len(kept))
@@ -81,13 +84,6 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
     ends = [start + depth * cycle for start in starts]
     chosen = ends[-1:] if returns.keep is Keep.SUM else [ends[step] for step in kept]
     return [(start, start + seconds_in) for start in starts], [(end - seconds_out, end) for end in chosen]
-
-
-def _first_work(profile: Profile) -> float:
-    """Return the seconds from the start of a run to its first work: the device first waits for the host."""
-    device = [span for span in profile.timeline if span.kind not in ("load", "call")]
-    work = [span.start for span in device if span.kind != "wait"]
-    return min(work, default=0.0) - min((span.start for span in device), default=0.0)
 
 
 def _seconds(profile: Profile, kind: str) -> float:

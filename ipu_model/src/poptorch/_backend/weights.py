@@ -36,10 +36,7 @@ class HostWeights:
             return [slot.tensor for slot in slots_of(self._module)]
 
     def values(self, graph: Graph, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
-        """Return the host's values of device variables, by the variables' names.
-
-        Raises `Error`: a tensor has no data, or another shape than the program was compiled for.
-        """
+        """Return the host's values of device variables, by the variables' names."""
         registered = self._registered()
         values: dict[str, Tensor] = {}
         for variable in variables:
@@ -72,7 +69,7 @@ class HostWeights:
                     torch.Tensor.copy_(registered[name], value)
 
     def _registered(self) -> dict[str, Tensor]:
-        """Return plain tensors that share the storage of the registered ones."""
+        # Plain tensors that share the storage of the registered ones.
         with torch._C.DisableTorchFunctionSubclass():
             return {name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names}
 
@@ -83,11 +80,7 @@ Groupings = Mapping[str, ReplicaGroups]
 def groups_of(
     name: str, parameter: Tensor, options: Options, kind: object, shards: object, mode: object
 ) -> ReplicaGroups:
-    """Return the groups that the arguments of `replicaGrouping` ask for.
-
-    Raises `AssertionError`: arguments of another type; `Error`: a scalar, groups that do not divide the replicas, or a
-    leading dimension that does not count them.
-    """
+    """Return the groups that the arguments of `replicaGrouping` ask for, whose types and values are checked."""
     if not isinstance(kind, CommGroupType):
         raise AssertionError(f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}.")
     if not isinstance(shards, int):
@@ -169,11 +162,7 @@ class ParameterView:
 
         Forward sees the parameter without that dimension. `shards` is the number of replicas of a group, which `All`
         and `NoGrouping` do not need. Both retrieval modes return one value per group, because the replicas of a group
-        have equal values.
-
-        Raises:
-            AssertionError: arguments of another type.
-            Error: the model is compiled; a scalar; groups that do not fit the replicas or the leading dimension.
+        have equal values. Raises `Error`: the model is compiled, or groups that do not fit replicas or parameter.
         """
         self.__dict__["_group"](comm_group_type, shards, variable_retrieval_mode)
 

@@ -48,7 +48,7 @@ class HostLink:
         self.last_run = next(_runs)
 
     def refresh(self) -> bool:
-        executor = self._executor()
+        executor = self.executor
         return executor is not None and executor.copyWeightsToHostIfNeeded()
 
 
@@ -61,7 +61,6 @@ def refresh(links: Links) -> None:
 
 
 def links_of(obj: Any) -> Links:
-    """Return the links of a wrapped module, parameter or buffer; reads nothing from the device."""
     links: Links = type(obj).__dict__.get("_poptorch_links", ())
     return links
 
@@ -93,30 +92,8 @@ def links_into(module: nn.Module) -> list[HostLink]:
     return list(links)
 
 
-class Sources:
-    """The training executors that an inference executor is tied to: it follows their weights."""
-
-    def __init__(self, links: list[HostLink]) -> None:
-        self._links = links
-        self._uploaded: list[int] = []
-
-    def refresh(self) -> None:
-        for link in self._links:
-            link.refresh()
-
-    def note_upload(self) -> None:
-        self._uploaded = [link.version for link in self._links]
-
-    @property
-    def have_newer(self) -> bool:
-        return self._uploaded != [link.version for link in self._links]
-
-
 def checked_module(module: object) -> nn.Module:
-    """Return a module that can be wrapped.
-
-    Raises `Error`: anything else, or a module that is or holds a scripted one.
-    """
+    """Return a module that can be wrapped, or raise `Error`."""
     if not isinstance(module, nn.Module):
         raise Error(
             f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
@@ -144,7 +121,6 @@ def shallow_copy(module: nn.Module) -> nn.Module:
 
 
 def refuse_wrapped(module: nn.Module) -> None:
-    """Refuse a module that a training executor has wrapped."""
     if links_of(module):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or on the "
@@ -156,12 +132,15 @@ class Wrapping:
     """Changes the classes of one user module and its tensors, and puts the original ones back.
 
     An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
-
-    Raises `Error`: a buffer that is no plain tensor.
     """
 
     def __init__(self, module: nn.Module, executor: Any, link: HostLink) -> None:
-        _check_buffers(module)
+        for name, buffer in module.named_buffers():
+            if original_class(buffer) is not torch.Tensor:
+                raise Error(
+                    f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
+                    f"'{name}'). Register a plain tensor, such as buffer.detach()."
+                )
         self._module, self._link = module, link
         self._wrapped: list[Any] = []
         self._classes: dict[tuple[type, Links], type] = {}
@@ -169,10 +148,7 @@ class Wrapping:
 
     @interrupt_postponed()
     def apply(self, tensors: list[Tensor]) -> None:
-        """Wrap the module and `tensors`, its parameters and buffers, unless that is done.
-
-        Raises `RuntimeError`: another training executor has wrapped the module.
-        """
+        """Wrap the module and `tensors`, its parameters and buffers, unless that is done."""
         if self._wrapped:
             return
         refuse_wrapped(self._module)
@@ -219,15 +195,6 @@ class Wrapping:
             make = _module_class if issubclass(original, nn.Module) else _tensor_class
             self._classes[key] = make(original, links)
         object.__setattr__(obj, "__class__", self._classes[key] if links else original)
-
-
-def _check_buffers(module: nn.Module) -> None:
-    for name, buffer in module.named_buffers():
-        if original_class(buffer) is not torch.Tensor:
-            raise Error(
-                f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
-                f"'{name}'). Register a plain tensor, such as buffer.detach()."
-            )
 
 
 def _module_class(original: type, links: Links) -> type:

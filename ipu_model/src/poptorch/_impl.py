@@ -121,8 +121,7 @@ class OptimizerWrapper(nn.Module):
 def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
     """Let the processes of a distributed run enter the body one after another, so that only the first has to compile.
 
-    Yields whether there is a lock: with several processes that share an executable cache. Raises `AssertionError`: the
-    folder of the cache is not writable.
+    Yields whether there is a lock: with several processes that share an executable cache.
     """
     folder = opts._backend.cache_folder
     if opts.Distributed.numProcesses <= 1 or folder is None:

@@ -174,7 +174,6 @@ _previous_excepthook = sys.excepthook
 
 
 def _excepthook(*args: Any) -> None:
-    """Log an uncaught exception as a critical line of the Python logger; leave interrupts alone."""
     kind, error, trace = args
     if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
         _previous_excepthook(kind, error, trace)

@@ -30,16 +30,13 @@ from poptorch._backend.compile import (
     registerPostCompileHook,
     registerPreCompileHook,
 )
-from poptorch._backend.files import damage_named, path_of, pickled
 from poptorch._backend.optimisation import Optimisation
-from poptorch._backend.results import by_short_name, names_of, present, synthetic
-from poptorch._backend.rules import check_options
-from poptorch._backend.settings import own_options
-from poptorch._backend.tensor_names import graph_text
+from poptorch._backend.settings import check_options, own_options
+from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, ParameterView, groups_of
 from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
 from poptorch._logging import LogOnce, logger, native_logger
-from poptorch._poptorch_data import Executable
+from poptorch._poptorch_data import Executable, damage_named, path_of, pickled
 from poptorch._printing import module_repr
 from poptorch.enums import ConnectionType
 from poptorch.optim import Optimizer
@@ -244,7 +241,7 @@ class PoplarExecutor:
         now = self._compile(arguments) if self._compiled is None else self._compiled
         arguments = check_same(now.arguments, arguments)
         check_on_host(arguments.tensors)
-        if not now.device.attached:
+        if not now.attached:
             self.attachToDevice()
         if self._refreshed_sources() != self._uploaded:
             self._upload_weights(now)
@@ -260,14 +257,14 @@ class PoplarExecutor:
         finally:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
-                now.device.has_run = True
+                now.has_run = True
                 self._link.note_run()
                 if self._optimisation is not None:
-                    now.device.newer_weights = True
+                    now.newer_weights = True
                     self._optimisation.after_run()
         if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
-        now.device.anchored = by_short_name(now.graph, now.anchors, results)
+        now.anchored = by_short_name(now.graph, now.anchors, results)
         return present(now.graph, results)
 
     @interrupt_postponed()
@@ -320,7 +317,7 @@ class PoplarExecutor:
         """Bring state back to the host and drop the executable; a training model is unwrapped."""
         if self._compiled is None:
             return
-        if self._compiled.device.attached:
+        if self._compiled.attached:
             self._bring_state_back()
         self._compiled = None
         if self._wrapping is not None:
@@ -333,7 +330,7 @@ class PoplarExecutor:
 
     def _require_attached(self, what: str) -> Compiled:
         now = self._require_compiled()
-        if not now.device.attached:
+        if not now.attached:
             raise Error(f"{what}: the model is not attached to a device. Call attachToDevice() first.")
         return now
 
@@ -344,30 +341,31 @@ class PoplarExecutor:
         """Take the device and upload weights, optimiser state and random state."""
         now = self._require_compiled()
         require(self._options.connection_type != ConnectionType.Never, "Trying to attach to an offline device.")
-        if now.device.attached:
+        if now.attached:
             raise Error("Device is already attached.")
         self._attach(now)
 
     def _attach(self, now: Compiled) -> None:
         self._refreshed_sources()
-        if now.updates is not None and now.device.has_run:
+        if now.updates is not None and now.has_run:
             now.updates.weights_replaced()
         self._upload_weights(now)
         if self._rng_state is not None:
             now.session.randomness.restore(self._rng_state)
         if now.updates is not None:
-            now.updates.attach()
-        now.device.attached = True
+            now.updates.upload_pending()
+            now.updates.bind()
+        now.attached = True
 
     @in_turn
     def detachFromDevice(self) -> None:
         """Copy weights, optimiser and random state back (inference: random state only) and release the device."""
         now = self._require_compiled()
-        if not now.device.attached:
+        if not now.attached:
             raise Error("Device is not attached.")
         self._bring_state_back()
         self._rng_state = now.session.randomness.state()
-        now.device.attached = False
+        now.attached = False
 
     def _bring_state_back(self) -> None:
         if self._optimisation is not None:
@@ -376,7 +374,7 @@ class PoplarExecutor:
 
     def isAttachedToDevice(self) -> bool:
         """Whether the executor holds the device."""
-        return self._compiled is not None and self._compiled.device.attached
+        return self._compiled is not None and self._compiled.attached
 
     # --- weights
 
@@ -398,7 +396,7 @@ class PoplarExecutor:
 
     def _with_newer_weights(self) -> Compiled | None:
         now = self._compiled
-        return now if now is not None and now.device.newer_weights and now.device.attached else None
+        return now if now is not None and now.newer_weights and now.attached else None
 
     @in_turn
     def copyWeightsToDevice(self) -> None:
@@ -433,13 +431,13 @@ class PoplarExecutor:
     @torch.inference_mode(False)
     def _upload_weights(self, now: Compiled) -> None:
         now.session.upload(self._host.values(now.graph, now.graph.variables))
-        now.device.newer_weights = False
+        now.newer_weights = False
         self._uploaded = [link.version for link in self._sources]
 
     @torch.inference_mode(False)
     def _download_weights(self, now: Compiled) -> None:
         self._host.store(now.session.download())
-        now.device.newer_weights = False
+        now.newer_weights = False
         # Inference executors tied to this one upload them before their next run.
         self._link.version += 1
 
@@ -459,7 +457,7 @@ class PoplarExecutor:
     def rng_state(self) -> list[int] | None:
         """Seed and state words of the device's random streams; `None` before the first run without a seed."""
         now = self._require_compiled()
-        return now.session.randomness.state() if now.device.attached and now.device.has_run else self._rng_state
+        return now.session.randomness.state() if now.attached and now.has_run else self._rng_state
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
@@ -467,7 +465,7 @@ class PoplarExecutor:
         state = list(state)
         now.session.randomness.check(state)
         self._rng_state = state
-        if now.device.attached:
+        if now.attached:
             now.session.randomness.restore(self._rng_state)
 
     # --- tensors by name
@@ -479,7 +477,7 @@ class PoplarExecutor:
             raise AssertionError(
                 "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
             )
-        return list(names_of(now.graph, now.step, self._options, now.numbers))
+        return list(tensor_names(now.graph, now.step, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.
@@ -493,7 +491,7 @@ class PoplarExecutor:
             f"No tensor with name {short_name} found. Anchored: {names}. Anchor it with "
             "poptorch.Options().anchorTensor(short_name, long_name) before the options are used for a model.",
         )
-        anchored = {} if self._compiled is None else self._compiled.device.anchored
+        anchored = {} if self._compiled is None else self._compiled.anchored
         require(
             short_name in anchored,
             f"No tensor with name {short_name} found: the model has not run yet. Call it first; every call gives the "
@@ -516,11 +514,11 @@ class PoplarExecutor:
         for each micro-batch of each replica (outputs: for each result that comes back). The lists are empty
         before the first run and with synthetic data.
         """
-        from poptorch._backend.timing import empty_counters, perf_counters
+        from poptorch._backend.timing import EVENTS, perf_counters
 
         now = self._compiled
-        if now is None or not now.device.has_run:
-            return empty_counters()
+        if now is None or not now.has_run:
+            return {event: [[]] for event in EVENTS}
         anchors = sum(output.anchored for output in now.graph.outputs)
         return perf_counters(now.program, _profile(now), anchors=anchors)
 
@@ -549,7 +547,7 @@ class PoplarExecutor:
         """Return the modelled cycles of one run on each IPU. Raises `Error`: without `logCycleCount`, or a run."""
         if not self._options._backend.counts_cycles:
             raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
-        if self._compiled is None or not self._compiled.device.has_run:
+        if self._compiled is None or not self._compiled.has_run:
             raise Error("Please run the model at least once before obtaining cycle count.")
         profile = _profile(self._compiled)
         return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
@@ -589,7 +587,7 @@ class PoplarExecutor:
         if Path(filename).is_dir():
             logger.warning("save: %s is an existing directory. The file is written to %s.", filename, path)
         optimizer = None if self._optimisation is None else self._optimisation.optimizer
-        if export_model and now.device.has_run and not isinstance(optimizer, (Optimizer, type(None))):
+        if export_model and now.has_run and not isinstance(optimizer, (Optimizer, type(None))):
             logger.warning(
                 "save: the state of a torch.optim.%s on the device cannot be read, and starts anew when the model is "
                 "loaded. Use poptorch.optim to keep it.",

@@ -72,10 +72,7 @@ custom_arg_parsers: dict[type, ICustomArgParser] = {}
 
 
 def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | None) -> None:
-    """Use `arg_parser` for arguments, outputs and loader items of `arg_data_type`; `None` forgets the type.
-
-    Raises `poptorch.Error` if `arg_parser` is not an instance of `ICustomArgParser`.
-    """
+    """Use `arg_parser` for arguments, outputs and loader items of `arg_data_type`; `None` forgets the type."""
     if arg_parser is None:
         custom_arg_parsers.pop(arg_data_type, None)
         return
@@ -262,10 +259,7 @@ def isOnIpu(x: Tensor) -> bool:
 
 
 def getIpuTensorId(x: Tensor) -> int:
-    """Return a number that identifies this tensor in the program that is being traced.
-
-    Raises `Error`: the tensor is not on the device.
-    """
+    """Return a number that identifies this tensor in the program that is being traced."""
     trace = tracing.current()
     node = trace.node_of(x) if trace is not None else None
     if trace is None or node is None:
@@ -274,10 +268,7 @@ def getIpuTensorId(x: Tensor) -> int:
 
 
 def accessAttributes(attribute_id_str: str) -> Any:
-    """Return the attributes of a custom op that a text stands for: `attr:` and the `id` of the object, in hex.
-
-    The caller keeps the object alive. Raises `ValueError`: no such text.
-    """
+    """Return the attributes of a custom op for `attr:` and their `id` in hex; the caller keeps the object alive."""
     logger.debug("Accessing attributes with: %s", attribute_id_str)
     if not isinstance(attribute_id_str, str):
         raise ValueError(f"Wrong type for attribute_id_str: {type(attribute_id_str)}, expected str.")

@@ -92,9 +92,6 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     """Return whether a physical device of `num_ipus` IPUs exists: False, because this is the IPU Model.
 
     With `IPU_MODEL_AS_HARDWARE=1` in the environment, return whether the modelled system has that many IPUs.
-
-    Raises:
-        Error: `IPU_MODEL_MACHINE` names a machine that does not exist.
     """
     if not _passes_for_hardware():
         return False
@@ -147,7 +144,7 @@ def _print_notice() -> None:
 
 def isAttachedToDevice(executable: Compiled) -> bool:
     """Return whether an executor's `_executable` holds the device."""
-    return executable.device.attached
+    return executable.attached
 
 
 def getRandomSeed(executable: Compiled) -> int:

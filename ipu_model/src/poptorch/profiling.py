@@ -6,14 +6,17 @@ such library here, so everything in this module does nothing, exactly like the o
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
 
 
-class _DummyTracepoint(nullcontext[None]):
-    pass
+class _DummyTracepoint:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None:
+        pass
 
 
 class _Channels:

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 import poptorch
 from ipu_model.capture.describe import digest_of
 from poptorch import _poptorch_data
-from poptorch._backend import files
 
 FOLDER = pytest.TempPathFactory
 HEADER = len(b"IPU Model program 2\n")
@@ -45,15 +44,15 @@ TENSORS = {
 @given(value=VALUES)
 def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("files") / "file"
-    files.write(path, {"value": value})
-    read = files.read(path)["value"]
+    _poptorch_data.write_values(path, {"value": value})
+    read = _poptorch_data.read_values(path)["value"]
     assert read == value
     assert type(read) is type(value)
 
 
 def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
-    files.write(tmp_path / "file", TENSORS)
-    read = files.read(tmp_path / "file")
+    _poptorch_data.write_values(tmp_path / "file", TENSORS)
+    read = _poptorch_data.read_values(tmp_path / "file")
     assert read.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert read[name].stride() == tensor.stride()
@@ -62,15 +61,15 @@ def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
 
 
 def test_tensors_without_data_keep_shape_and_type(tmp_path: Path) -> None:
-    files.write(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
-    read = files.read(tmp_path / "file")["look"]
+    _poptorch_data.write_values(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
+    read = _poptorch_data.read_values(tmp_path / "file")["look"]
     assert (read.shape, read.dtype, read.device.type) == ((1 << 40, 3), torch.int16, "meta")
 
 
 @pytest.mark.parametrize("value", [object(), print, nn.Linear(1, 1), Path("a"), lambda: 1])
 def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(files.NotStorable):
-        files.write(tmp_path / "file", {"value": [value]})
+    with pytest.raises(_poptorch_data.NotStorable):
+        _poptorch_data.write_values(tmp_path / "file", {"value": [value]})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,7 +162,7 @@ class TestSavedModels:
     def test_values_of_another_type_are_refused(self, good: Good, tmp_path: Path, name: str, value: Any) -> None:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
-        files.write(path, {**files.read(path), name: value})
+        _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), name: value})
         with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}"):
             poptorch.load(path)
 
@@ -290,7 +289,7 @@ def with_model(good: Good, path: Path, pickled: bytes) -> None:
     """Write the good file with another pickled model, and the digest that belongs to it."""
     path.write_bytes(good.saved)
     data = torch.tensor(list(pickled), dtype=torch.uint8)
-    files.write(path, {**files.read(path), "exported_model": data})
+    _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), "exported_model": data})
 
 
 class TestHostilePickles:
@@ -320,13 +319,13 @@ class TestHostilePickles:
         ],
     )  # fmt: skip
     def test_names_that_are_no_class_of_a_model_are_not_allowed(self, name: str) -> None:
-        assert files._safe_global(name) is None
+        assert _poptorch_data._safe_global(name) is None
 
     @pytest.mark.parametrize(
         "kind", [Mixed, nn.Linear, torch.optim.SGD, poptorch.optim.AdamW, poptorch.Options, nn.functional.relu]
     )
     def test_those_of_models_are(self, kind: Any) -> None:
-        assert files._safe_global(f"{kind.__module__}.{kind.__qualname__}") is kind
+        assert _poptorch_data._safe_global(f"{kind.__module__}.{kind.__qualname__}") is kind
 
     @settings(max_examples=20)
     @given(damage=DAMAGE)
@@ -348,7 +347,7 @@ def test_a_file_of_the_cache_is_no_saved_model(good: Good, tmp_path: Path) -> No
 def test_a_saved_model_is_no_program_of_the_cache(good: Good, tmp_path: Path) -> None:
     (tmp_path / good.name).write_bytes(good.saved)
     poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
-    assert files.read(tmp_path / good.name)["kind"] == "cache"
+    assert _poptorch_data.read_values(tmp_path / good.name)["kind"] == "cache"
 
 
 def conv(factor: float = 0.1, probability: float = 0.5) -> nn.Module:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import poptorch
 from poptorch import _poptorch_data
-from poptorch._backend import files
 
 
 class TestLoad:
@@ -238,7 +237,7 @@ def test_what_a_file_says_is_executed_only_for_a_caller_who_trusts_it(tmp_path: 
     harmful.harm = harm
     torch.save({"model": harmful}, tmp_path / "pickle")
     data = torch.frombuffer(bytearray((tmp_path / "pickle").read_bytes()), dtype=torch.uint8)
-    files.write(file, {**files.read(file), "exported_model": data})
+    _poptorch_data.write_values(file, {**_poptorch_data.read_values(file), "exported_model": data})
     with pytest.raises(poptorch.Error, match=r"it needs \w+\.mkdir, .*weights_only=False if you trust the file"):
         poptorch.load(file)
     poptorch.inferenceModel(Mixed(), options()).loadExecutable(file)  # read without its module

@@ -29,10 +29,18 @@ from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend.instances import agree, fewest_threads
 from poptorch._backend.optimisation import Optimisation, Updates
-from poptorch._backend.results import Anchors, anchors_of, with_anchors
-from poptorch._backend.rules import check_program, overlaps, warn_about_modes, warn_about_program
-from poptorch._backend.settings import arithmetic_of, batching_of, loss_scaling_settings, micro_batch_specs, returns_of
-from poptorch._backend.tensor_names import log_ops, name_prints
+from poptorch._backend.settings import (
+    arithmetic_of,
+    batching_of,
+    check_program,
+    loss_scaling_settings,
+    micro_batch_specs,
+    overlaps,
+    returns_of,
+    warn_about_modes,
+    warn_about_program,
+)
+from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
 from poptorch._backend.weights import HostWeights, check_grouped, one_slice_each
 from poptorch._options_impl import ProgressBar
 from poptorch._poptorch_data import Executable
@@ -76,22 +84,13 @@ def _run(hooks: OrderedDict[int, Callable[[], Any]]) -> None:
         hook()
 
 
-@dataclass
-class OnDevice:
-    """The state of a compiled program; `newer_weights` is true if the host does not have the device's weights yet."""
-
-    attached: bool = False
-    newer_weights: bool = False
-    has_run: bool = False
-    anchored: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, repr=False)  # programs print an executor's `_executable`; these fields would fill pages
+@dataclass(eq=False, repr=False)  # programs print an executor's `_executable`; these fields would fill pages
 class Compiled:
     """Everything that belongs to one compilation; dropping it destroys the executable.
 
     `arguments` are the arguments compiled for, without their data; `numbers` names the optimiser's numbers; `warnings`
-    are those about the program's memory; `was_stored` is true if they came from a cache or file.
+    are those about the program's memory; `was_stored` is true if they came from a cache or file. The last four are its
+    state: `newer_weights` is true if the host does not have the device's weights yet.
     """
 
     arguments: BoundArguments
@@ -103,7 +102,10 @@ class Compiled:
     program: Program
     warnings: tuple[str, ...]
     was_stored: bool
-    device: OnDevice = field(default_factory=OnDevice)
+    attached: bool = False
+    newer_weights: bool = False
+    has_run: bool = False
+    anchored: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def step(self) -> Step:
@@ -142,7 +144,7 @@ def trace(
     check_program(graph, step, options, training=training, one_process=one_process)
     if warns:
         warn_about_program(graph, module, training=training)
-    name_prints(graph, step, module_scopes=options._module_namescope_enabled)
+    name_prints(graph, step, options)
     warn_about_modes(options)
     anchored = with_anchors(graph, step, options)
     return anchored, step_of(anchored)

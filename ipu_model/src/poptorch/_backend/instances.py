@@ -50,10 +50,7 @@ def agree(
 
 
 def fewest_threads(group: Group, threads: Threads) -> Threads:
-    """Return the smallest number of threads that an instance chose, for all of them.
-
-    With different numbers the instances would compute weights that differ in their last bits.
-    """
+    # With different numbers of threads the instances would compute weights that differ in their last bits.
     return replace(threads, number=min(group.gathered_objects(threads.number, "numbers of threads")))
 
 

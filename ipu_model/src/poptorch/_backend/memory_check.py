@@ -33,9 +33,8 @@ from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 from ipu_model.report.files import FILE_NAME, read
-from poptorch._backend import files
 from poptorch._logging import logger
-from poptorch._poptorch_data import check_versions, options_text, versions
+from poptorch._poptorch_data import Invalid, options_text, read_values, versions, write_values
 from poptorch.options import Options
 from poptorch.options.backend import EngineOptions
 
@@ -57,10 +56,7 @@ Warnings = tuple[str, ...]
 def checked(
     program: Program, graph: Graph, options: Options, groupings: Mapping[str, ReplicaGroups], known: Warnings | None
 ) -> tuple[Warnings, bool]:
-    """Return the warnings about a program's memory, and whether they were `known` or stored; write requested reports.
-
-    Raises `OutOfMemory`: the program does not fit. Its report is written first, and the message says what to do next.
-    """
+    """Return the warnings about a program's memory, and whether they were `known` or stored; write wanted reports."""
     ignored = os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
     engine, folder = options._backend.engine_options, options._backend.cache_folder
     judge = partial(memory_warnings, program, ignored=ignored)
@@ -111,11 +107,9 @@ def _cache_directory(directory: Path) -> Path:
 
 
 def _key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a graph and of everything that affects its compilation.
-
-    Numbers of the optimiser that are streamed to the device, such as the learning rate, do not affect it.
-    """
+    """Return the digest of a graph and of everything that affects its compilation."""
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
+    # Numbers that are streamed to the device, such as the learning rate, do not affect it.
     settings["optimiser"] = None if program.optimiser is None else program.optimiser.compiled_in
     decisive = (digest_of(graph), settings, options_text(options), versions(), _own_sources(), more)
     # Memory proportions are by number of IPU, and a sorted dict has keys of text only.
@@ -139,15 +133,13 @@ def _own_sources() -> str:
 
 
 def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
-    """Return the warnings of a compilation, and whether they came from the cache; if not, call `judge` and store them.
-
-    While one process compiles, the others wait, if the file system supports locks.
-    """
+    """Return the warnings of a compilation, and true if the cache has them; if not, `judge`, and store the result."""
     path = directory / f"{key}.poptorch"
     known = _read(path, key)
     if known is not None:
         return known, True
     with contextlib.ExitStack() as stack:
+        # While one process compiles, the others wait, if the file system supports locks.
         try:
             stack.enter_context(FileLock(directory / ".lock"))
         except (OSError, NotImplementedError) as error:
@@ -157,7 +149,7 @@ def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[
             return known, True
         warnings = judge()
         try:
-            files.write(path, {"kind": "cache", "key": key, **versions(), "warnings": warnings})
+            write_values(path, {"kind": "cache", "key": key, "warnings": warnings})
         except OSError as error:
             logger.warning("The compiled program could not be written to the executable cache: %s.", error)
         else:
@@ -167,14 +159,13 @@ def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[
 
 def _read(path: Path, key: str) -> Warnings | None:
     try:
-        values = files.read(path)
-        check_versions(values)
+        values = read_values(path)
         if (values.get("kind"), values.get("key")) != ("cache", key):
-            raise files.Invalid("it holds another program")
+            raise Invalid("it holds another program")
         warnings = msgspec.convert(values.get("warnings"), Warnings)
     except FileNotFoundError:
         return None
-    except (files.Invalid, msgspec.ValidationError, OSError) as error:
+    except (Invalid, msgspec.ValidationError, OSError) as error:
         logger.warning("%s in the executable cache cannot be used (%s): the model is compiled again.", path, error)
         return None
     logger.info("The compiled program was loaded from %s.", path)

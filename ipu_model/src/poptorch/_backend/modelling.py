@@ -17,8 +17,7 @@ from ipu_model.predict.hardware import Chip, System
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation
 from ipu_model.step import Step, ipus_in_use
-from poptorch._backend.rules import MAX_IPUS, ipus_of_replica, overlaps, reserved_ipus
-from poptorch._backend.settings import batching_of, returns_of
+from poptorch._backend.settings import MAX_IPUS, batching_of, ipus_of_replica, overlaps, reserved_ipus, returns_of
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once

@@ -12,9 +12,9 @@ from torch import nn
 from ipu_model.errors import Error
 from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from poptorch import _poptorch_data
-from poptorch._backend.files import OtherVersion, damage_named, path_of, unpickled
 from poptorch._backend.wrapping import checked_module, refuse_wrapped
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
+from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 

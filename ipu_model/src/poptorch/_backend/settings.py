@@ -1,26 +1,33 @@
-"""What the options ask for, in the engine's own terms, and copies of options for one executor."""
+"""What the options ask for, in the engine's own terms, and the rules on options and on the traced program."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.capture.graph import Graph, TensorSpec
+from ipu_model.capture.graph import Graph, TensorSpec, info_of
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.gradients import LossScalingSettings
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.rounding import Overflow
+from ipu_model.compute.session import RETURNED_DTYPE
 from ipu_model.errors import Error
-from poptorch._logging import logger
-from poptorch.enums import CommGroupType, OutputMode, ReductionType
+from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
+from poptorch._logging import logger, native_logger
+from poptorch.enums import CommGroupType, ConnectionType, OutputMode, OverlapMode, ReductionType
+from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
-from poptorch.options.backend import LOSS_SCALING
+from poptorch.options.backend import LOSS_SCALING, validate_options
+from poptorch.options.handover import log_options
 from poptorch.options.strategies import runs_stages_at_once
 
+MAX_IPUS = 64
+_VERSIONS = ("ipu1", "ipu2", "ipu21")
 _HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
 _INDIVISIBLE = (
     "Invalid batch dimension: In the input {shape}, the batch dimension ({rows}) must be a multiple of "
@@ -57,10 +64,7 @@ def own_options(options: Options | None, training: bool) -> Options:
 
 
 def batching_of(options: Options) -> Batching:
-    """Return the batch arithmetic that the options ask for.
-
-    Raises `Error`: a count below one; PopTorch stores such values and fails when it compiles.
-    """
+    """Return the batch arithmetic that the options ask for, or refuse counts below one, which PopTorch stores."""
     for name, value in (
         ("deviceIterations", options.device_iterations),
         ("Training.gradientAccumulation", options.Training.gradient_accumulation),
@@ -137,3 +141,241 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
     if settings.period < 1:
         raise Error(f"{LOSS_SCALING}.updatePeriod must be at least 1, not {settings.period}.")
     return settings
+
+
+# --- rules
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that contradict each other or that the backend does not know, and log the others."""
+    batching_of(options)
+    if _simulator_asked_for(options):
+        _check_simulator(options)
+    offline = options.connection_type == ConnectionType.Never
+    if offline and options.exists("ipu_id"):
+        raise Error(
+            f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
+            "useOfflineIpuTarget()) has none. Use one of the two."
+        )
+    if offline and options._backend.counts_cycles:
+        raise Error(
+            "logCycleCount: the cycle counter is only supported on actual IPU hardware and on the IPU Model, and an "
+            "offline target does not run. Leave it off: ipu_model.profile(executor) has the modelled cycles."
+        )
+    processes = options.Distributed.numProcesses
+    if processes > 1 and options._backend.cache_folder is None:
+        logger.warning(
+            "%d processes and no executable cache: every process compiles the model. "
+            "poptorch.Options().enableExecutableCaching(path) lets one compile for all.",
+            processes,
+        )
+    log_options(options)
+    validate_options(options.toDict())
+
+
+def _check_simulator(options: Options) -> None:
+    version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
+    if version not in _VERSIONS:
+        raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+    if options.connection_type == ConnectionType.Never:
+        raise Error(
+            "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+            "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
+        )
+
+
+def _simulator_asked_for(options: Options) -> bool:
+    shown = {True: "Enabled", False: "Disabled"}
+    if options.exists("use_model"):
+        native_logger.info("From the user configuration: Ipu model: %s", shown[bool(options.use_model)])
+        return bool(options.use_model)
+    for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"):
+        text = os.environ.get(name)
+        if not text:
+            continue
+        try:
+            chosen = int(text) != 0
+        except ValueError:
+            raise Error(f"{name} must be an integer, not {text!r}. Use 1 or 0.") from None
+        native_logger.info("From %s environment variable: Ipu model: %s", name, shown[chosen])
+        if chosen:
+            return True
+    return False
+
+
+def check_program(graph: Graph, step: Step, options: Options, *, training: bool, one_process: bool) -> None:
+    """Refuse a traced program that the options, or a device, cannot run; with `one_process`, it runs all replicas."""
+    _check_pipeline(graph, step, options, training=training)
+    for earlier, place in _data_flow(step):
+        if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
+            raise Error(
+                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
+                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
+                "part of the model that comes back needs a block and a phase of its own."
+            )
+    _check_ipus(step, options, one_process=one_process)
+    _check_overlap(graph, options)
+    _check_buffers(graph, options)
+    _check_returns(step, options)
+
+
+def _is_pipelined(step: Step, options: Options) -> bool:
+    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
+
+
+def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: bool) -> None:
+    if not _is_pipelined(step, options):
+        return
+    stages = forward_stages(graph.block_entries)
+    if not training and options.device_iterations < stages:
+        raise Error(
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline "
+            f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
+            "poptorch.ShardedExecution has no such minimum."
+        )
+    needed = fewest_micro_batches(stages, training=True)
+    accumulation = options.Training.gradient_accumulation
+    if training and accumulation < needed:
+        raise Error(
+            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
+            f"pipeline stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model "
+            f"with {stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when "
+            f"training. It is {accumulation}; poptorch.ShardedExecution has no such minimum."
+        )
+    for earlier, place in _data_flow(step):
+        if earlier.stage > place.stage:
+            raise Error(
+                f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
+                f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
+                "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
+                "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
+            )
+
+
+def _data_flow(step: Step) -> Iterator[tuple[Placement, Placement]]:
+    """Yield the placements of every pair of forward ops in which the second reads a result of the first."""
+    for op in step.ops:
+        for tensor in op.reads if not op.is_backward else ():
+            producer = step.producer(tensor)
+            if producer is not None:
+                yield producer.placement, op.placement
+
+
+def ipus_of_replica(step: Step) -> int:
+    """Return the number of IPUs of one replica: the highest IPU with an op or block, plus one."""
+    return step.ipus[-1] + 1
+
+
+def reserved_ipus(used: int, options: Options) -> int:
+    """Return the IPUs that a process occupies: those it uses, or the next power of 2 with `autoRoundNumIPUs`."""
+    return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
+
+
+def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
+    per_replica = ipus_of_replica(step)
+    total = per_replica * options.replication_factor
+    limited = total if one_process else per_replica
+    if limited > MAX_IPUS:
+        raise Error(
+            f"Too many IPUs requested ({limited}): {per_replica} for the model x {limited // per_replica} "
+            f"replicas, at most {MAX_IPUS} for one process. Use fewer replicas, or several processes."
+        )
+    reserved = 1 << (total - 1).bit_length()
+    if total == reserved:
+        return
+    if options.auto_round_num_ipus:
+        text = "The model uses %d IPUs: %d are reserved, the next power of 2, and %d of them left idle."
+        logger.warning(text, total, reserved, reserved - total)
+    else:
+        text = (
+            "The model specifies %d IPUs. On hardware %d have to be reserved (a power of 2 or maximum of 64 per "
+            "process), which fails unless poptorch.Options().autoRoundNumIPUs(True) is set."
+        )
+        logger.info(text, total, reserved)
+
+
+def overlaps(graph: Graph, key: str) -> bool:
+    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) overlap with the computation."""
+    marks = [info_of(node).marks for node in graph.ops.nodes]
+    modes = [mark.overlap_input if key == INPUT else mark.overlap_output for mark in marks]
+    return any(mode is not None and OverlapMode(mode) is not OverlapMode.NoOverlap for mode in modes)
+
+
+def _check_overlap(graph: Graph, options: Options) -> None:
+    if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
+        return
+    if not options.TensorLocations.exists("numIOTiles"):
+        raise Error(
+            "No IO tiles allocated: overlapped host transfers run on tiles of their own. Set them aside with "
+            "poptorch.Options().TensorLocations.numIOTiles(32), an even number from 32 to 192."
+        )
+    if options.output_mode not in (OutputMode.All, OutputMode.Sum):
+        raise Error(
+            f"Unsupported output mode {OutputMode(options.output_mode).name} for overlapped host transfers. Use "
+            "poptorch.Options().outputMode(poptorch.OutputMode.All), or OutputMode.Sum."
+        )
+
+
+def _check_buffers(graph: Graph, options: Options) -> None:
+    shared = options.replication_factor > options.input_group_size and options.broadcast_buffers
+    for variable in graph.variables:
+        if shared and variable.is_buffer and variable.tensor in graph.assigned:
+            raise Error(
+                "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming "
+                "out of sync between replicas, you can disable buffer broadcasting using "
+                f"poptorch.Options.broadcastBuffers(False). (Buffer '{variable.name}' is changed in place, and the "
+                f"model has {options.replication_factor} replicas.)"
+            )
+    known = sorted(name for variable in graph.variables if variable.is_buffer for name in variable.names)
+    unknown = ", ".join(name for name in options._backend.updatable_buffers if name not in known)
+    if unknown:
+        missing = f"updatableNamedBuffers: the model has no floating-point buffer named {unknown}"
+        raise Error(f"{missing}. It has: {', '.join(known) or 'none'}.")
+
+
+def _check_returns(step: Step, options: Options) -> None:
+    if options.output_mode != OutputMode.EveryN:
+        return
+    period, iterations = options.output_return_period, options.device_iterations
+    if iterations % period:
+        given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
+        raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
+    if _is_pipelined(step, options):
+        rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
+        raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
+
+
+def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:
+    """Say what of a program is not as on the CPU: outputs, integer and bool buffers, hooks of gradients."""
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
+        warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
+    returned = {output.spec.dtype for output in graph.outputs if output.spec is not None}
+    for dtype in sorted(returned & RETURNED_DTYPE.keys(), key=str):
+        text = "Outputs of type %s are returned as %s, in which large values lose their range."
+        logger.warning(text, dtype, RETURNED_DTYPE[dtype])
+    if graph.forgotten:
+        logger.warning(
+            "Integer and bool buffers are constants of the compiled program. What forward writes to %s is lost at the "
+            "end of each micro-batch: use a floating-point buffer if it must last.",
+            ", ".join(graph.forgotten),
+        )
+    hooked = [name for name, p in module.named_parameters() if getattr(p, "_post_accumulate_grad_hooks", None)]
+    if training and hooked:
+        logger.warning(
+            "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of register_hook are.",
+            ", ".join(hooked),
+        )
+
+
+def warn_about_modes(options: Options) -> None:
+    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
+    for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
+        if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
+            logger.warning(
+                "anchorTensor: the output mode of '%s' (%s) has no effect, as in PopTorch: the model's applies (%s). "
+                "Set poptorch.Options().outputMode(...) instead.",
+                short_name,
+                OutputMode(mode).name,
+                OutputMode(options.output_mode).name,
+            )

@@ -13,15 +13,23 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any, NoReturn
 
-from ipu_model.capture.assemble import title_prints
+import torch
+
+from ipu_model.capture.assemble import title_prints, with_results
 from ipu_model.capture.graph import Graph
+from ipu_model.compute.gradients import FINAL
+from ipu_model.compute.session import RETURNED_DTYPE
+from ipu_model.compute.update_rules import is_scalar_name
+from ipu_model.errors import Error
 from ipu_model.step import Op, Placement, Step, Tensor
 from ipu_model.step import Source as Origin
 from poptorch._logging import native_logger
@@ -29,6 +37,7 @@ from poptorch.options import Options
 from poptorch.options.strategies import ShardedExecution, _IExecutionStrategy, _IPhasedExecution
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -39,12 +48,10 @@ class Source:
     updated: str | None = None
 
 
-def tensor_names(
-    graph: Graph, step: Step, *, module_scopes: bool = True, numbers: Iterable[str] = ()
-) -> dict[str, Source]:
-    """Return every named tensor of `graph`; without `module_scopes`, ops have no path of their module."""
+def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
+    """Return every named tensor of `graph`; `numbers` are the names of the optimiser's numbers."""
     gradients = graph.activation_gradients
-    ops = op_names(step, module_scopes=module_scopes)
+    ops = _op_names(step, options)
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
     names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
     names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
@@ -59,18 +66,17 @@ def tensor_names(
     for variable in trained:
         names.update((UPDATED + name, Source(updated=variable.name)) for name in variable.names)
     names.update((name, Source(updated=name)) for name in numbers)
+    if graph.loss is not None and options._backend.adapts_loss_scaling:
+        names[FINAL] = Source(updated=FINAL)
     return names
 
 
-def op_names(step: Step, *, module_scopes: bool = True) -> dict[str, str]:
-    """Map the results of forward's ops to their names, in order.
-
-    Views of weights (`weight.t()`) have no name of their own.
-    """
+def _op_names(step: Step, options: Options) -> dict[str, str]:
+    # The results of forward's ops in order; views of weights (`weight.t()`) have no name of their own.
     taken: dict[str, int] = {}
     names: dict[str, str] = {}
     for op, tensor in _forward_results(step):
-        name = f"{_path(op, module_scopes)}{_type(op)}:{tensor.index}"
+        name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
         again = taken.get(name, 0)
         taken[name] = again + 1
         names[tensor.name] = f"{name}/{again}" if again else name
@@ -89,17 +95,16 @@ def _of_variable(step: Step, tensor: Tensor) -> bool:
     return step.storages.get(tensor.storage) is Origin.VARIABLE
 
 
-def name_prints(graph: Graph, step: Step, *, module_scopes: bool = True) -> None:
+def name_prints(graph: Graph, step: Step, options: Options) -> None:
     """Set the title of each untitled print in `graph` to the name of the tensor that it prints."""
     if not any(op.hints.is_printed for op in step.ops):
         return
-    sources = reversed(tensor_names(graph, step, module_scopes=module_scopes).items())
-    names = {source.node: name for name, source in sources}
+    names = {source.node: name for name, source in reversed(tensor_names(graph, step, options).items())}
     title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + ("_gradient" if is_gradient else ""))
 
 
-def _path(op: Op, module_scopes: bool) -> str:
-    parts = [part for part in op.scope.split(".") if part] if module_scopes else []
+def _path(op: Op, options: Options) -> str:
+    parts = [part for part in op.scope.split(".") if part] if options._module_namescope_enabled else []
     for shift, (depth, name) in enumerate(op.name_scopes):
         parts.insert(depth + shift, name)
     return "".join(f"{part}/" for part in parts)
@@ -119,17 +124,12 @@ def _types() -> dict[str, str]:
 
 
 def graph_text(step: Step, options: Options) -> str:
-    """Return the ops as JSON text in PopART's format, so that tools can search it for names and kinds of ops.
-
-    `maingraph` is a list of forward and backward ops except views of weights, each with `name`, `type` and
-    `attributes`, those of `poptorch.Attribute`.
-    """
+    """Return all ops but views of weights as JSON text in PopART's format, so that tools can search it."""
     ops = []
     for op in step.ops:
         if not any(result is not None and _of_variable(step, result) for result in op.results):
             kind, attributes = _type(op), {key: dict(values) for key, values in op.attributes}
-            name = _path(op, options._module_namescope_enabled) + kind
-            ops.append({"name": name, "type": kind, "attributes": attributes})
+            ops.append({"name": _path(op, options) + kind, "type": kind, "attributes": attributes})
     return json.dumps({"maingraph": ops})
 
 
@@ -144,7 +144,7 @@ def log_ops(step: Step, options: Options) -> None:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     if not native_logger.isEnabledFor(logging.DEBUG):
         return
-    names = op_names(step, module_scopes=options._module_namescope_enabled)
+    names = _op_names(step, options)
     for op, tensor in _forward_results(step):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
         result = f"{kind}({', '.join(map(str, tensor.shape))})"
@@ -157,3 +157,82 @@ def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
         return f"mode(Phased), ipu({place.ipu}), phase({strategy.phase_number(place.phase)})"
     mode = "Sharded" if isinstance(strategy, ShardedExecution) else "Pipelined"
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"
+
+
+# --- anchored tensors and results of a call
+
+Anchors = Mapping[str, Source]
+"""The tensors that `anchorTensor` names, by their short names."""
+
+
+def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
+    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers."""
+    wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
+    known = tensor_names(graph, step, options, numbers) if wanted else {}
+    for short_name, long_name in wanted.items():
+        if long_name not in known:
+            raise _unknown(short_name, long_name, list(known))
+    return {short_name: known[long_name] for short_name, long_name in wanted.items()}
+
+
+def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
+    nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
+    inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
+    shown = [*nearest, *inside][:_SHOWN]
+    kind = "The nearest names are" if shown else "There are for instance"
+    hint = f"{kind}: {', '.join(shown or known[:_SHOWN])}."
+    return Error(
+        f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
+        "Compile the model without this anchor and call getTensorNames() to see all of them."
+    )
+
+
+def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
+    """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself."""
+    numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
+    sources = anchors_of(graph, step, options, numbers).values()
+    wanted = [source.node for source in sources if source.node is not None]
+    return with_results(graph, wanted) if wanted else graph
+
+
+def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pick the anchored tensors from all results of a call: those of forward, of the graph, then updated variables."""
+    own = sum(output.node is not None and not output.anchored for output in graph.outputs)
+    ordered = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
+    return dict(zip(ordered, results[own:], strict=True))
+
+
+def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
+    """Put computed results and compile-time constants into the structure that forward returned."""
+    computed, leaves = iter(results), []
+    for output in graph.outputs:
+        if output.anchored:
+            continue
+        leaf = output.value if output.node is None else next(computed)
+        if isinstance(leaf, torch.Tensor):
+            if output.node is None:
+                leaf = leaf.detach().to(RETURNED_DTYPE.get(leaf.dtype, leaf.dtype), copy=True)
+            leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)
+        leaves.append(leaf)
+    return graph.rebuild_outputs(leaves)
+
+
+def _no_state() -> None:
+    """Let outputs be pickled as plain tensors, so that files with them load without PopTorch."""
+
+
+def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
+    raise Error(
+        "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the "
+        "backwards pass is performed automatically when invoking the model. If you're using an inferenceModel, you "
+        "should use a trainingModel instead."
+    )
+
+
+def synthetic(inputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Return synthetic inputs as the device makes them: normally distributed numbers, and zeros for integers."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)
+        for t in inputs
+    ]

@@ -20,10 +20,6 @@ Latency = tuple[float, float, float]
 Ticks = tuple[float, float]
 
 
-def empty_counters() -> PerfCounters:
-    return {event: [[]] for event in EVENTS}
-
-
 def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> PerfCounters:
     """Return the counters of one call: for each event one list per tensor, of its times in seconds.
 
@@ -60,11 +56,8 @@ def latency(counters: PerfCounters, start: str, end: str) -> Latency:
 
 
 def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ticks]]:
-    """Return when the inputs and results of a call of one replica travel.
-
-    Inputs travel at the start of a micro-batch's first cycle, results at the end of its last forward cycle. A single
-    result of a call leaves with the last micro-batch.
-    """
+    # Inputs travel at the start of a micro-batch's first cycle, results at the end of its last forward cycle. A single
+    # result of a call leaves with the last micro-batch.
     batching, returns = program.batching, program.returns
     depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
     pipelines, micro_batches = (

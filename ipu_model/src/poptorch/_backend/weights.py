@@ -21,10 +21,7 @@ from poptorch.options import Options
 
 
 class HostWeights:
-    """The parameters and buffers of a module as they are registered at the moment of each transfer.
-
-    No method reads from a device: wrapped tensors are read as plain ones.
-    """
+    """The parameters and buffers of a module as registered at each transfer; wrapped ones are read as plain ones."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

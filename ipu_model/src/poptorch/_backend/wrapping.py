@@ -27,14 +27,11 @@ _runs = itertools.count(1)
 
 
 class HostLink:
-    """The way from a wrapped object to its training executor, which it does not keep alive.
-
-    `version` counts the changes of the host's weights that came from the device or were sent to it, so that a
-    tied inference executor knows when to upload them.
-    """
+    """The way from a wrapped object to its training executor, which it does not keep alive."""
 
     def __init__(self, executor: Any) -> None:
         self._executor = weakref.ref(executor)
+        # Counts transfers of weights in either direction; a tied inference executor uploads a new version.
         self.version = 0
         self.last_run = 0
         # Shallow copies of the module; they stay wrapped as long as the module does.
@@ -107,10 +104,8 @@ def checked_module(module: object) -> nn.Module:
 
 
 def shallow_copy(module: nn.Module) -> nn.Module:
-    """Copy the top-level object as an instance of its original class; registries and submodules stay shared.
-
-    `copy.copy` does not work here: it uses the class's own pickling methods.
-    """
+    """Copy the top-level object as an instance of its original class; registries and submodules stay shared."""
+    # `copy.copy` would use the class's own pickling methods.
     kind = original_class(module)
     twin: nn.Module = object.__new__(kind)
     twin.__dict__.update(vars(module))
@@ -129,10 +124,7 @@ def refuse_wrapped(module: nn.Module) -> None:
 
 
 class Wrapping:
-    """Changes the classes of one user module and its tensors, and puts the original ones back.
-
-    An executor that is dropped without `destroy()` is undone, too: the module is then a plain one again.
-    """
+    """Changes the classes of one user module and its tensors, and puts them back, also if the executor is dropped."""
 
     def __init__(self, module: nn.Module, executor: Any, link: HostLink) -> None:
         for name, buffer in module.named_buffers():
@@ -158,10 +150,8 @@ class Wrapping:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Let the body, which must not need newer weights of this executor's device, read the wrapped objects directly.
-
-        Objects that a program has unwrapped for a while stay so.
-        """
+        """Let the body, which must not need newer weights of this executor's device, read wrapped objects directly."""
+        # Objects that a program has unwrapped for a while stay so.
         wrapped = [obj for obj in self._wrapped if self._link in links_of(obj)]
         for obj in wrapped:
             self._set_links(obj, self._other_links(obj))

@@ -1,4 +1,4 @@
-"""The names of a compiled program's tensors, as `getTensorNames` lists them and `anchorTensor` understands them.
+"""What a call returns, and the names of tensors, as `getTensorNames` lists them and `anchorTensor` understands them.
 
 ================================  ==============================================================================
 ``input``, ``input/1``            what the call sends, in the order of forward's arguments

@@ -34,17 +34,14 @@ class Place:
 
     @property
     def instances(self) -> int:
-        """Number of instances of the run."""
         return self.total_replicas // self.local_replicas
 
     @property
     def instance(self) -> int:
-        """Index of this instance, from 0."""
         return self.replica_offset // self.local_replicas
 
 
 def variables_of(topology: Topology, instance: Instance) -> dict[str, str]:
-    """Return what an instance sees of the run it is in."""
     values = {
         TOTAL: topology.num_replicas,
         LOCAL: instance.replicas,
@@ -86,7 +83,6 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
 
 
 def instances_on_this_host() -> int:
-    """Return how many instances run on this host."""
     return _number(os.environ, _LOCAL_SIZE) if isPopdistEnvSet() and _LOCAL_SIZE in os.environ else 1
 
 

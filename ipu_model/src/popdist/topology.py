@@ -27,7 +27,6 @@ class Instance:
 
     @property
     def description(self) -> str:
-        """Name instance, host and replicas, for messages."""
         replicas = "replica" if self.replicas == 1 else "replicas"
         return f"instance {self.index} (host {self.host}, {replicas} {self.which_replicas})"
 
@@ -43,12 +42,10 @@ class Topology:
 
     @property
     def num_instances(self) -> int:
-        """Number of processes of the run."""
         return len(self.hosts) * self.instances_per_host
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas of the run."""
         return self.num_instances * self.replicas_per_instance
 
     def instance(self, index: int) -> Instance:
@@ -59,11 +56,9 @@ class Topology:
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """All instances in order."""
         return tuple(self.instance(index) for index in range(self.num_instances))
 
     def on_host(self, host: int) -> tuple[Instance, ...]:
-        """Return the instances of the host with this index."""
         return tuple(instance for instance in self.instances if instance.host_index == host)
 
 
@@ -86,7 +81,6 @@ def divide(hosts: Sequence[str], instances: int, replicas: int, ipus_per_replica
 
 
 def as_table(topology: Topology) -> str:
-    """Return a table with a row for each instance."""
     rows = [("host", "instance", "replicas", "IPUs per replica")]
     for instance in topology.instances:
         rows.append((instance.host, str(instance.index), instance.which_replicas, str(topology.ipus_per_replica)))

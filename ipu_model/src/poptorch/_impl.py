@@ -83,7 +83,6 @@ class NameScopeHook:
         torch.ops.poptorch.pop_name_scope()
 
     def remove(self) -> None:
-        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -111,7 +110,6 @@ class OptimizerWrapper(nn.Module):
         self.optimizer = optimizer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's outputs."""
         outputs = self.model(*args, **kwargs)
         applyOptimizer(self.optimizer)
         return outputs
@@ -231,7 +229,6 @@ def traceMethod(label: str) -> Callable[[Method], Method]:
 
 
 def getBufferAndParameterTensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers and parameters of a model by name."""
     return {**dict(model.named_buffers()), **dict(model.named_parameters())}
 
 

@@ -115,7 +115,6 @@ class RepeatFilter(logging.Filter):
         self.start()
 
     def start(self, max_repeats: int = 4) -> None:
-        """Reset the counts, as every compilation does."""
         self.max_repeats = max_repeats
         self._seen: Counter[tuple[int, str]] = Counter()
 
@@ -173,8 +172,7 @@ def setPopartLogLevel(level: str) -> None:
 _previous_excepthook = sys.excepthook
 
 
-def _excepthook(*args: Any) -> None:
-    kind, error, trace = args
+def _excepthook(kind: Any, error: Any, trace: Any) -> None:
     if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
         _previous_excepthook(kind, error, trace)
     else:

@@ -55,7 +55,6 @@ class Freezable:
     _is_frozen: bool
 
     def checkIsFrozen(self, option: str | None = None) -> None:
-        """Raise `AttributeError` if the options are frozen, whichever option would change."""
         if self._is_frozen:
             raise AttributeError(
                 "Can't modify frozen Options: a model or a DataLoader already uses them. "
@@ -151,7 +150,6 @@ class OptionsDict(Freezable):
         return self
 
     def exists(self, option: str) -> bool:
-        """Return whether a key is stored."""
         return option in self._values
 
     def deleteIfExists(self, option: str) -> None:
@@ -160,7 +158,6 @@ class OptionsDict(Freezable):
         self._values.pop(option, None)
 
     def toDict(self) -> dict[str, Any]:
-        """Return the stored keys as a new dict."""
         return self.update({})
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:

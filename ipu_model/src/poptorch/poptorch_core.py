@@ -72,10 +72,7 @@ _KINDS = {
 
 
 def _throwTestError(kind: TestErrorType) -> NoReturn:
-    """Raise an error of this kind: `RecoverableError`, `UnrecoverableError` or else `Error`.
-
-    Raises `ValueError` for an unknown kind.
-    """
+    """Raise an error of this kind: `RecoverableError`, `UnrecoverableError` or else `Error`."""
     kind = TestErrorType(kind)
     name, message = _KINDS[kind]
     if kind is TestErrorType.PoplarRecoverableFullReset:
@@ -107,11 +104,7 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
 
 
 def ipuHardwareVersion() -> int:
-    """Return the hardware's version; with `IPU_MODEL_AS_HARDWARE=1`, that of the modelled system's chips.
-
-    Raises:
-        AssertionError: the variable is not set, so there is no hardware.
-    """
+    """Return the version of the modelled system's chips; raise `AssertionError` without `IPU_MODEL_AS_HARDWARE=1`."""
     require(
         _passes_for_hardware(),
         "No IPU hardware available: this program runs on the IPU Model. Call poptorch.ipuHardwareIsAvailable() first, "

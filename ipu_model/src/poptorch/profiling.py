@@ -26,7 +26,6 @@ class _Channels:
 
     @staticmethod
     def getOrCreate(name: str) -> Channel:
-        """Return the channel of this name."""
         return _Channels._by_name.setdefault(name, Channel(name))
 
 
@@ -37,7 +36,6 @@ class Channel:
         self._name = name
 
     def instrument(self, obj: T, *methods: str) -> T:
-        """Return `obj` unchanged."""
         return obj
 
     def tracepoint(self, name: str) -> _DummyTracepoint:

@@ -124,7 +124,7 @@ def run_fit(arguments: argparse.Namespace) -> int:
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
         progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
-    print(result.text())
+    print(result)
     finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
     return 0 if result.found else NOTHING_FITS
 

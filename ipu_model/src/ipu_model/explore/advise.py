@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, overload
+from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.explore.lines import micro_batch_line
@@ -61,7 +61,6 @@ class Advice:
 
     @property
     def fits(self) -> bool:
-        """Whether the changed program fits for certain."""
         return self.verdict is Verdict.FITS
 
     @property
@@ -90,13 +89,7 @@ class AdviceList(Sequence[Advice]):
         searches = f"{self.search} searches combinations of changes."
         return "" if self.is_enough else f"No single change makes this program fit for certain. {searches}"
 
-    @overload
-    def __getitem__(self, index: int) -> Advice: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Advice, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Advice | tuple[Advice, ...]:
+    def __getitem__(self, index: Any) -> Any:
         return self.items[index]
 
     def __len__(self) -> int:
@@ -136,14 +129,11 @@ def advise(
     If the program fits, changes that would not fit for certain are left out, and the others are ranked by speed for
     each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only
     distributed differently, and by 4 if the numerics change. If it does not fit for certain, they are ranked by memory.
-
-    Raises:
-        Error: `thing` is none of these, or it has not been compiled.
+    Raises `Error` if `thing` is none of these, or has not been compiled.
     """
     host = host_work_of(thing if profile is None else profile, host)
     source = source_of(thing, inputs, options, **module)
-    is_known = profile is not None and profile.host == host
-    before = profile if profile is not None and is_known else profile_program(source.program, host)
+    before = profile if profile is not None and profile.host == host else profile_program(source.program, host)
     items = list(_modelled(source, host, before))
     if before.verdict is Verdict.FITS:
         items = [item for item in items if item.fits and item.samples_per_second_factor >= LEAST_GAIN]
@@ -166,7 +156,7 @@ def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, An
         given = (f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in module.items())
         return f"ipu_model.make_it_fit({', '.join(('model', 'inputs', 'options', *given))})"
     if isinstance(thing, (Profile, Program)):
-        return f"ipu_model.make_it_fit({'profile' if isinstance(thing, Profile) else 'program'})"
+        return f"ipu_model.make_it_fit({type(thing).__name__.lower()})"
     return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"
 
 
@@ -235,11 +225,9 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
         yield {"eight_bit_inputs": True}
     yield from ({"split": names} for names in _splits(program))
     if program.training:
-        if program.recomputation is Recomputation.NONE:
-            pipelined = program.execution is Execution.PIPELINED and len(program.step.stages) > 1
-            yield {"recomputation": "pipeline" if pipelined else "standard"}
-        else:
-            yield {"recomputation": "none"}
+        pipelined = program.execution is Execution.PIPELINED and len(program.step.stages) > 1
+        other = "pipeline" if pipelined else "standard"
+        yield {"recomputation": other if program.recomputation is Recomputation.NONE else "none"}
         blocks = repeated_blocks(program.step)
         if blocks and not has_checkpoints(program.step):
             yield {"recomputation": "all", "checkpoints": blocks}

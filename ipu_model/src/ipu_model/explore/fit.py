@@ -58,11 +58,13 @@ def make_it_fit(
 
         print(ipu_model.make_it_fit(training_model, ipus=4, keep="precision").code)
 
-    Raises:
-        Error: an unknown machine or name in `keep`, fewer than 1 IPU, or a thing that is no program.
+    Raises `Error` for an unknown machine or name in `keep`, fewer than 1 IPU, or a thing that is no program.
     """
     host = host_work_of(thing, host)
-    stays = _kept([keep] if isinstance(keep, str) else list(keep))
+    stays = [keep] if isinstance(keep, str) else list(keep)
+    for name in stays:
+        if name not in KEEP:
+            raise Error(f"keep cannot name {name!r}.{did_you_mean(str(name), KEEP)} It takes {', '.join(KEEP)}.")
     most = None if ipus is None else checked_count("ipus", ipus)
     source = source_of(thing, inputs, options, optimizer=optimizer, training=training, micro_batch=micro_batch)
     if machine is not None:
@@ -70,19 +72,11 @@ def make_it_fit(
         source = replace(source, program=on_machine(source.program, system))
     names_chip = isinstance(machine, str) and is_chip(machine)
     named = "" if machine is None or names_chip else source.program.system.name
-    limits = Limits(most, stays, is_chip_given=machine is not None, machine=named)
+    limits = Limits(most, frozenset(stays), is_chip_given=machine is not None, machine=named)
     with _bar(progress) as bar:
         search = Search(Programs(source), host, limits, bar)
         search.run()
         return Findings(search).result()
-
-
-def _kept(names: list[str]) -> frozenset[str]:
-    for name in names:
-        if name not in KEEP:
-            hint = did_you_mean(str(name), KEEP)
-            raise Error(f"keep cannot name {name!r}.{hint} It takes {', '.join(KEEP)}.")
-    return frozenset(names)
 
 
 def _bar(wanted: bool | None) -> tqdm[Any]:
@@ -138,7 +132,6 @@ class Findings:
     # --- the fastest, the cheapest and the nearest
 
     def _least_speed(self, speed: float) -> float:
-        """Return the least speed at which a program counts as being as fast as one of that speed."""
         fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
         close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
@@ -212,8 +205,8 @@ class Findings:
         program = programs.of(setting)
         micro_batch = setting.micro_batch if setting.micro_batch != programs.start.micro_batch else None
         confirmed, refused = None, ""
+        self.search.bar.set_postfix_str(f"capturing the module for {setting}", refresh=True)
         try:
-            self.search.bar.set_postfix_str(f"capturing the module for {setting}", refresh=True)
             confirmed = programs.confirmed(setting)
         except (Error, AssertionError) as problem:
             refused = message_of(problem)
@@ -231,7 +224,6 @@ class Findings:
     # --- what else there is to say
 
     def _instead(self) -> tuple[Fit | None, Limits | None]:
-        """Return the cheapest that fits with as few of the limits dropped as possible, and the limits that remain."""
         for limits in self.limits.wider(self.programs.base.system.name):
             wider = self.search.within(limits)
             wider.run(wants_fastest=False)

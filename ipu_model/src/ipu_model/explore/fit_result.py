@@ -5,15 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ipu_model.explore.lines import code_block
 from ipu_model.explore.settings import Change, Setting
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.quantities import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _HOST_LOADER = "host loader"
 """What `Profile.limited_by` says if loading is the bottleneck."""
@@ -69,7 +65,6 @@ class Candidate:
 
     @property
     def ipus(self) -> int:
-        """The IPUs of all replicas of all processes."""
         return self.setting.ipus * self.processes
 
     @property
@@ -103,12 +98,10 @@ class Fit:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples a second from end to end, of all replicas."""
         return self.profile.samples_per_second
 
     @property
     def share(self) -> float:
-        """The share of a tile that its fullest tile holds."""
         return self.profile.memory.max_tile_bytes / self.profile.memory.tile_bytes
 
     def __str__(self) -> str:
@@ -180,12 +173,10 @@ class FitResult:
 
     @property
     def found(self) -> bool:
-        """Whether anything fits for certain."""
         return self.fastest is not None
 
     @property
     def best(self) -> Fit | None:
-        """The fastest that fits, else the nearest."""
         return self.fastest or self.nearest
 
     @property
@@ -225,15 +216,13 @@ class FitResult:
 
     @property
     def modelled(self) -> tuple[Candidate, ...]:
-        """What was tried and is possible."""
         return tuple(candidate for candidate in self.tried if not candidate.refused)
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
         return replace(self, notes=tuple(replace(note, in_python=note.in_shell) for note in self.notes))
 
-    def text(self) -> str:
-        """Return the result in plain text, with the code."""
+    def __str__(self) -> str:
         start = self.start
         how = f"{start.share:.0%} of a tile on {start.ipus_text}, {start.samples_per_second:,.1f} samples/s"
         parts = [f"{self.name} as it is: {start.verdict} ({how})."]
@@ -243,9 +232,6 @@ class FitResult:
         for title, fit in self.programs:
             parts += [f"{title}: {fit.text()}", *code_block(fit.code)]
         return "\n\n".join((*parts, *self._loading(), "\n".join(self._remarks())))
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]
@@ -257,7 +243,10 @@ class FitResult:
             ("as it is", f"{start.samples_per_second:,.1f}", start.ipus, f"{start.share:.0%}", start.verdict, "")
         ]
         codes = ""
-        for name, fit in self._named():
+        fits = {"cheapest": self.cheapest, "fastest": self.fastest, "nearest": self.nearest}
+        for name, fit in {**fits, "within wider limits": self.instead}.items():
+            if fit is None:
+                continue
             changes = "<br>".join(html.escape(change.text) for change in fit.changes)
             speed = f"{fit.samples_per_second:,.1f}"
             rows.append((name, speed, fit.candidate.ipus, f"{fit.share:.0%}", fit.profile.verdict, changes))
@@ -268,22 +257,6 @@ class FitResult:
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
         notes = html.escape(" ".join(text for text in (self.binds, *self._loading(), *self._remarks()) if text))
         return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
-
-    def figure(self) -> Figure:
-        """Return memory against throughput of everything that was tried, as a matplotlib figure."""
-        from ipu_model.report.figures.memory import FrontierPoint, frontier_figure
-
-        chosen = {fit.candidate: name for name, fit in self._named()}
-        front = set(self.frontier)
-        return frontier_figure([
-            FrontierPoint(one.share, one.samples_per_second, one.fits, one in front, chosen.get(one, ""))
-            for one in self.modelled
-        ])  # fmt: skip
-
-    def _named(self) -> list[tuple[str, Fit]]:
-        names = ("cheapest", "fastest", "nearest", "within wider limits")
-        fits = (self.cheapest, self.fastest, self.nearest, self.instead)
-        return [(name, fit) for name, fit in zip(names, fits) if fit is not None]
 
     def _loading(self) -> list[str]:
         fit = self.fastest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -174,4 +175,4 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
 
 def code_block(code: str) -> list[str]:
     """Return code as an indented paragraph; no code is no paragraph."""
-    return ["\n".join(f"    {line}".rstrip() for line in code.splitlines())] if code else []
+    return [textwrap.indent(code, "    ")] if code else []

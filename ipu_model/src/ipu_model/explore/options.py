@@ -76,10 +76,8 @@ class Option:
 def with_options(program: Program, **options: Any) -> Program:
     """Return the program with some options changed, by their names in `OPTIONS`.
 
-    For example, `with_options(program, gradient_accumulation=16, half_partials=True)`.
-
-    Raises:
-        Error: an unknown option, an invalid value, or a pipeline with too few micro-batches for its stages.
+    For example, `with_options(program, gradient_accumulation=16, half_partials=True)`. Raises `Error` for an unknown
+    option, an invalid value, or a pipeline with too few micro-batches for its stages.
     """
     for name, value in options.items():
         program = option_named(name).set_to(program, value)
@@ -89,7 +87,6 @@ def with_options(program: Program, **options: Any) -> Program:
 
 
 def option_named(name: object) -> Option:
-    """Return an option of the table; refuse a name that it does not have."""
     option = OPTIONS.get(str(name))
     if option is None:
         hint = did_you_mean(str(name), OPTIONS)
@@ -142,7 +139,6 @@ def _count(path: str, **also: object) -> tuple[Getter, Setter]:
 
 
 def checked_count(name: str, value: object) -> int:
-    """Return a whole number from 1 on; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
     return value
@@ -166,7 +162,6 @@ def _execution(program: Program, value: object) -> Program:
 
 
 def _proportions(program: Program, value: Any) -> dict[int, Any]:
-    """Return the shares by IPU; one share is for every IPU."""
     if isinstance(value, Mapping):
         return {_ipu(program, name): share for name, share in value.items()}
     return dict.fromkeys(program.step.ipus, value)

@@ -25,31 +25,19 @@ from ipu_model.predict.program import Program
 
 
 def speed_up(share: float, replicas: int) -> float:
-    """Return how many times faster `replicas` finish the same work when `share` of it stays constant.
-
-    Raises:
-        Error: a share outside 0 to 1, or fewer than one replica.
-    """
+    """Return how many times faster `replicas` finish the same work when `share` of it, from 0 to 1, stays constant."""
     _check(share, replicas)
     return 1 / (share + (1 - share) / replicas)
 
 
 def limit(share: float) -> float:
-    """Return the speed-up that no number of replicas exceeds; infinity without a constant share.
-
-    Raises:
-        Error: a share outside 0 to 1.
-    """
+    """Return the speed-up that no number of replicas exceeds; infinity without a constant share."""
     _check(share, 1)
     return 1 / share if share else math.inf
 
 
 def constant_share(gained: float, replicas: int) -> float:
-    """Return the constant share that explains a speed-up of `gained` with so many replicas: (R/S - 1) / (R - 1).
-
-    Raises:
-        Error: a speed-up that no constant share explains: at most 0, or above the number of replicas.
-    """
+    """Return the constant share that explains a speed-up of `gained` with so many replicas: (R/S - 1) / (R - 1)."""
     if replicas < 2:
         raise Error(f"A constant share shows in the speed-up of two replicas or more; there are {replicas}.")
     if not 0 < gained <= replicas:
@@ -83,7 +71,6 @@ class UpdateTime:
 
     @property
     def total(self) -> float:
-        """Seconds from one update to the next."""
         return self.micro_batches * self.per_micro_batch + self.constant
 
     @property
@@ -93,11 +80,7 @@ class UpdateTime:
 
 
 def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
-    """Return the time of one weight update of a training program, from profiles with G and 2 G micro-batches.
-
-    Raises:
-        Error: a program without weight updates.
-    """
+    """Return the time of one weight update of a training program, from profiles with G and 2 G micro-batches."""
     if not program.training:
         raise Error("Only training programs have weight updates; this one is for inference.")
     batching = program.batching
@@ -137,7 +120,6 @@ class ScalingPoint:
 
     @property
     def efficiency(self) -> float:
-        """Modelled against theoretical samples a second."""
         return self.samples_per_second / self.theoretical_samples_per_second
 
 
@@ -155,10 +137,8 @@ def scaling(
     `executor` is a compiled executor or a `Program`. Host processes run `replicas_per_instance` replicas each, all of
     them in one process if it is `None`. The accumulation stays (the global batch grows) or, with
     `constant_global_batch`, is that of one replica divided by the number of replicas. `options` hold
-    for all points, named as in `ipu_model.explore.options.OPTIONS`. A point that is impossible has no profile.
-
-    Raises:
-        Error: unknown options, or one replica that is impossible.
+    for all points, named as in `ipu_model.explore.options.OPTIONS`. A point that is impossible has no profile; one
+    replica that is impossible raises `Error`.
     """
     one = with_options(program_behind(executor), **{**options, "replicas": 1, "processes": 1})
     alone = profile_program(_on_machine(one), host).samples_per_second
@@ -179,18 +159,15 @@ def _point(
                 f"A gradient accumulation of {accumulation} cannot be shared out evenly among {count} replicas at a "
                 f"constant global batch: use a number of replicas that divides {accumulation}."
             )
-        if count < 1:
-            raise Error(f"A program has at least one replica, not {count!r}.")
+        _check(0.0, count)
         accumulation //= count if constant else 1
         if count % instances:
             raise Error(
                 f"{count} replicas cannot be dealt out evenly over {instances} instances: use a multiple of "
                 f"{instances}."
             )
-        replicated = with_options(
-            one, replicas=count // instances, processes=instances, gradient_accumulation=accumulation
-        )
-        profile = profile_program(_on_machine(replicated), host)
+        wanted = {"processes": instances, "gradient_accumulation": accumulation}
+        profile = profile_program(_on_machine(with_options(one, replicas=count // instances, **wanted)), host)
     except Error as problem:
         refused = problem.message
     global_batch = one.samples_per_micro_batch * accumulation * count

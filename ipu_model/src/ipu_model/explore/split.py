@@ -57,7 +57,11 @@ class Unit:
 
 def units_of(program: Program) -> tuple[Unit, ...]:
     """Return the modules of a model in the order in which its forward pass first reaches them."""
-    forward, backward = (_cycles_by_scope(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    forward: defaultdict[str, float] = defaultdict(float)
+    backward: defaultdict[str, float] = defaultdict(float)
+    for phase, cycles in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward)):
+        for op in costs_of(program.step, program.settings).of(phase=phase):
+            cycles[op.scope] += program.settings.device.total(op.work.cycles)
     order = dict.fromkeys(op.scope for op in _forward(program.step))
     order.update(dict.fromkeys(backward))
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
@@ -66,13 +70,6 @@ def units_of(program: Program) -> tuple[Unit, ...]:
         Unit(_called(name, scopes[0], order), scopes, _sum(forward, scopes), _sum(backward, scopes))
         for name, scopes in _startable(groups, times_entered(program.step))
     )
-
-
-def _cycles_by_scope(program: Program, phase: Phase) -> defaultdict[str, float]:
-    cycles: defaultdict[str, float] = defaultdict(float)
-    for op in costs_of(program.step, program.settings).of(phase=phase):
-        cycles[op.scope] += program.settings.device.total(op.work.cycles)
-    return cycles
 
 
 def _sum(amounts: Mapping[str, float], scopes: Iterable[str]) -> float:
@@ -196,8 +193,7 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
                 slowest = max(best[stage - 1][start][0], tail)
                 if slowest < best[stage][end][0]:
                     best[stage][end] = (slowest, start)
-    cuts: list[int] = []
-    end = units
+    cuts, end = [], units
     for stage in range(stages - 1, 0, -1):
         end = best[stage][end][1]
         cuts.append(end)
@@ -237,10 +233,8 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
 
     As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, and backward ops go with their
     forward ops. Where a step does not say which those are, they go with the last forward op of their module. A
-    program that recomputes what PopTorch does by default follows that default on the new number of IPUs.
-
-    Raises:
-        Error: a module that the forward pass does not reach, or not after the ones named before it.
+    program that recomputes what PopTorch does by default follows that default on the new number of IPUs. Raises `Error`
+    for a module that the forward pass does not reach, or not after the ones named before it.
     """
     waiting = list(names)
     stage_of_op: dict[str, int] = {}
@@ -261,20 +255,18 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
             of_scope = stage_of_scope.get(op.scope, len(begins))
             stage_of_op[op.name] = of_scope if op.forward_op is None else bisect_right(begins, op.forward_op)
 
+    places = {stage: Placement(str(stage), stage, stage) for stage in stage_of_op.values()}
+
     def moved(op: Op) -> Op:
-        place = _place(stage_of_op[op.name])
+        place = places[stage_of_op[op.name]]
         return op if place == op.placement else replace(op, placement=place)
 
     return replace(
         program,
-        step=with_ops(program.step, moved, tuple(map(_place, dict.fromkeys(stage_of_op.values())))),
+        step=with_ops(program.step, moved, tuple(places.values())),
         recomputation=recomputation_over(program, program.execution, len(begins) + 1),
         reserved_ipus=None,
     )
-
-
-def _place(stage: int) -> Placement:
-    return Placement(str(stage), stage, stage)
 
 
 def stage_modules(program: Program) -> Iterator[str]:
@@ -323,11 +315,7 @@ def has_checkpoints(step: Step) -> bool:
 
 
 def with_checkpoints(step: Step, modules: Iterable[str]) -> Step:
-    """Return the step with `poptorch.recomputationCheckpoint` on the outputs of these modules, and on no others.
-
-    Raises:
-        Error: a module that the forward pass does not run.
-    """
+    """Return the step with `poptorch.recomputationCheckpoint` on the outputs of these modules, and on no others."""
     wanted = dict.fromkeys(modules)
     last: dict[str, str] = {}
     for op in _forward(step):
@@ -341,9 +329,9 @@ def with_checkpoints(step: Step, modules: Iterable[str]) -> Step:
     chosen = frozenset(last.values())
 
     def marked(op: Op) -> Op:
-        if op.hints.recomputation_checkpoint == (op.name in chosen):
-            return op
-        return replace(op, hints=replace(op.hints, recomputation_checkpoint=op.name in chosen))
+        is_chosen = op.name in chosen
+        known = op.hints.recomputation_checkpoint == is_chosen
+        return op if known else replace(op, hints=replace(op.hints, recomputation_checkpoint=is_chosen))
 
     return with_ops(step, marked)
 

@@ -27,8 +27,7 @@ def profile(executor: Any, *, host: HostWork | None = None, machine: str | Syste
         training_model.compile(images, labels)
         print(ipu_model.profile(training_model, machine="POD16").samples_per_second)
 
-    Raises:
-        Error: not an executor, not compiled, or a machine that is too small or does not exist.
+    Raises `Error` for what is not compiled, and for a machine that is too small or does not exist.
     """
     host = host_work_of(executor, host)
     program = program_behind(executor)
@@ -62,10 +61,8 @@ def profile_module(
 
         ipu_model.profile_module(model, images[:16], poptorch.Options(), micro_batch=True).memory.max_tile_bytes
 
-    Raises:
-        Error: what PopTorch refuses when it wraps and compiles, options of another package, or a machine that is
-            too small or does not exist.
-        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+    Raises what PopTorch does when it wraps and compiles, and `Error` for options of another package or a machine that
+    is too small or does not exist.
     """
     host = host_work_of(model, host)
     program = program_of_module(
@@ -91,10 +88,8 @@ def what_if(
     `Profile`, or a plain module with the `inputs`, `options`, `optimizer`, `training` and `micro_batch` of
     `ipu_model.profile_module`. `host` is by default the work that a `Profile` was modelled with. `changes` are named as
     in `ipu_model.explore.options.OPTIONS`; without a module, `optimizer` is one of them: the `OptimiserSpec` of another
-    optimizer. Sizes of tensors cannot change: they need another compilation.
-
-    Raises:
-        Error: unknown options, values they cannot have, or a program that is too large for its machine.
+    optimizer. Sizes of tensors cannot change: they need another compilation. Raises `Error` for unknown options, values
+    they cannot have, or a program that is too large for its machine.
     """
     host = host_work_of(thing, host)
     program = _changed(thing, inputs, options, optimizer, changes, training=training, micro_batch=micro_batch)
@@ -125,10 +120,8 @@ def sweep(
 ) -> tuple[SweepPoint, ...]:
     """Return one profile for each value of an option, with the other `changes` the same for all of them.
 
-    The arguments are those of `what_if`: `sweep(training_model, "replicas", (1, 2, 4), device_iterations=8)`.
-
-    Raises:
-        Error: an unknown option. An invalid value does not raise: it becomes a point without a profile.
+    The arguments are those of `what_if`: `sweep(training_model, "replicas", (1, 2, 4), device_iterations=8)`. Raises
+    `Error` for an unknown option; an invalid value does not raise, it becomes a point without a profile.
     """
     host = host_work_of(thing, host)
     swept = option_named(option)

@@ -67,7 +67,6 @@ class Row:
 
 
 def memory_group(category: str) -> str:
-    """Return which of `MEMORY_GROUPS` a category of memory belongs to."""
     if category in (*PARAMETERS, CONSTANTS):
         return "parameters"
     if category in OF_ACTIVATIONS:
@@ -83,7 +82,6 @@ def phases(profile: Profile) -> Mapping[str, tuple[float, ...]]:
 
 
 def compute_share(cycles: PhaseCycles) -> float:
-    """Return the share of OnTileExecute of all cycles; 0 where there are none."""
     return cycles.on_tile_execute / cycles.total if cycles.total else 0.0
 
 
@@ -101,7 +99,6 @@ def categories(profile: Profile) -> tuple[Category, ...]:
 
 
 def fallback_share(profile: Profile) -> float:
-    """Return the share of all ops' cycles that was costed without a formula of its own."""
     every = sum(op.cycles_per_call for op in profile.work)
     return sum(op.cycles_per_call for op in profile.fallbacks) / every if every else 0.0
 
@@ -163,7 +160,6 @@ def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
 
 
 def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
-    # The spans of the host's resources, and all others.
     spans = list(timeline)
     hosts = _host_resources(spans)
     return [span for span in spans if span.resource in hosts], [span for span in spans if span.resource not in hosts]

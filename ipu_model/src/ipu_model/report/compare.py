@@ -15,8 +15,7 @@ from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
 from ipu_model.report.findings import cycles_spent, setting
 from ipu_model.report.looks import LOOKS_JSON, SPENT_LOOKS, PageLook
 from ipu_model.report.module_tree import what_of
-from ipu_model.report.page import fullest_parts, rendered
-from ipu_model.report.page_data import VERDICT_CLASSES, data_script
+from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole
 from ipu_model.report.tables import Table
 
@@ -29,11 +28,7 @@ _OF_BOTH = {
     Verdict.CLOSE: "both are too close to call",
     Verdict.DOES_NOT_FIT: "neither fits",
 }
-_OF_ONE = {
-    Verdict.FITS: "fits",
-    Verdict.CLOSE: "is too close to call",
-    Verdict.DOES_NOT_FIT: "does not fit",
-}
+_OF_ONE = {Verdict.FITS: "fits", Verdict.CLOSE: "is too close to call", Verdict.DOES_NOT_FIT: "does not fit"}
 _WITHOUT_ROOM = " The speed of a program that does not fit is the speed that it would have on larger tiles."
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A number that is a whole part of a path: the place of a layer in a list."""
@@ -83,13 +78,14 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison; options only where they differ."""
-    most = [moved for moved in moved_ops(before, after)[:_MOST_MOVED] if moved.change]
-    rows = tuple(
-        _row(_end_of(f"{moved.name}: {moved.what}, {moved.group}"), moved.before, moved.after, duration)
-        for moved in most
-    )
-    moved = Part("IPU time of a sample: the largest changes", rows)
-    return tuple(part for part in (*_numbers(before, after), moved, _differing(before, after)) if part.rows)
+    rows = []
+    for moved in moved_ops(before, after)[:_MOST_MOVED]:
+        name = f"{moved.name}: {moved.what}, {moved.group}"
+        short_name = name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
+        if moved.change:
+            rows.append(_row(short_name, moved.before, moved.after, duration))
+    largest = Part("IPU time of a sample: the largest changes", tuple(rows))
+    return tuple(part for part in (*_numbers(before, after), largest, _differing(before, after)) if part.rows)
 
 
 def _numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
@@ -152,10 +148,6 @@ def _differing(before: Profile, after: Profile) -> Part:
     return Part("options that differ", tuple((*option, "") for option in values if option[1] != option[2]))
 
 
-def _end_of(name: str) -> str:
-    return name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
-
-
 def _cut(cell: str) -> str:
     return cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..."
 
@@ -174,7 +166,6 @@ class Moved(NamedTuple):
 
     @property
     def change(self) -> float:
-        """The number after minus the number before."""
         return self.after - self.before
 
 
@@ -188,13 +179,18 @@ def moved_parts(before: Profile, after: Profile) -> list[Moved]:
     )
 
 
+# Numbers of what was moved, by its name, what of it, and group.
+Key = tuple[str, str, str]
+Numbers = Mapping[Key, float]
+
+
 def moved_modules(before: Profile, after: Profile) -> list[Moved]:
     """Return the IPU time of a sample by module, layers of one list together, largest change first."""
-    by_module = (
-        _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
-        for profile in (before, after)
-    )
-    return _largest_first(_moved(*by_module))
+
+    def by_module(profile: Profile) -> Numbers:
+        return _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
+
+    return _largest_first(_moved(by_module(before), by_module(after)))
 
 
 def moved_ops(before: Profile, after: Profile) -> list[Moved]:
@@ -204,28 +200,21 @@ def moved_ops(before: Profile, after: Profile) -> list[Moved]:
 
 def moved_categories(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
-    by_category = (
-        {(category.name, "", ""): category.bytes_on_fullest_tile for category in _fullest(profile).categories}
-        for profile in (before, after)
-    )
-    return _largest_first(_moved(*by_category))
+
+    def by_category(profile: Profile) -> Numbers:
+        return {(part.name, "", ""): part.bytes_on_fullest_tile for part in _fullest(profile).categories}
+
+    return _largest_first(_moved(by_category(before), by_category(after)))
 
 
 def moved_tensors(before: Profile, after: Profile) -> list[Moved]:
     """Return the bytes of tensors on the fullest tile of all IPUs at the peak, largest change first."""
-    by_tensor = (
-        _summed(
-            ((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile)
-            for tensor in _fullest(profile).live_at_peak
-        )
-        for profile in (before, after)
-    )
-    return _largest_first(_moved(*by_tensor))
 
+    def by_tensor(profile: Profile) -> Numbers:
+        live = _fullest(profile).live_at_peak
+        return _summed(((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile) for tensor in live)
 
-Key = tuple[str, str, str]
-"""Name, what of it, and group."""
-Numbers = Mapping[Key, float]
+    return _largest_first(_moved(by_tensor(before), by_tensor(after)))
 
 
 def _by_op(profile: Profile) -> Numbers:

@@ -46,10 +46,8 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     """Write `profile.json`, `report.html`, `trace.json` and the program into a folder, and return where they are.
 
     The folder is made if it is missing. All are composed before the first is written, and each appears whole or not
-    at all. A profile that was read from a file may not know its program; then no program stays in the folder.
-
-    Raises:
-        Error: the folder or a file cannot be written; the profile holds what no reader would take.
+    at all. A profile that was read from a file may not know its program; then no program stays in the folder. Raises
+    `Error`: the folder or a file cannot be written; the profile holds what no reader would take.
     """
     from ipu_model.report import program_file
     from ipu_model.report.page import html_report
@@ -79,11 +77,7 @@ def read_report(path: str | Path) -> Profile:
 
 
 def read(path: str | Path) -> Profile:
-    """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one.
-
-    Raises:
-        Error: there is none, or more than one to choose from, or as `from_json`; the message names the file.
-    """
+    """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one."""
     file = file_of(path)
     text = read_text(file)
     try:
@@ -94,10 +88,7 @@ def read(path: str | Path) -> Profile:
 
 
 def file_of(path: str | Path) -> Path:
-    """Return the file of a profile, given it or its folder; profiling gives each model a folder of its own.
-
-    Raises `Error` for a folder with several to choose from.
-    """
+    """Return the file of a profile, given it or its folder; profiling gives each model a folder of its own."""
     folder = Path(path)
     if not folder.is_dir():
         return folder
@@ -110,24 +101,17 @@ def file_of(path: str | Path) -> Path:
 
 
 def to_json(profile: Profile) -> str:
-    """Return a profile as JSON; `from_json` gives an equal profile back.
-
-    Raises:
-        Error: a value that no reader would take: infinite, of another type, or no time or tile at all.
-    """
     # numpy's numbers become those of Python
     data = msgspec.to_builtins({name: getattr(profile, name) for name in _KEPT}, enc_hook=lambda value: value.item())
     text = json.dumps(data, separators=(",", ":"))
-    from_json(text)
+    from_json(text)  # refuses what no reader would take: infinite, of another type, no time or tile at all
     return text
 
 
 def from_json(text: str) -> Profile:
     """Return the profile that `to_json` wrote, in this version or the one before.
 
-    Raises:
-        Error: not JSON, another format, or a field that is missing, unknown, of another type or impossible;
-            the message names the field.
+    Raises `Error`: not JSON, another format, or a field that is missing, unknown, of another type or impossible.
     """
     try:
         data = json.loads(text, parse_float=_finite, parse_constant=_finite)
@@ -187,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _require_usable(profile: Profile) -> None:
-    """Refuse what every reader divides by or looks up, if it is not there."""
+    # What every reader divides by or looks up.
     above_zero = {
         "samples_per_call": profile.samples_per_call,
         "device_seconds_per_call": profile.device_seconds_per_call,

@@ -47,18 +47,15 @@ class Range(NamedTuple):
 
 
 def heading(profile: Profile) -> str:
-    """Return what was modelled, in one line."""
     return f"{profile.name}: {setting(profile)}"
 
 
 def setting(profile: Profile) -> str:
-    """Return how and on what a program was modelled."""
     work = "training" if profile.training else "inference"
     return f"{work}, modelled with {counted(len(profile.cycles), 'IPU')} a replica on {profile.machine}"
 
 
 def verdict(profile: Profile) -> str:
-    """Return the verdict on memory as one phrase with its numbers."""
     memory = profile.memory
     ipu = memory[fullest_ipu(profile)]
     share = memory.max_tile_bytes / memory.tile_bytes
@@ -134,12 +131,10 @@ class Roofline:
 
     @property
     def share(self) -> float:
-        """The share of the peak that the program reaches."""
         return self.flops_per_second / self.peak if self.peak else 0.0
 
     @property
     def share_while_contracting(self) -> float:
-        """The share of the peak that its contractions reach while they run."""
         return self.while_contracting / self.peak if self.peak else 0.0
 
 
@@ -209,7 +204,6 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
 
 
 def describe_host_device(profile: Profile) -> str:
-    """Describe when host and device work."""
     words = {"load": "loading", "call": "a call on the host", DEVICE_WORKS: "the device's work"}
     parts = [
         f"{words.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
@@ -223,7 +217,6 @@ def describe_host_device(profile: Profile) -> str:
 
 
 def describe_memory_per_tile(profile: Profile) -> str:
-    """Describe how full the tiles are."""
     parts = []
     for place in fullest_ipus(profile, _MOST_NAMED):
         memory = profile.memory[place]
@@ -233,7 +226,6 @@ def describe_memory_per_tile(profile: Profile) -> str:
 
 
 def describe_memory_categories(profile: Profile) -> str:
-    """Describe what fills the fullest tiles."""
     largest = [
         f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
         for category in categories(profile)[:3]
@@ -242,7 +234,6 @@ def describe_memory_categories(profile: Profile) -> str:
 
 
 def describe_liveness(profile: Profile) -> str:
-    """Describe the peaks of liveness."""
     parts = []
     for place in fullest_ipus(profile, _MOST_NAMED):
         memory = profile.memory[place]
@@ -259,7 +250,6 @@ def describe_liveness(profile: Profile) -> str:
 
 
 def describe_cycles(profile: Profile) -> str:
-    """Describe where cycles go."""
     shown = enumerate(profile.cycles[:_MOST_NAMED])
     shares = [f"{percent(compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
     (_, *others) = phases(profile).items()
@@ -271,7 +261,6 @@ def describe_cycles(profile: Profile) -> str:
 
 
 def _listed(parts: Iterable[str], every: int) -> str:
-    """Join parts, and say so if they are not all."""
     named = list(parts)
     more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
     return (", ".join(named) or "nothing is known") + more

@@ -34,7 +34,6 @@ class Passes(NamedTuple):
 
     @classmethod
     def together(cls, passes: Iterable[Passes]) -> Passes:
-        """Return the cycles of several, added up."""
         return cls(*map(sum, zip(cls(), *passes)))
 
 
@@ -71,17 +70,14 @@ class Module:
 
     @cached_property
     def own(self) -> Passes:
-        """Cycles of its own ops in one call."""
         return Passes.together(op.passes for op in self.ops)
 
     @cached_property
     def passes(self) -> Passes:
-        """Cycles of one call by pass, with those of its children."""
         return Passes.together([self.own, *(child.passes for child in self.children)])
 
     @property
     def cycles(self) -> float:
-        """Cycles of one call, with those of its children."""
         return sum(self.passes)
 
     @property
@@ -119,7 +115,11 @@ def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
         if len(parts) >= least and not is_too_large:
             break
         parts.remove(largest)
-        parts += _taken_apart(largest.module)
+        module = largest.module
+        parts += map(_whole, module.children)
+        if module.ops:
+            own = f"{_title(module)}, its own ops"
+            parts.append(Part(own, module, sum(module.own), module.own_share, is_own=True))
     return tuple(sorted(parts, key=lambda part: -part.cycles))
 
 
@@ -130,11 +130,6 @@ def what_of(op: OpProfile) -> str:
 
 def _whole(module: Module) -> Part:
     return Part(_title(module), module, module.cycles, module.share)
-
-
-def _taken_apart(module: Module) -> list[Part]:
-    rest = Part(f"{_title(module)}, its own ops", module, sum(module.own), module.own_share, is_own=True)
-    return [*map(_whole, module.children), *([rest] if module.ops else [])]
 
 
 def _title(module: Module) -> str:

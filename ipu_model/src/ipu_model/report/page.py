@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ipu_model.predict.profile import Profile, close_band
+from ipu_model.predict.profile import IpuMemory, OpProfile, Profile, Verdict, close_band
 from ipu_model.report import findings, quantities, tables
-from ipu_model.report.breakdown import MEMORY_GROUPS, fallback_share, fullest_ipu, memory_group
+from ipu_model.report.breakdown import (
+    MEMORY_GROUPS,
+    Row,
+    all_rows,
+    fallback_share,
+    fullest_ipu,
+    layers_starred,
+    memory_group,
+    type_of,
+)
 from ipu_model.report.findings import DESCRIBED, describe_timeline
 from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
-from ipu_model.report.page_data import data_script, page_data
+from ipu_model.report.module_tree import Module, module_tree
 from ipu_model.report.quantities import counted, percent
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
-    from ipu_model.explore.fit_result import FitResult
+    from ipu_model.explore.fit_result import Candidate, FitResult
+
+VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
+_DIGITS = 7
+_NANOSECONDS = 9
+Columns = dict[str, list[float | int | None]]
+# Characters that no page may hold: of control, halves of pairs, and the last two of each plane.
+_PLANE_ENDS = "".join(chr(plane + end) for plane in range(0, 0x110000, 0x10000) for end in (0xFFFE, 0xFFFF))
+_FORBIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_PLANE_ENDS}]")
 
 
 def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult | None = None) -> str:
@@ -63,7 +83,6 @@ def _described(result: FitResult) -> str:
 
 
 def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
-    """Return what the fullest tile of all holds by group of categories: name, bytes and look."""
     held = dict.fromkeys(MEMORY_GROUPS, 0.0)
     for category in profile.memory[fullest_ipu(profile)].categories:
         held[memory_group(category.name)] += category.bytes_on_fullest_tile
@@ -71,7 +90,6 @@ def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Return the page that one of `templates/` makes of these values."""
     return _templates().get_template(template).render(values, patterns=PATTERNS, looks=LOOKS)
 
 
@@ -93,14 +111,192 @@ def _templates() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    # Characters that no page may hold are replaced by their codes.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(c if _is_allowed(c) else f"\\x{ord(c):02x}" for c in value)
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
 
 
-def _is_allowed(character: str) -> bool:
-    code = ord(character)
-    return character in "\n\t" or not (
-        code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE
-    )
+# --- the numbers that scripts read: columns, and every text once; a column of texts holds places in "texts"
+
+
+class _Texts(dict[str, int]):
+    """Numbers texts in the order in which they are met."""
+
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self))
+
+
+def page_data(profile: Profile, fit: FitResult | None = None) -> Mapping[str, Any]:
+    """Return what a page draws of a profile, and of what a search tried."""
+    texts = _Texts()
+    ops = profile.work
+    places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}
+    machine = profile.machine
+    return {
+        "call_seconds": _time(profile.call_seconds),
+        "clock_hz": machine.clock_hz,
+        "tiles": machine.tiles,
+        "tile_bytes": profile.memory.tile_bytes,
+        "exchange_bytes_per_cycle": machine.exchange_bytes_per_cycle,
+        "memory_bytes_per_cycle": machine.memory_bytes_per_cycle,
+        "ops": _ops(ops, texts),
+        "modules": _module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
+        "rows": [(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
+        "memory": [_memory(ipu, places, texts) for ipu in profile.memory],
+        "fit": [] if fit is None else _candidates(fit),
+        "texts": list(texts),
+    }
+
+
+def data_script(data: Mapping[str, Any]) -> Markup:
+    """Return the data as a `<script>` element that no browser runs: no text in it can end the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(f'<script type="application/json" id="data">{text.replace("<", chr(92) + "u003c")}</script>')
+
+
+def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
+    return {
+        "name": [texts[op.name or op.node] for op in ops],
+        "part": [texts[op.part] for op in ops],
+        "target": [texts[op.target] for op in ops],
+        "scope": [texts[op.scope] for op in ops],
+        "phase": [texts[op.phase] for op in ops],
+        "family": [texts[op.family] for op in ops],
+        "plan": [texts[op.plan] for op in ops],
+        "line": [texts[op.line] for op in ops],
+        "operands": [texts[", ".join(op.operands)] for op in ops],
+        "results": [texts[", ".join(op.results)] for op in ops],
+        "stage": [op.stage for op in ops],
+        "ipu": [op.ipu for op in ops],
+        "runs": [op.executions for op in ops],
+        "again": [op.recomputations for op in ops],
+        "fallback": [int(op.is_fallback) for op in ops],
+        "compute": [_short(op.on_tile_execute) for op in ops],
+        "exchange": [_short(op.do_exchange) for op in ops],
+        "sync": [_short(op.internal_sync) for op in ops],
+        "temporary": [_short(op.temporary_bytes) for op in ops],
+        "flops": [_short(op.flops) for op in ops],
+        "bytes": [_short(op.accessed_bytes) for op in ops],
+        "peak": [_short(op.peak_flops_per_cycle) for op in ops],
+    }
+
+
+def _module(module: Module, places: Mapping[int, int]) -> dict[str, Any]:
+    """Return a module; `places` are those of ops by identity, since equal ops may belong to different modules."""
+    return {
+        "name": module.name,
+        "layer": module.layer,
+        "count": module.count,
+        "ipus": module.ipus,
+        # The place of the first op, how many, cycles by pass, and FLOPs.
+        "ops": [(places[id(op.op)], op.count, *map(_short, op.passes), _short(op.flops)) for op in module.ops],
+        "children": [_module(child, places) for child in module.children],
+    }
+
+
+def _spans(row: Row, texts: _Texts) -> Columns:
+    return {
+        "kind": [texts[span.kind] for span in row.spans],
+        "label": [texts[span.label] for span in row.spans],
+        "start": [_time(span.start) for span in row.spans],
+        "seconds": [_time(span.seconds) for span in row.spans],
+        "stage": [span.stage for span in row.spans],
+        "microBatch": [span.micro_batch for span in row.spans],
+        "repeats": [span.repeats for span in row.spans],
+    }
+
+
+def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _Texts) -> dict[str, Any]:
+    tensors = memory.live_at_peak
+    return {
+        "ipu": memory.ipu,
+        "tiles": _runs(memory.tiles),
+        "groups": _groups(memory),
+        "always_live": _short(memory.always_live_bytes),
+        "peak": memory.peak,
+        "steps": {
+            # Recomputation runs ops of the forward pass once more.
+            "op": [
+                places.get((step.node, step.part, "forward" if step.phase == "recompute" else step.phase), -1)
+                for step in memory.liveness
+            ],
+            "name": [texts[step.name or step.node] for step in memory.liveness],
+            "phase": [texts[step.phase] for step in memory.liveness],
+            "stage": [step.stage for step in memory.liveness],
+            "bytes": [_short(step.bytes_on_tile) for step in memory.liveness],
+            "temporary": [_short(step.temporary_bytes) for step in memory.liveness],
+        },
+        "tensors": {
+            "name": [texts[tensor.name] for tensor in tensors],
+            "alike": [texts[layers_starred(tensor.name)] for tensor in tensors],
+            "category": [texts[tensor.category] for tensor in tensors],
+            "type": [texts[type_of(tensor)] for tensor in tensors],
+            "bytes": [_short(tensor.bytes_on_fullest_tile) for tensor in tensors],
+            "total": [_short(tensor.total_bytes) for tensor in tensors],
+            "always": [int(tensor.always_live) for tensor in tensors],
+            "first": [tensor.first for tensor in tensors],
+            "last": [tensor.last for tensor in tensors],
+            "copies": [tensor.copies for tensor in tensors],
+        },
+    }
+
+
+def _groups(memory: IpuMemory) -> dict[str, list[float]]:
+    """Return the bytes of each tile by group of categories; nothing where tiles are not known by category."""
+    tiles = len(memory.tiles)
+    if any(sum(run.tiles for run in category.runs) != tiles for category in memory.categories):
+        return {}
+    held: dict[str, list[float]] = {}
+    for category in memory.categories:
+        group = held.setdefault(memory_group(category.name), [0.0] * tiles)
+        for tile, count in enumerate(category.tiles):
+            group[tile] += count
+    return {name: _runs(held[name]) for name in MEMORY_GROUPS if name in held}
+
+
+def _runs(values: Iterable[float]) -> list[float]:
+    """Return runs of equal values as one list: how many, which, how many, which, ..."""
+    return [number for value, run in groupby(map(_short, values)) for number in (sum(1 for _ in run), value)]
+
+
+def _short(value: float) -> float:
+    # As many digits as anyone can see on a page; whole numbers stay whole.
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _time(seconds: float) -> float:
+    return round(seconds, _NANOSECONDS)
+
+
+def _candidates(result: FitResult) -> list[dict[str, Any]]:
+    front = set(result.frontier)
+    best = (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest))
+    rows = []
+    for candidate in sorted(result.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+        marks = [name for name, fit in best if fit is not None and fit.candidate == candidate]
+        marks += ["as it is"] if candidate == result.start else []
+        rows.append(_candidate(candidate, ", ".join(marks), candidate in front))
+    return rows
+
+
+def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> dict[str, Any]:
+    setting = candidate.setting
+    balance, share = setting.split.balance, setting.available_memory_proportion
+    return {
+        "marks": marks,
+        "verdict": str(candidate.verdict),
+        "tone": VERDICT_CLASSES[candidate.verdict],
+        "share": candidate.share,
+        "speed": candidate.samples_per_second,
+        "frontier": is_on_frontier,
+        "ipus": candidate.ipus,
+        "replicas": setting.replicas,
+        "micro_batch": setting.micro_batch,
+        "split": "as it is" if balance is None else f"equal {balance.value}",
+        "precision": ("float16" if setting.half_precision else "as it is")
+        + (", half partials" if setting.half_partials else ""),
+        "recomputation": setting.recomputation.value + (", checkpoints" if setting.checkpoints else ""),
+        "state": ", ".join(setting.state) or "as it is",
+        "proportion": "as it is" if share is None else f"{share.proportion:g}",
+    }

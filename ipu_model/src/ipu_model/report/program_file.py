@@ -29,11 +29,7 @@ _MOST_BYTES = 1 << 31
 
 
 def read(path: str | Path) -> Program:
-    """Read the program in a file, or the one beside the profile in a report's folder.
-
-    Raises:
-        Error: there is none, it is damaged, or another version wrote it; the message names the file and what to do.
-    """
+    """Read the program in a file, or the one beside the profile in a report's folder."""
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
     try:
@@ -59,11 +55,7 @@ def to_bytes(program: Program) -> bytes:
 
 
 def from_bytes(data: bytes) -> Program:
-    """Return the program that `to_bytes` wrote.
-
-    Raises:
-        Error: the data are no program, are damaged, or come from another version.
-    """
+    """Return the program that `to_bytes` wrote; refuse other data, damaged ones, and those of another version."""
     if not data.startswith(_NAME):
         raise Error("This is not a program that this version of the IPU Model can read: run or model it again.")
     size = _DIGEST().digest_size

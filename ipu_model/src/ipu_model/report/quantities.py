@@ -9,7 +9,6 @@ MIB = 1024 * 1024
 
 
 def whole(value: float) -> str:
-    """Return a number without decimals, with commas between thousands."""
     return f"{value:,.0f}"
 
 
@@ -28,10 +27,6 @@ def percent(share: float) -> str:
     return f"{100 * share:,.1f} %"
 
 
-_MANY_TIMES = 10.0
-"""Above this factor, "x 3" is easier to read than a percentage."""
-
-
 def change(before: float, after: float) -> str:
     """Return by how many per cent a number changed, with its sign, or how many times as large it is.
 
@@ -44,9 +39,9 @@ def change(before: float, after: float) -> str:
     if after == 0:
         return "gone"
     factor = after / before
-    if factor >= _MANY_TIMES:
+    if factor >= 10:
         return f"x {short(factor)}"
-    if 0 < factor <= 1 / _MANY_TIMES:
+    if 0 < factor <= 1 / 10:
         return f"x 1/{short(before / after)}"
     return f"{100 * (factor - 1):+,.1f} %"
 

@@ -21,7 +21,6 @@ class Table(NamedTuple):
 
 
 def host(profile: Profile) -> Table:
-    """Return what host and device do in one call, with start and end."""
     rows = [
         (row.name, span.label or span.kind, duration(span.start), duration(span.end), duration(span.seconds))
         for row in host_rows(profile.timeline)
@@ -33,7 +32,6 @@ def host(profile: Profile) -> Table:
 
 
 def shares(profile: Profile) -> Table:
-    """Return the parts of the device's time."""
     rows = [
         (name, duration(share * profile.device_seconds_per_call), percent(share))
         for name, share in sorted(profile.shares.items(), key=lambda item: -item[1])
@@ -43,7 +41,6 @@ def shares(profile: Profile) -> Table:
 
 
 def kinds(profile: Profile) -> Table:
-    """Return how long each resource of the device does what."""
     rows = device_rows(profile.timeline)
     used = {span.kind for row in rows for span in row.spans}
     order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
@@ -54,7 +51,6 @@ def kinds(profile: Profile) -> Table:
 
 
 def cycles(profile: Profile) -> Table:
-    """Return the phases of the execution trace for every IPU."""
     rows = [
         *((phase, *map(whole, cycles)) for phase, cycles in phases(profile).items()),
         ("total", *(whole(ipu.total) for ipu in profile.cycles)),
@@ -65,7 +61,6 @@ def cycles(profile: Profile) -> Table:
 
 
 def tiles(profile: Profile) -> Table:
-    """Return how full the tiles of each IPU are."""
     limit = profile.memory.tile_bytes
     rows = []
     for memory in profile.memory:
@@ -85,7 +80,6 @@ def tiles(profile: Profile) -> Table:
 
 
 def memory_categories(profile: Profile) -> Table:
-    """Return what the fullest tile of each IPU holds."""
     memory = profile.memory
     rows = [
         (
@@ -113,7 +107,6 @@ def families() -> Table:
 
 
 def options(profile: Profile) -> Sequence[Table]:
-    """Return the settings that were modelled, if any are known, and the machine."""
     machine = profile.machine
     numbers = (
         ("name", f"{machine.name}: {machine.title}"),

@@ -27,11 +27,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path` in one go: under another name in the same folder first, then renamed.
-
-    Raises:
-        Error: the file cannot be written; what was there before is untouched.
-    """
+    """Write `data` to `path` in one go: under another name in the same folder first, then renamed."""
     temporary = _beside(path)
     with _refused(f"{path} cannot be written"):
         try:
@@ -43,11 +39,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path that `write_text` could not write, without writing it.
-
-    Raises:
-        Error: it is a folder, its folder is missing, or nothing can be written there; says what would work.
-    """
+    """Refuse a path that `write_text` could not write, without writing it."""
     if path.is_dir():
         raise Error(f"{path} is a folder: name a file in it, such as {path / 'page.html'}.")
     if not path.parent.is_dir():
@@ -63,11 +55,7 @@ def _beside(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return the contents of a UTF-8 text file.
-
-    Raises:
-        Error: there is none, it cannot be read, it is not text, or larger than any profile.
-    """
+    """Return the contents of a UTF-8 text file that is no larger than any profile."""
     try:
         with _refused(f"{path} cannot be read"), path.open(encoding="utf-8", newline=None) as file:
             text = file.read(_MOST_CHARACTERS + 1)
@@ -85,6 +73,5 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there; raise `Error` if that is not possible."""
     with _refused(f"{path} cannot be removed"):
         path.unlink(missing_ok=True)

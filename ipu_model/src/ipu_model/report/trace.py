@@ -163,7 +163,6 @@ class OpTimes:
                     self._passes.setdefault(key, []).append(OpTime(step, place, 0.0, seconds))
 
     def op_of(self, step: LivenessStep) -> OpProfile | None:
-        """Return the op that runs during a step."""
         return self._ops.get((step.node, step.part))
 
     def within(self, span: Span) -> tuple[OpTime, ...]:
@@ -232,7 +231,6 @@ def _ops(
 
 
 def _micro_batch(span: Span) -> dict[str, int]:
-    """Return the number of a micro-batch as viewers show it: counted from 1, as in the names of passes."""
     return {} if span.micro_batch is None else {"micro-batch": span.micro_batch + 1}
 
 

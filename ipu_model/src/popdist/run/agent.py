@@ -29,9 +29,11 @@ _LAST_RESORT_SECONDS = 10
 
 
 def main() -> None:
-    """Do the job that stdin describes."""
-    stream, writer = _take_over_standard_streams()
-    poprun = _Poprun(stream)
+    # Both streams are for messages: instances get an empty stdin, and prints of libraries go to stderr.
+    poprun, writer = _Poprun(os.fdopen(os.dup(0), "rb")), Writer(os.fdopen(os.dup(1), "wb"))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
     job = poprun.next()
     if not isinstance(job, Job):
         return
@@ -42,16 +44,6 @@ def main() -> None:
     except (Error, OSError, RuntimeError) as error:
         writer.send(Trouble(error.message if isinstance(error, Error) else str(error)))
         poprun.wait_for_its_end()
-
-
-def _take_over_standard_streams() -> tuple[BinaryIO, Writer]:
-    """Keep stdin and stdout for messages: instances get an empty stdin, and prints of libraries go to stderr."""
-    commands = os.fdopen(os.dup(0), "rb")
-    messages = os.fdopen(os.dup(1), "wb")
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    return commands, Writer(messages)
 
 
 class _Poprun:

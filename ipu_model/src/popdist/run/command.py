@@ -59,7 +59,6 @@ def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
 
 
 def shared_variables(request: Request, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that every instance gets, whatever host it is on."""
     shared = {name: environment[name] for name in FORWARDED if name in environment}
     for name, value in request.mpi.variables.items():
         if value is not None:

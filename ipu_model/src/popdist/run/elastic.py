@@ -30,7 +30,8 @@ _SHUTDOWN_SECONDS = 5
 _RENDEZVOUS_SECONDS = 300
 # How long to try to note the end of an instance: lines of others wait meanwhile.
 _NOTE_TIMEOUT = timedelta(seconds=5)
-_LINE_END = re.compile(rb"\n|\r(?!\n)")
+# A carriage return at the very end may be the first half of a line end.
+_LINE = re.compile(rb".*?(?:\n|\r(?!\n|\Z))", re.DOTALL)
 _TAIL = 20
 
 
@@ -132,10 +133,7 @@ class Output(LogsSpecs):
         """Whether instances were, or are being, started."""
         return self._temporary is not None
 
-    @property
-    def root_log_dir(self) -> str:
-        """Torch's log folder: there is none."""
-        return ""
+    root_log_dir = ""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environment of each instance and say where it writes; called by torch's launcher once."""
@@ -166,12 +164,10 @@ class Output(LogsSpecs):
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Remove the temporary folder."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def last_lines(self, local: int) -> bytes:
-        """Return the last lines that an instance wrote to its stderr."""
         return b"".join(self._tails[local])
 
     def _read(self) -> None:
@@ -204,7 +200,7 @@ class Output(LogsSpecs):
 
 
 class LinePipe:
-    """One stream of one instance, cut into lines."""
+    """One stream of one instance, cut into lines, each with its end."""
 
     def __init__(self, local: int, stream: str) -> None:
         self.local, self.stream = local, stream
@@ -212,19 +208,11 @@ class LinePipe:
         self._rest = b""
 
     def lines(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete with this data, each with its end."""
         text = self._rest + data
-        lines, start = [], 0
-        for end in _LINE_END.finditer(text):
-            # A carriage return at the very end may be the first half of a line end.
-            if end.group() == b"\r" and end.end() == len(text):
-                break
-            lines.append(text[start : end.end()])
-            start = end.end()
-        self._rest = text[start:]
+        lines = _LINE.findall(text)
+        self._rest = text[sum(map(len, lines)) :]
         return lines
 
     def rest(self) -> bytes:
-        """Return what was written after the last line end."""
         rest, self._rest = self._rest, b""
         return rest

@@ -97,7 +97,6 @@ def run(plan: Plan) -> int:
 
 
 def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
-    """Return what the agent of a host is told."""
     alone = len(plan.hosts) == 1
     address = LOOPBACK if alone else plan.hosts[host].address
     return Job(
@@ -231,7 +230,6 @@ class _Agent:
         )
 
     def dismiss(self) -> None:
-        """Tell the agent to end: its stdin is closed."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -66,7 +66,6 @@ class Failure(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def exit_status(self) -> int:
-        """The exit status that a shell shows for it."""
         return self.status if self.status >= 0 else 128 - self.status
 
 
@@ -86,7 +85,6 @@ class Writer:
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send one message; raise `OSError` if its reader is gone."""
         with self._lock:
             self._stream.write(msgspec.json.encode(message) + b"\n")
             self._stream.flush()

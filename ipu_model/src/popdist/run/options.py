@@ -53,7 +53,6 @@ class Option:
 
     @property
     def key(self) -> str:
-        """The option's name in a file of options."""
         return self.name.removeprefix("--")
 
 
@@ -130,7 +129,6 @@ class Request:
 
     @property
     def without_effect(self) -> list[str]:
-        """The options given that change nothing here."""
         return [option.name for option in OPTIONS if option.key in self.given and not option.effective]
 
 
@@ -181,7 +179,6 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing all options."""
         raise Error(message)
 
 

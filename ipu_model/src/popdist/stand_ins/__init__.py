@@ -20,12 +20,10 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a stand-in by its name."""
         return PathFinder.find_spec(fullname, [_FOLDER]) if fullname in _NAMES else None
 
 
 def offer() -> None:
-    """Let this process import the stand-ins."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 

@@ -146,18 +146,16 @@ def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
         ) from problem
     if changes.begins is not None:
         removeBlocks(twin)
+    for name in (*(changes.begins or ()), *(changes.checkpoints or ())):
+        try:
+            twin.get_submodule(name)
+        except AttributeError as problem:
+            raise Error(f"The module has no submodule {name!r}: {problem}") from problem
     for name, ipu in (changes.begins or {}).items():
-        BeginBlock(_submodule(twin, name), ipu_id=ipu)
+        BeginBlock(twin.get_submodule(name), ipu_id=ipu)
     for name in changes.checkpoints or ():
-        _submodule(twin, name).register_forward_hook(_keep_output)
+        twin.get_submodule(name).register_forward_hook(_keep_output)
     return twin
-
-
-def _submodule(module: nn.Module, name: str) -> nn.Module:
-    try:
-        return module.get_submodule(name)
-    except AttributeError as problem:
-        raise Error(f"The module has no submodule {name!r}: {problem}") from problem
 
 
 def _keep_output(module: nn.Module, inputs: Any, output: Any) -> Any:

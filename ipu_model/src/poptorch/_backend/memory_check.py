@@ -30,7 +30,6 @@ from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.errors import Error, OutOfMemory, replace_message
 from ipu_model.predict import memory_of_program, profile_lately
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
-from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 from ipu_model.report.files import FILE_NAME, read
 from poptorch._logging import logger
@@ -74,7 +73,7 @@ def checked(
     for line in warnings:
         logger.warning("%s", line)
     if engine.report:
-        _write_report(program, profile_lately(program), engine)
+        _write_report(program, engine)
     return warnings, was_stored
 
 
@@ -107,23 +106,20 @@ def _cache_directory(directory: Path) -> Path:
 
 
 def _key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
-    """Return the digest of a graph and of everything that affects its compilation."""
     settings = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
     # Numbers that are streamed to the device, such as the learning rate, do not affect it.
     settings["optimiser"] = None if program.optimiser is None else program.optimiser.compiled_in
     decisive = (digest_of(graph), settings, options_text(options), versions(), _own_sources(), more)
     # Memory proportions are by number of IPU, and a sorted dict has keys of text only.
-    plain = msgspec.to_builtins(decisive, enc_hook=_plain, str_keys=True)
+    plain = msgspec.to_builtins(
+        decisive, enc_hook=lambda value: dict(value) if isinstance(value, Mapping) else repr(value), str_keys=True
+    )
     return hashlib.blake2b(msgspec.msgpack.encode(plain, order="deterministic"), digest_size=20).hexdigest()
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else repr(value)
 
 
 @cache
 def _own_sources() -> str:
-    """Return a digest of both packages' sources: any change may change the warnings."""
+    # Any change of either package may change the warnings.
     digest = hashlib.blake2b(digest_size=16)
     for folder in (Path(str(ipu_model.__file__)).parent, Path(__file__).parent.parent):
         for file in sorted(folder.rglob("*.py")):
@@ -172,10 +168,11 @@ def _read(path: Path, key: str) -> Warnings | None:
     return warnings
 
 
-def _write_report(program: Program, profile: Profile, engine: EngineOptions) -> Path:
+def _write_report(program: Program, engine: EngineOptions) -> Path:
     from ipu_model.explore.advise import advise
     from ipu_model.report.files import write_report
 
+    profile = profile_lately(program)
     folder = _report_folder(profile.name, engine)
     shown = profile if engine.execution else replace(profile, timeline=())
     try:
@@ -212,7 +209,7 @@ def _next_steps(program: Program, engine: EngineOptions) -> str:
     if not engine.allow_out_of_memory:
         return f"{explore} debug.allowOutOfMemory is off, so there is no report. {ignore}"
     try:
-        folder = _write_report(program, profile_lately(program), engine)
+        folder = _write_report(program, engine)
     except Error as error:
         return f"{error.message} {explore} {ignore}"
     name = shlex.quote(str(folder))

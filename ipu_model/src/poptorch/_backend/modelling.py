@@ -82,10 +82,7 @@ def program_of(
         groups=dict(groups or {}),
         recomputation=recomputation,
         locations=Locations(
-            activations=_location(options, "location_activation"),
-            weights=_location(options, "location_weight"),
-            optimiser=_location(options, "location_optimizer"),
-            accumulators=_location(options, "location_accumulator"),
+            *(_location(options, category) for category in ("activation", "weight", "optimizer", "accumulator"))
         ),
         io_tiles=options.TensorLocations("numIOTiles") if options.TensorLocations.exists("numIOTiles") else 0,
         overlaps_input=backend.explicit_io and overlaps(graph, INPUT),
@@ -128,7 +125,8 @@ def _settings(options: Options, system: System) -> CostSettings:
     )
 
 
-def _location(options: Options, key: str) -> Location:
+def _location(options: Options, category: str) -> Location:
+    key = f"location_{category}"
     stored = options.TensorLocations(key) if options.TensorLocations.exists(key) else {}
     chosen: dict[str, Any] = {field: stored[name] for name, field in _LOCATION_FIELDS.items() if name in stored}
     # Phased execution keeps tensors off chip unless told otherwise.

@@ -64,7 +64,6 @@ class Area:
 
 @cache
 def table() -> tuple[Area, ...]:
-    """Read the table that comes with the package."""
     data = resources.files("poptorch") / "data"
     tests = msgspec.json.decode((data / "support_tests.json").read_bytes(), type=dict[str, str])
     areas = msgspec.json.decode((data / "support.json").read_bytes(), type=dict[str, tuple[Area, ...]])["areas"]

@@ -80,7 +80,6 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
 
 
 def _seconds(profile: Profile, kind: str) -> float:
-    """Return the seconds that the busiest resource spends on spans of this kind."""
     by_resource: dict[str, float] = {}
     for span in profile.timeline:
         if span.kind == kind:

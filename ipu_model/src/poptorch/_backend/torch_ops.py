@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -46,7 +47,6 @@ def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
 
 
 def end_ipu_block() -> None:
-    """Leave the current block."""
     trace = tracing.current()
     if trace is not None:
         trace.end_block()
@@ -80,12 +80,10 @@ def custom_operation(
 
 
 def set_overlap_for_input(tensor: Tensor, mode: str) -> Tensor:
-    """Overlap the transfer of an input with the computation."""
     return ops.set_overlap_for_input(tensor, OverlapMode(mode))
 
 
 def set_overlap_for_output(tensor: Tensor, mode: str) -> Tensor:
-    """Overlap the transfer of an output with the computation."""
     return ops.set_overlap_for_output(tensor, OverlapMode(mode))
 
 
@@ -117,12 +115,8 @@ _REFUSED = {
 }
 
 
-def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
-        raise unsupported(f"torch.ops.poptorch.{name}", f"Use {instead}.")
-
-    refuse.__name__ = name
-    return refuse
+def _refuse(name: str, instead: str, *args: object, **kwargs: object) -> NoReturn:
+    raise unsupported(f"torch.ops.poptorch.{name}", f"Use {instead}.")
 
 
 class _Operations(types.ModuleType):
@@ -136,7 +130,6 @@ class _Operations(types.ModuleType):
 
 
 def register() -> None:
-    """Install the ops as `torch.ops.poptorch`."""
     namespace = _Operations("torch.ops.poptorch")
-    vars(namespace).update(_OPS, **{name: _refusal(name, instead) for name, instead in _REFUSED.items()})
+    vars(namespace).update(_OPS, **{name: partial(_refuse, name, instead) for name, instead in _REFUSED.items()})
     torch.ops.poptorch = namespace  # type: ignore[attr-defined]  # made by registrations otherwise

@@ -110,7 +110,6 @@ def groups_of(
 
 
 def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spec: OptimiserSpec | None) -> None:
-    """Refuse combinations that grouped parameters do not support."""
     if not groupings:
         return
     grouped = "replicaGrouping() of parameter " + ", ".join(f"'{name}'" for name in groupings)

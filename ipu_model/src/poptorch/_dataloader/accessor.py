@@ -19,20 +19,9 @@ import torch
 from ipu_model.errors import Error, require, unsupported
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
-from poptorch._dataloader.items import ItemLoader, ItemStructure
+from poptorch._dataloader.items import Chunk, ItemLoader, ItemStructure
 from poptorch._dataloader.shared import CannotSend, Ring, SharedFile, Transfer
-from poptorch._dataloader.worker import (
-    Begin,
-    Failure,
-    ItemStored,
-    Job,
-    PassEnded,
-    Policy,
-    Ready,
-    Release,
-    Stop,
-    run,
-)
+from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, Release, Stop, run
 from poptorch._impl import createPoptorchError
 from poptorch._utils import custom_arg_parsers
 from poptorch.enums import SharingStrategy
@@ -76,7 +65,11 @@ class WorkerProcess:
             )
         context: Any = multiprocessing.get_context(_START_METHODS[strategy])
         if strategy is SharingStrategy.ForkServer:
-            _preload_fork_server()
+            # It imports this package once, instead of every process that it starts. There is no public way to read its
+            # list, and the program's own entries must remain.
+            modules: list[str] = list(getattr(multiprocessing.forkserver._forkserver, "_preload_modules", ["__main__"]))
+            if __name__ not in modules:
+                context.set_forkserver_preload([*modules, __name__])
         self.ended = False
         self._ring_file = SharedFile()
         self._connection, childs_end = context.Pipe()
@@ -153,10 +146,10 @@ class WorkerProcess:
                 raise WorkerDied(self._how_it_ended())
 
     @interrupt_postponed()
-    def take_message(self) -> Ready | ItemStored | PassEnded | Failure:
+    def take_message(self) -> Ready | Item | Failure:
         """Return the message that has arrived; raise `WorkerDied` if the process died while sending it."""
         try:
-            message: Ready | ItemStored | PassEnded | Failure = self._connection.recv()
+            message: Ready | Item | Failure = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(_LAST_PATIENCE_IN_S)
             raise WorkerDied(self._how_it_ended()) from None
@@ -192,15 +185,6 @@ class WorkerProcess:
         )
 
 
-def _preload_fork_server() -> None:
-    """Let the fork server import this package once, instead of every process that it starts."""
-    # There is no public way to read the list, and the program's own entries must remain.
-    server = multiprocessing.forkserver._forkserver
-    modules: list[str] = list(getattr(server, "_preload_modules", ["__main__"]))
-    if __name__ not in modules:
-        multiprocessing.get_context("forkserver").set_forkserver_preload([*modules, __name__])
-
-
 def _start_failed(reason: str) -> Error:
     return createPoptorchError(f"{_NOT_STARTED}: {reason}.")
 
@@ -220,10 +204,9 @@ class AsynchronousDataAccessor:
         sharing_strategy: how the data set gets into the process.
         rebatched_size: join and cut the items of `dataset` along dimension 0 into items of this many rows.
 
-    Raises:
-        Error: the data set cannot be sent, is empty, or raises before its first item; or `dataset` is a
-            loader that already works this way.
-        AssertionError: `rebatched_size` below 2, or missing where the last item would be shorter.
+    Raises `Error`: the data set cannot be sent, is empty, or raises before its first item, or `dataset` is a loader
+    that works this way already; `AssertionError`: `rebatched_size` below 2, or missing where the last item would be
+    shorter.
     """
 
     def __init__(
@@ -240,14 +223,9 @@ class AsynchronousDataAccessor:
         self._dataset = dataset
         self._rebatched_size = rebatched_size
         self._slots = buffer_size
-        policy = Policy(
-            slots=buffer_size,
-            load_indefinitely=load_indefinitely,
-            early_preload=early_preload,
-            rebatched_size=rebatched_size,
-            keep_remainder=isinstance(dataset, ItemLoader) and dataset.keeps_remainder,
-            short_items=isinstance(dataset, ItemLoader) and dataset.batches_per_item is not None,
-        )
+        keeps_remainder = isinstance(dataset, ItemLoader) and dataset.keeps_remainder
+        has_short_items = isinstance(dataset, ItemLoader) and dataset.batches_per_item is not None
+        policy = Policy(buffer_size, load_indefinitely, early_preload, rebatched_size, keeps_remainder, has_short_items)
         self._generation, self._pass, self._consumed, self._at_end = 0, -1, 0, True
         self._held_slot: int | None = None
         self._failure: str | None = None
@@ -261,7 +239,6 @@ class AsynchronousDataAccessor:
             raise
 
     def terminate(self) -> None:
-        """End the process; the accessor cannot be used any more. Does nothing the second time."""
         self._finalizer()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -296,49 +273,41 @@ class AsynchronousDataAccessor:
         return self
 
     def __next__(self) -> Any:
-        """Return the next item.
-
-        Raises:
-            StopIteration: the pass is over.
-            AssertionError: the process has failed or was terminated.
-        """
+        """Return the next item; raise `AssertionError` if the process has failed or was terminated."""
         self._check_usable()
         if self._pass < 0:
             iter(self)
         if self._at_end:
             raise StopIteration
-        self._release()
+        with interrupt_postponed():
+            if self._held_slot is not None:
+                self._worker.send(Release(self._held_slot))
+                self._held_slot = None
         try:
-            item = None
-            while item is None:
+            tensors = None
+            while tensors is None:
                 self._worker.wait_for_message()
-                item = self._item_of_message()
+                tensors = self._tensors_of_message()
         except WorkerDied as death:
             self._failure = f"{_FAILED}: {death}. {_ENDED}"
             raise AssertionError(self._failure) from None
-        return self._structure.rebuild(self._ring.read(item.slot, item.rows))
+        return self._structure.rebuild(tensors)
 
     @interrupt_postponed()
-    def _release(self) -> None:
-        if self._held_slot is not None:
-            self._worker.send(Release(self._held_slot))
-            self._held_slot = None
-
-    @interrupt_postponed()
-    def _item_of_message(self) -> ItemStored | None:
+    def _tensors_of_message(self) -> Chunk | None:
         """Take one message and record its effect in one step: a message without its record would lose an item."""
         message = self._worker.take_message()
         if isinstance(message, Failure):
             self._failure = message.before(f"{_FAILED}. {_ENDED}")
             raise AssertionError(self._failure) from message.cause
-        if isinstance(message, ItemStored) and message.generation == self._generation:
-            self._held_slot = message.slot
-            self._consumed += 1
-            return message
-        if isinstance(message, PassEnded) and message.generation == self._generation:
+        if not isinstance(message, Item) or message.generation != self._generation:
+            return None  # It belongs to an abandoned generation.
+        if message.slot is None:
             self._at_end = True
             raise StopIteration
-        return None  # It belongs to an abandoned generation.
+        self._held_slot = message.slot
+        self._consumed += 1
+        return self._ring.read(message.slot, message.rows)
 
     @interrupt_postponed()
     def _begin(self, generation: int, pass_number: int) -> None:

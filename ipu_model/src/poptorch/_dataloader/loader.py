@@ -41,10 +41,9 @@ class DataLoader(ItemLoader):
         batch_sampler: yields lists of indices; one item is made of as many of them as a call has micro-batches.
         **kwargs: passed on to torch's loader.
 
-    Raises:
-        Error: `batch_sampler` is combined with arguments that it replaces, or the background process fails to start.
-        AssertionError: arguments that contradict each other.
-        ZeroDivisionError: a data set too small for the number of processes.
+    Raises `Error`: `batch_sampler` is combined with arguments that it replaces, or the background process fails to
+    start; `AssertionError`: arguments that contradict each other; `ZeroDivisionError`: too few samples for the
+    processes.
     """
 
     def __init__(
@@ -79,7 +78,16 @@ class DataLoader(ItemLoader):
             check_iterable(distributed, num_workers, kwargs.get("worker_init_fn"))
         if batch_sampler is not None:
             check_batch_sampler(batch_size, bool(shuffle), distributed)
-            self._init_groups(dataset, batch_sampler)
+            batches = micro_batches_per_item(options)
+            warn_about_groups(batch_sampler, batches, drop_last)
+            super().__init__(
+                dataset,
+                combined_batch_size=(getattr(batch_sampler, "batch_size", None) or 1) * batches,
+                keeps_remainder=not drop_last,
+                batches_per_item=batches,
+                batch_sampler=batch_sampler,
+                **self._torch_arguments,
+            )
         else:
             self._init_batches(dataset, batch_size, bool(shuffle), distributed)
         if mode != DataLoaderMode.Sync:
@@ -88,18 +96,6 @@ class DataLoader(ItemLoader):
     @property
     def options(self) -> Options:
         return self._options
-
-    def _init_groups(self, dataset: Any, batch_sampler: Any) -> None:
-        batches = micro_batches_per_item(self.options)
-        warn_about_groups(batch_sampler, batches, self._drop_last_item)
-        super().__init__(
-            dataset,
-            combined_batch_size=(getattr(batch_sampler, "batch_size", None) or 1) * batches,
-            keeps_remainder=not self._drop_last_item,
-            batches_per_item=batches,
-            batch_sampler=batch_sampler,
-            **self._torch_arguments,
-        )
 
     def _init_batches(self, dataset: Any, batch_size: int | None, shuffle: bool, distributed: bool) -> None:
         combined = None if batch_size is None else batch_size * micro_batches_per_item(self.options)
@@ -181,15 +177,11 @@ class DataLoader(ItemLoader):
 
 @facts_of_loader.register
 def _(loader: DataLoader) -> LoaderFacts:
-    """Return how a loader works: as its background process does, or else as torch's loader."""
     return facts_of_torchs_loader(loader) if loader._accessor is None else facts_of_loader(loader._accessor)
 
 
 def micro_batches_per_item(options: Options) -> int:
-    """Return how many micro-batches one call of a model with these options consumes.
-
-    Raises `Error`: a count below one, for which there is no batch.
-    """
+    """Return how many micro-batches one call of a model with these options consumes."""
     batching_of(options)  # refuses counts below one
     chunks = options.replication_factor // options.input_group_size
     return int(options.device_iterations * options.Training.gradient_accumulation * chunks)

@@ -74,10 +74,7 @@ class _SubDataset(Dataset[Any]):
         )
 
     def shuffle_global_indices(self) -> None:
-        """Draw a permutation of the whole data set, the same in every process of the same seed.
-
-        Raises `AssertionError` without a seed.
-        """
+        """Draw a permutation of the whole data set, the same in every process of the same seed."""
         self.check_common_seed()
         self._permutation = torch.randperm(len(self._dataset), generator=self._generator)
 
@@ -118,7 +115,6 @@ class ShuffledPart(Sampler[GlobalIndex]):
         return len(self._part)
 
     def __iter__(self) -> Iterator[GlobalIndex]:
-        """Draw the next permutation and return this process's part of it."""
         self._part.swap_range()
         self._part.shuffle_global_indices()
         return iter(self._part.positions())

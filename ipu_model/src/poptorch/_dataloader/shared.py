@@ -56,7 +56,6 @@ class SharedFile:
         return mmap.mmap(self._descriptor, size) if size else bytearray()
 
     def close(self) -> None:
-        """Close the file; existing mappings stay valid."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -184,7 +183,6 @@ class Transfer:
             self.close()
 
     def close(self) -> None:
-        """Close the file; another process may have it open."""
         if self._file is not None:
             self._file.close()
 

@@ -77,7 +77,6 @@ class Failure:
         return cls(short, "" if line is None else str(line), trace)
 
     def before(self, consequence: str) -> str:
-        """Return a message that first says what happened, then what follows from it."""
         return f"{self.what}{f' ({self.line})' if self.line else ''}\n{consequence}"
 
     @property
@@ -93,18 +92,15 @@ class Ready(NamedTuple):
     layout: RingLayout
 
 
-class ItemStored(NamedTuple):
-    """To the program: the slot holds the next item, with this many rows if it does not fill the slot."""
+class Item(NamedTuple):
+    """To the program: the slot holds the next item, with this many rows if it does not fill the slot.
+
+    Without a slot the pass has ended.
+    """
 
     generation: int
-    slot: int
-    rows: int | None
-
-
-class PassEnded(NamedTuple):
-    """To the program: the iterator is exhausted."""
-
-    generation: int
+    slot: int | None = None
+    rows: int | None = None
 
 
 class Begin(NamedTuple):
@@ -224,9 +220,8 @@ def _forget_fork_server() -> None:
 def _leave_with_parent(parent_pid: int) -> None:
     """Wait until the parent ends for any reason, then end this process even if it is busy loading."""
     try:
-        wait([os.pidfd_open(parent_pid)])
-    except ProcessLookupError:
-        pass
+        with suppress(ProcessLookupError):
+            wait([os.pidfd_open(parent_pid)])
     except (AttributeError, OSError):
         # Only Linux can watch any process; elsewhere this pipe closes when the parent and its forked copies end.
         parent = multiprocessing.parent_process()
@@ -302,7 +297,7 @@ class _Producer:
             self._wait_for(begun_pass, slot=True)
             item = next(items, None)
             if item is None:
-                self._say(PassEnded(self._generation))
+                self._say(Item(self._generation))
                 return
             self._store(self._free.popleft(), item)
 
@@ -310,9 +305,9 @@ class _Producer:
         by_rows = self._policy.rebatched_size is not None or self._policy.short_items
         rows = self._ring.write(slot, item, by_rows=by_rows)
         self._loaded += 1
-        self._say(ItemStored(self._generation, slot, rows))
+        self._say(Item(self._generation, slot, rows))
 
-    def _say(self, message: Ready | ItemStored | PassEnded) -> None:
+    def _say(self, message: Ready | Item) -> None:
         try:
             self._connection.send(message)
         except OSError:

@@ -31,26 +31,8 @@ from poptorch.options.sub_options import (
 BlockId = str
 
 __all__ = [
-    "Attribute",
-    "AutoStage",
-    "BlockId",
-    "ConfigFileError",
-    "Options",
-    "ParallelPhasedExecution",
-    "Phase",
-    "PipelinedExecution",
-    "SerialPhasedExecution",
-    "ShardedExecution",
-    "Stage",
-    "TensorLocationSettings",
-    "_DistributedOptions",
-    "_IExecutionStrategy",
-    "_IPhasedExecution",
-    "_JitOptions",
-    "_PopartOptions",
-    "_PrecisionOptions",
-    "_TensorLocationOptions",
-    "_TrainingOptions",
-    "log_options",
-    "validate_options",
-]
+    "Attribute", "AutoStage", "BlockId", "ConfigFileError", "Options", "ParallelPhasedExecution", "Phase",
+    "PipelinedExecution", "SerialPhasedExecution", "ShardedExecution", "Stage", "TensorLocationSettings",
+    "_DistributedOptions", "_IExecutionStrategy", "_IPhasedExecution", "_JitOptions", "_PopartOptions",
+    "_PrecisionOptions", "_TensorLocationOptions", "_TrainingOptions", "log_options", "validate_options",
+]  # fmt: skip

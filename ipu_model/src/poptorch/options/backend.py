@@ -61,7 +61,6 @@ class BackendSettings:
 
     @property
     def cache_folder(self) -> str | None:
-        """The folder of the executable cache, or `None` without a cache."""
         folder = self.raw.get("cachePath")
         return folder if folder and self.raw.get("enableEngineCaching") else None
 
@@ -88,7 +87,6 @@ class BackendSettings:
 
     @property
     def loss_scaling_text(self) -> str:
-        """The settings of automatic loss scaling as text; equal settings give equal text."""
         chosen = {key: value for key, value in self.raw.items() if key.startswith(LOSS_SCALING)}
         return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
 
@@ -200,7 +198,6 @@ class KeyTables:
 
 @lru_cache(maxsize=1)
 def key_tables() -> KeyTables:
-    """Read the key tables that come with the package."""
     data = json.loads((resources.files("poptorch") / "data" / "popart_keys.json").read_text(encoding="utf-8"))
     enumerations = {name: tuple(members) for name, members in data["enums"].items()}
     return KeyTables(

@@ -27,7 +27,6 @@ def log_options(options: Options) -> None:
 
 
 def option_lines(flat: dict[str, Any]) -> Iterable[str]:
-    """Yield the lines that describe a flattened option dict."""
     for key, value in flat.items():
         if key == "anchored_tensors":
             for long_name, _, mode, period in value.values():

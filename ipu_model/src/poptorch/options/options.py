@@ -327,7 +327,7 @@ class Options(OptionsDict):
             "autoReport.directory": profile_dir or ".",
             "autoReport.all": "true",
         }
-        for name in sorted(profiling.keys() & engine_options_of_environment().keys()):
+        for name in sorted(profiling.keys() & engine_options_of_environment()):
             logger.warning("enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.", name)
         self._popart.set("engineOptions", {**self._popart.options.get("engineOptions", {}), **profiling})
         return self

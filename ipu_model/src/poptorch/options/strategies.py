@@ -15,14 +15,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "AutoStage",
-    "ParallelPhasedExecution",
-    "Phase",
-    "PipelinedExecution",
-    "SerialPhasedExecution",
-    "ShardedExecution",
+    "AutoStage", "ParallelPhasedExecution", "Phase", "PipelinedExecution", "SerialPhasedExecution", "ShardedExecution",
     "Stage",
-]
+]  # fmt: skip
 
 
 class Stage:
@@ -36,7 +31,6 @@ class Stage:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The block ids of this stage."""
         return self._blocks
 
     def ipu(self, ipu: int) -> Self:
@@ -155,19 +149,17 @@ class PipelinedExecution(_IExecutionStrategy):
         return Placement(block=block, stage=number, ipu=ipu)
 
     def _automatic_stage(self, block: str, ipu_id: int | None) -> int:
-        if block not in self._stage_number:
-            Stage(block)  # Applies the rule that ids are strings.
-            if self._auto is AutoStage.AutoIncrement:
-                # Stage 0 is reserved for the ops before the first block.
-                self._stage_number[block] = 1 + len(self._stage_number)
-            else:
-                if ipu_id is None:
-                    raise AssertionError(
-                        f"no IPU was specified for block {block}: AutoStage.SameAsIpu makes it the stage. "
-                        "Give the block an ipu_id, or use AutoStage.AutoIncrement or explicit stages."
-                    )
-                self._stage_number[block] = ipu_id
-        return self._stage_number[block]
+        if block in self._stage_number:
+            return self._stage_number[block]
+        Stage(block)  # Applies the rule that ids are strings.
+        # Stage 0 is reserved for the ops before the first block.
+        number = 1 + len(self._stage_number) if self._auto is AutoStage.AutoIncrement else ipu_id
+        if number is None:
+            raise AssertionError(
+                f"no IPU was specified for block {block}: AutoStage.SameAsIpu makes it the stage. "
+                "Give the block an ipu_id, or use AutoStage.AutoIncrement or explicit stages."
+            )
+        return self._stage_number.setdefault(block, number)
 
 
 class ShardedExecution(PipelinedExecution):
@@ -198,11 +190,9 @@ class Phase:
 
     @property
     def stages(self) -> Sequence[Stage]:
-        """The stages of this phase."""
         return self._stages
 
     def stage(self, idx: int) -> Stage:
-        """Return the stage at a position of this phase."""
         return self._stages[idx]
 
     def ipus(self, *ipus: int) -> None:

@@ -49,19 +49,16 @@ def in_style() -> Iterator[None]:
 
 
 def words(text: object) -> str:
-    """Return a name as a figure can show it: on one line, not too long, in letters that the font has."""
     line = " ".join(str(text).split())
     known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
     return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
 
 
 def new_figure(height: float) -> Figure:
-    """Return an empty figure, `height` inches high."""
     return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
 
 
 def area(look: Look, line: float = 0.6) -> dict[str, Any]:
-    """Return the settings of a patch that is filled like this."""
     return {"facecolor": look.face, "edgecolor": look.edge, "hatch": look.hatch, "linewidth": line}
 
 
@@ -78,17 +75,14 @@ def plate(look: Look) -> dict[str, Any] | None:
 
 
 def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
-    """Write `text` into the middle of an area that looks like this."""
     axes.text(*at, text, ha="center", va="center", color=look.text, bbox=plate(look), **more)
 
 
 def key(name: str, look: Look) -> Patch:
-    """Return an entry of the legend."""
     return Rectangle((0.0, 0.0), 1, 1, label=name, **{**area(look), "edgecolor": look.edge if look.hatch else INK})
 
 
 def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW) -> None:
-    """Put a legend below everything else."""
     entries = list(keys)
     if entries:
         rows = -(-len(entries) // columns)
@@ -97,19 +91,16 @@ def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW
 
 
 def only_grid(axes: Axes, axis: Any) -> None:
-    """Draw light lines across the axes, behind everything."""
     axes.grid(axis=axis, color=GREY)
     axes.set_axisbelow(True)
 
 
 def without_frame(axes: Axes) -> None:
-    """Take away the left spine and the little lines at all ticks."""
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
 
 
 def border(axes: Axes, at: float, width: float) -> None:
-    """Draw a dotted upright line between two parts."""
     axes.axvline(at, color="white", linewidth=width)
     axes.axvline(at, color=INK, linestyle=":", linewidth=1)
 
@@ -132,7 +123,6 @@ def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -
 
 
 def nothing_here(axes: Axes, text: str) -> None:
-    """Say in the middle of empty axes why they are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
     axes.set_xticks([])
     axes.set_yticks([])

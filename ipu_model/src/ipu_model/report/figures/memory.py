@@ -1,12 +1,8 @@
-"""Memory: what every tile holds, what the fullest tile is filled with, what is live on it op after op.
-
-And memory against throughput of many settings of one program, with those that no other beats in both.
-"""
+"""Memory: what every tile holds, what the fullest tile is filled with, what is live on it op after op."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -14,13 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import StrMethodFormatter
 
-from ipu_model.errors import Error
 from ipu_model.predict.profile import IpuMemory, Profile
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, categories, fullest_ipu, fullest_ipus, memory_group
 from ipu_model.report.figures import canvas
-from ipu_model.report.looks import BLUE, DARK, GREEN, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
+from ipu_model.report.looks import BLUE, DARK, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
 from ipu_model.report.quantities import KIB, whole
 
 _MOST_IPUS = len(IPU_LOOKS)
@@ -31,7 +26,6 @@ _LIVE, _TEMPORARY = MEMORY_LOOKS["activations"], MEMORY_LOOKS["temporary data"]
 _NO_ROOM = "no room: what is always live already fills the tile"
 _LEAST_PHASE = 0.06  # of all steps, for its name to have room
 _LONGER = {"activations": "activations, gradients"}
-_WIDEST = 3.0
 
 
 @canvas.in_style()
@@ -208,57 +202,3 @@ def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
     axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
     name = canvas.words(steps[peak].name or steps[peak].node)
     canvas.note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
-
-
-# ------------------------------------------------------------------------------- against throughput
-
-
-@dataclass(frozen=True)
-class FrontierPoint:
-    """One setting: the share of its memory that the fullest tile needs, its samples a second, and whether it fits.
-
-    `name` is written beside it. What needs more than three tiles' worth on one tile is drawn at the edge.
-    """
-
-    share: float
-    samples_per_second: float
-    fits: bool
-    is_on_frontier: bool = False
-    name: str = ""
-
-    @property
-    def at(self) -> float:
-        """Where it is drawn."""
-        return min(self.share, _WIDEST)
-
-
-@canvas.in_style()
-def frontier_figure(points: Sequence[FrontierPoint]) -> Figure:
-    """Return memory against throughput: a point for each setting, and a line through those that none beats."""
-    if not points:
-        raise Error("A figure of the frontier needs at least one point.")
-    figure = canvas.new_figure(3.8)
-    axes = figure.add_subplot()
-    for label, fits, colour, marker in (("fits", True, GREEN, "o"), ("does not fit for certain", False, ORANGE, "x")):
-        chosen = [point for point in points if point.fits is fits]
-        shares, speeds = [point.at for point in chosen], [point.samples_per_second for point in chosen]
-        if chosen:
-            axes.scatter(shares, speeds, color=colour, marker=marker, s=36, label=label, zorder=3)
-    front = sorted((point.at, point.samples_per_second) for point in points if point.is_on_frontier)
-    shares, speeds = [share for share, _ in front], [speed for _, speed in front]
-    label = "no setting beats these in both"
-    axes.plot(shares, speeds, color=BLUE, linewidth=1.5, drawstyle="steps-post", label=label, zorder=2)
-    axes.axvline(1.0, color=INK, linestyle=":", linewidth=1.2)
-    axes.set_xlabel("memory that the fullest tile needs, of what it has")
-    axes.set_ylabel("samples per second")
-    axes.set_ylim(0, 1.15 * max(point.samples_per_second for point in points))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    canvas.only_grid(axes, "both")
-    for point in points:
-        if point.name:
-            speed = point.samples_per_second
-            canvas.note_point(axes, (point.at, speed), canvas.words(point.name), speed)
-    axes.set_title("Memory against throughput of the settings tried (modelled)")
-    axes.legend(frameon=False, fontsize=9, loc="best")
-    return figure

@@ -50,27 +50,22 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called."""
     return bool(_initialised)
 
 
 def rank() -> int:
-    """Index of this instance in the run."""
     return _place().instance
 
 
 def size() -> int:
-    """Number of instances of the run."""
     return _place().instances
 
 
 def local_rank() -> int:
-    """Index of this instance among those of its host."""
     return _place().local_instance
 
 
 def local_size() -> int:
-    """Number of instances on this host."""
     _place()
     return environment.instances_on_this_host()
 
@@ -141,7 +136,6 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
-    """Load the optimiser state of rank `root_rank`."""
     optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "the optimiser's state"))
 
 

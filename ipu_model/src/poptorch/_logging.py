@@ -172,7 +172,8 @@ def setPopartLogLevel(level: str) -> None:
 _previous_excepthook = sys.excepthook
 
 
-def _excepthook(kind: Any, error: Any, trace: Any) -> None:
+def _excepthook(*args: Any) -> None:
+    kind, error, trace = args
     if not issubclass(kind, Exception) or not logger.isEnabledFor(logging.CRITICAL):
         _previous_excepthook(kind, error, trace)
     else:

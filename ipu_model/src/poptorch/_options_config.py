@@ -60,7 +60,16 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
 
     Every statement is parsed before the first one runs. Line numbers in a `ConfigFileError` count statements only.
     """
-    statements = list(enumerate(_statements(filepath), start=1))
+    try:
+        with open(filepath, encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(f"{os.fspath(filepath)} is not a text file in UTF-8.") from error
+    if len(text) > _MOST_CHARACTERS:
+        what = f"it has over {_MOST_CHARACTERS} characters"
+        raise ConfigFileError(f"{os.fspath(filepath)} is not an options file: {what}.")
+    lines = [line.strip() for line in text.split("\n")]
+    statements = list(enumerate((f"options.{line}" for line in lines if line and line[0] != "#"), start=1))
     compiled: list[_Expression] = []
     for number, statement in statements:
         with _refused(filepath, number, statement):
@@ -68,18 +77,6 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
     for (number, statement), run in zip(statements, compiled, strict=True):
         with _refused(filepath, number, statement):
             run(options)
-
-
-def _statements(path: str | os.PathLike[str]) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
-    except UnicodeDecodeError as error:
-        raise ConfigFileError(f"{os.fspath(path)} is not a text file in UTF-8.") from error
-    if len(text) > _MOST_CHARACTERS:
-        raise ConfigFileError(f"{os.fspath(path)} is not an options file: it has over {_MOST_CHARACTERS} characters.")
-    lines = [line.strip() for line in text.split("\n")]
-    return [f"options.{line}" for line in lines if line and not line.startswith("#")]
 
 
 @contextmanager

@@ -91,7 +91,6 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def path_of(filename: str | os.PathLike[str]) -> Path:
-    """Return the file that `save` makes for this name."""
     path = Path(filename)
     return path / "model.poptorch" if path.is_dir() else path
 
@@ -202,7 +201,6 @@ def weights_of(graph: Graph) -> tuple[Weight, ...]:
 
 
 def options_text(options: Options) -> dict[str, str]:
-    """Return the options that a program was compiled with, by name, as text."""
     chosen = {name: value for name, value in sorted(options.toDict().items()) if name not in _OF_THE_HOST.split()}
     return {name: str(int(value)) if isinstance(value, int) else repr(value) for name, value in chosen.items()}
 

@@ -11,9 +11,6 @@ from ipu_model.explore.settings import Change, Setting
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.quantities import counted
 
-_HOST_LOADER = "host loader"
-"""What `Profile.limited_by` says if loading is the bottleneck."""
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -206,17 +203,19 @@ class FitResult:
         return "" if self.best is None else self.best.code
 
     @property
+    def modelled(self) -> tuple[Candidate, ...]:
+        """What is possible of what was tried, the leanest first, then the fastest."""
+        possible = (candidate for candidate in self.tried if not candidate.refused)
+        return tuple(sorted(possible, key=lambda one: (one.share, -one.samples_per_second)))
+
+    @property
     def frontier(self) -> tuple[Candidate, ...]:
         """What no other candidate beats in both memory and speed, the leanest first."""
         front: list[Candidate] = []
-        for candidate in sorted(self.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+        for candidate in self.modelled:
             if not front or candidate.samples_per_second > front[-1].samples_per_second:
                 front.append(candidate)
         return tuple(front)
-
-    @property
-    def modelled(self) -> tuple[Candidate, ...]:
-        return tuple(candidate for candidate in self.tried if not candidate.refused)
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
@@ -260,11 +259,12 @@ class FitResult:
 
     def _loading(self) -> list[str]:
         fit = self.fastest
-        if fit is None or not (self.loaders or fit.profile.limited_by == _HOST_LOADER):
+        is_bottleneck = fit is not None and fit.profile.limited_by == "host loader"
+        if fit is None or not (self.loaders or is_bottleneck):
             return []
         device = fit.profile.device_samples_per_second
         speed = f"The program reaches {fit.samples_per_second:,.1f} samples/s; its IPUs alone would reach {device:,.1f}"
-        bottleneck = "The loader on the host is the bottleneck. " if fit.profile.limited_by == _HOST_LOADER else ""
+        bottleneck = "The loader on the host is the bottleneck. " if is_bottleneck else ""
         others = [f"  - {one.change}: {one.samples_per_second:,.1f} samples/s, by {one.line}" for one in self.loaders]
         return ["\n".join((f"{bottleneck}{speed}.{' With another loader:' if others else ''}", *others))]
 
@@ -277,10 +277,8 @@ class FitResult:
             if fit.is_confirmed:
                 yield "Capturing the module again with these changes gave the same figures."
             elif not fit.refused:
-                yield (
-                    "These figures are derived from the captured program. Without its module it cannot be captured "
-                    "again."
-                )
+                derived = "These figures are derived from the captured program."
+                yield f"{derived} Without its module it cannot be captured again."
         for refusal in self.refusals:
             yield f"The module could not be captured with all the changes of a program: {refusal}"
         yield f"{counted(len(self.tried), 'program')} modelled."

@@ -13,25 +13,8 @@ from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16
 
-_RECOMPUTATION_TYPES = {
-    Recomputation.NONE: "NoRecompute",
-    Recomputation.STANDARD: "Standard",
-    Recomputation.NORM_ONLY: "NormOnly",
-    Recomputation.PIPELINE: "Pipeline",
-    Recomputation.ALL: "RecomputeAll",
-}
-"""The members of PopART's RecomputationType, in its order (options reference, section 9)."""
-_OPTIMISER_CLASSES = {
-    "SGD1": "SGD",
-    "SGD2": "SGD",
-    "ADAM": "Adam",
-    "ADAMW": "AdamW",
-    "ADAMW_NO_BIAS": "AdamW",
-    "RMSPROP": "RMSprop",
-    "RMSPROP_CENTERED": "RMSprop",
-    "LAMB": "LAMB",
-    "LAMB_NO_BIAS": "LAMB",
-}
+_RECOMPUTATION_TYPES = ("NoRecompute", "Standard", "NormOnly", "Pipeline", "RecomputeAll")
+"""The members of PopART's RecomputationType, in its order, which is that of `Recomputation`."""
 _MOST_SPELT_OUT = 4
 """Shares of more IPUs are written as a comprehension if they are equal."""
 _WIDTH = 110
@@ -101,8 +84,8 @@ def execution_line(execution: Execution) -> str:
 
 
 def recomputation_line(mode: Recomputation) -> str:
-    number = list(_RECOMPUTATION_TYPES).index(mode)
-    return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{_RECOMPUTATION_TYPES[mode]}'
+    number = list(Recomputation).index(mode)
+    return f'opts._Popart.set("autoRecomputation", {number})  # RecomputationType.{_RECOMPUTATION_TYPES[number]}'
 
 
 def output_mode_line(program: Program, keep: Keep) -> str:
@@ -124,12 +107,17 @@ def micro_batch_line(micro_batch: int, before: int) -> str:
     return f"batch_size={micro_batch}  # instead of {before}, in poptorch.DataLoader(...)"
 
 
+def _class_of(spec: OptimiserSpec) -> str:
+    classes = ("SGD", "AdamW", "Adam", "RMSprop", "LAMB")
+    return next(name for name in classes if spec.family.startswith(name.upper()))
+
+
 def has_first_moments(spec: OptimiserSpec) -> bool:
-    return _OPTIMISER_CLASSES[spec.family] in ("Adam", "AdamW", "LAMB")
+    return _class_of(spec) in ("Adam", "AdamW", "LAMB")
 
 
 def state_type_line(spec: OptimiserSpec, half: object) -> str:
-    return f"poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}(..., {_state_types(spec, half)})"
+    return f"poptorch.optim.{_class_of(spec)}(..., {_state_types(spec, half)})"
 
 
 def _state_types(spec: OptimiserSpec, half: object) -> str:
@@ -147,7 +135,7 @@ def optimiser_lines(spec: OptimiserSpec) -> str:
     parameters = "optimizer.param_groups" if several else "model.parameters()"
     hyper = spec.groups[0] if spec.groups and not several else spec.default
     arguments = [parameters, *_arguments(spec, hyper)]
-    called = f"optimizer = poptorch.optim.{_OPTIMISER_CLASSES[spec.family]}("
+    called = f"optimizer = poptorch.optim.{_class_of(spec)}("
     given = ", ".join(arguments)
     return f"{called}{given})" if len(called + given) < _WIDTH else f"{called}\n    {given}\n)"
 

@@ -218,14 +218,13 @@ class Programs:
 
     def _on_ipus(self, setting: Setting) -> Program:
         """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        ipus, balance = setting.split
-        starts = None if balance is None else self._starts_of(setting, balance)
+        starts = None if setting.split.balance is None else self._starts_of(setting, setting.split.balance)
         key = setting.micro_batch, setting.half_precision, setting.checkpoints, starts
         if key not in self._placed:
             program = self._captured_with(setting.micro_batch, setting.half_precision)
             if starts is not None:
                 program = split_before(split_before(program, ()), starts)
-            elif ipus != self.start.split.ipus:
+            elif setting.split.ipus != self.start.split.ipus:
                 raise Error("Another number of IPUs needs other blocks.")
             if setting.checkpoints:
                 program = with_options(program, checkpoints=repeated_blocks(program.step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ipu_model.predict.profile import (
     CODE,
@@ -19,17 +19,8 @@ from ipu_model.predict.profile import (
     Span,
 )
 
-PHASE_NAMES = {
-    "on_tile_execute": "OnTileExecute",
-    "do_exchange": "DoExchange",
-    "global_exchange": "GlobalExchange",
-    "stream_copy_begin": "StreamCopyBegin",
-    "stream_copy_mid": "StreamCopyMid",
-    "stream_copy_end": "StreamCopyEnd",
-    "internal_sync": "InternalSync",
-    "external_sync": "ExternalSync",
-}
-"""The fields of `PhaseCycles` by the names that PopVision gives them."""
+PHASE_NAMES = {field.name: field.name.title().replace("_", "") for field in fields(PhaseCycles)}
+"""The names that PopVision gives to the fields of `PhaseCycles`."""
 
 MEMORY_GROUPS = ("parameters", "code", "activations", "temporary data", "other")
 """Groups of categories of memory, from what never changes to what does all the time."""

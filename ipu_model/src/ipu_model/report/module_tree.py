@@ -151,9 +151,9 @@ def _module(name: str, path: str, ops: Sequence[Scoped], layers: Mapping[str, st
         else:
             own.append(FoldedOp(op, 1, _passes(op), float(op.flops * op.executions)))
     children = [_module(child, _joined(path, child), theirs, layers, every) for child, theirs in below.items()]
-    made = Module(name, path, layers.get(path, ""), 1, tuple(own), _folded(children, path), 0.0, ())
-    ipus = {op.ipu for op, _ in ops}
-    return replace(made, share=made.cycles / every if every else 0.0, ipus=tuple(sorted(ipus)))
+    ipus = tuple(sorted({op.ipu for op, _ in ops}))
+    made = Module(name, path, layers.get(path, ""), 1, tuple(own), _folded(children, path), 0.0, ipus)
+    return replace(made, share=made.cycles / every if every else 0.0)
 
 
 def _joined(path: str, name: str) -> str:

@@ -32,7 +32,7 @@ from ipu_model.report.quantities import counted, percent
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
-    from ipu_model.explore.fit_result import Candidate, FitResult
+    from ipu_model.explore.fit_result import FitResult
 
 VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7
@@ -273,30 +273,26 @@ def _candidates(result: FitResult) -> list[dict[str, Any]]:
     front = set(result.frontier)
     best = (("fastest", result.fastest), ("cheapest", result.cheapest), ("nearest", result.nearest))
     rows = []
-    for candidate in sorted(result.modelled, key=lambda one: (one.share, -one.samples_per_second)):
+    for candidate in result.modelled:
         marks = [name for name, fit in best if fit is not None and fit.candidate == candidate]
         marks += ["as it is"] if candidate == result.start else []
-        rows.append(_candidate(candidate, ", ".join(marks), candidate in front))
+        setting = candidate.setting
+        balance, share = setting.split.balance, setting.available_memory_proportion
+        precision = "float16" if setting.half_precision else "as it is"
+        rows.append({
+            "marks": ", ".join(marks),
+            "verdict": str(candidate.verdict),
+            "tone": VERDICT_CLASSES[candidate.verdict],
+            "share": candidate.share,
+            "speed": candidate.samples_per_second,
+            "frontier": candidate in front,
+            "ipus": candidate.ipus,
+            "replicas": setting.replicas,
+            "micro_batch": setting.micro_batch,
+            "split": "as it is" if balance is None else f"equal {balance.value}",
+            "precision": precision + ", half partials" * setting.half_partials,
+            "recomputation": setting.recomputation.value + ", checkpoints" * setting.checkpoints,
+            "state": ", ".join(setting.state) or "as it is",
+            "proportion": "as it is" if share is None else f"{share.proportion:g}",
+        })  # fmt: skip
     return rows
-
-
-def _candidate(candidate: Candidate, marks: str, is_on_frontier: bool) -> dict[str, Any]:
-    setting = candidate.setting
-    balance, share = setting.split.balance, setting.available_memory_proportion
-    return {
-        "marks": marks,
-        "verdict": str(candidate.verdict),
-        "tone": VERDICT_CLASSES[candidate.verdict],
-        "share": candidate.share,
-        "speed": candidate.samples_per_second,
-        "frontier": is_on_frontier,
-        "ipus": candidate.ipus,
-        "replicas": setting.replicas,
-        "micro_batch": setting.micro_batch,
-        "split": "as it is" if balance is None else f"equal {balance.value}",
-        "precision": ("float16" if setting.half_precision else "as it is")
-        + (", half partials" if setting.half_partials else ""),
-        "recomputation": setting.recomputation.value + (", checkpoints" if setting.checkpoints else ""),
-        "state": ", ".join(setting.state) or "as it is",
-        "proportion": "as it is" if share is None else f"{share.proportion:g}",
-    }

@@ -106,27 +106,20 @@ def captured_again(
     if changes.sharded:
         wanted.setExecutionStrategy(ShardedExecution())
     own = own_options(wanted, training)
-    changed = _changed_arguments(arguments, batching_of(options).slices, batching_of(own).slices, changes)
-    with checkpoints_noted(changes.checkpoints is None):
-        twin = _changed_module(module, changes)
-        graph, step = trace(twin, own, changed, training=training, one_process=False, warns=False)
-    return program_of(graph, step, own, training=training)
-
-
-def _changed_arguments(
-    arguments: BoundArguments, slices: int, new_slices: int, changes: ModuleChanges
-) -> BoundArguments:
-    """Return arguments without data, of whole calls of `new_slices` micro-batches in place of `slices`."""
+    slices, new_slices = batching_of(options).slices, batching_of(own).slices
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)
-    wanted = rows if changes.micro_batch is None else changes.micro_batch
+    micro_batch = rows if changes.micro_batch is None else changes.micro_batch
     tensors = []
     for tensor in arguments.tensors:
-        own = tensor.shape[0] // slices if tensor.dim() else rows
-        if own * wanted % rows:
-            raise Error(f"An input with {own} rows cannot have {wanted} for each {rows} of another.")
+        its_rows = tensor.shape[0] // slices if tensor.dim() else rows
+        if its_rows * micro_batch % rows:
+            raise Error(f"An input with {its_rows} rows cannot have {micro_batch} for each {rows} of another.")
         dtype = torch.half if changes.half and tensor.is_floating_point() else tensor.dtype
-        tensors.append(_empty(tensor, own * wanted // rows * new_slices, dtype))
-    return arguments.with_tensors(tensors)
+        tensors.append(_empty(tensor, its_rows * micro_batch // rows * new_slices, dtype))
+    with checkpoints_noted(changes.checkpoints is None):
+        twin, changed = _changed_module(module, changes), arguments.with_tensors(tensors)
+        graph, step = trace(twin, own, changed, training=training, one_process=False, warns=False)
+    return program_of(graph, step, own, training=training)
 
 
 def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:

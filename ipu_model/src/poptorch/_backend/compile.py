@@ -123,8 +123,7 @@ def trace(
 ) -> tuple[Graph, Step]:
     """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
-    `one_process` is true if this process runs all replicas in the options; `warns` is false for a module that was
-    traced before, whose warnings are known.
+    `one_process`: this process runs all replicas in the options. A module that was traced before `warns` no more.
     """
     tensors, strategy = arguments.tensors, options._execution_strategy
     check_inputs(tensors)

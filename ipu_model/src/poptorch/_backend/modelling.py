@@ -22,14 +22,6 @@ from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
 
-# In the order of PopART's RecomputationType (options reference, section 9).
-_RECOMPUTATION = (
-    Recomputation.NONE,
-    Recomputation.STANDARD,
-    Recomputation.NORM_ONLY,
-    Recomputation.PIPELINE,
-    Recomputation.ALL,
-)
 _LOCATION_FIELDS = {
     "onChip": "on_chip",
     "useReplicatedTensorSharding": "sharded",
@@ -67,7 +59,8 @@ def program_of(
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
     recomputation = Recomputation.NONE
     if training and backend.recomputation is not None:
-        recomputation = _RECOMPUTATION[backend.recomputation]
+        # They are in the order of PopART's RecomputationType (options reference, section 9).
+        recomputation = list(Recomputation)[backend.recomputation]
     elif training:
         recomputation = default_recomputation(execution, len(ipus_in_use(step)), training=True)
     return Program(

@@ -37,12 +37,6 @@ _INDIVISIBLE = (
     "calculate the batch size which will be executed on the device in any given iteration. For a full explanation "
     "see the batching semantics page of the documentation. Nearest multiples: {nearest}."
 )
-_KEPT = {
-    OutputMode.All: Keep.ALL,
-    OutputMode.Final: Keep.FINAL,
-    OutputMode.Sum: Keep.SUM,
-    OutputMode.EveryN: Keep.EVERY_N,
-}
 
 
 def own_options(options: Options | None, training: bool) -> Options:
@@ -82,7 +76,8 @@ def batching_of(options: Options) -> Batching:
 
 
 def returns_of(options: Options) -> Returns:
-    return Returns(_KEPT[OutputMode(options.output_mode)], options.output_return_period)
+    kept = dict(zip(OutputMode, (Keep.FINAL, Keep.EVERY_N, Keep.ALL, Keep.SUM)))
+    return Returns(kept[options.output_mode], options.output_return_period)
 
 
 def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
@@ -149,9 +144,16 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
 def check_options(options: Options) -> None:
     """Refuse options that contradict each other or that the backend does not know, and log the others."""
     batching_of(options)
-    if _simulator_asked_for(options):
-        _check_simulator(options)
     offline = options.connection_type == ConnectionType.Never
+    if _simulator_asked_for(options):
+        version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
+        if version not in _VERSIONS:
+            raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+        if offline:
+            raise Error(
+                "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
+                "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
+            )
     if offline and options.exists("ipu_id"):
         raise Error(
             f"useIpuId({options.ipu_id}) chooses a device, an offline target (connectionType(Never), "
@@ -171,17 +173,6 @@ def check_options(options: Options) -> None:
         )
     log_options(options)
     validate_options(options.toDict())
-
-
-def _check_simulator(options: Options) -> None:
-    version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
-    if version not in _VERSIONS:
-        raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
-    if options.connection_type == ConnectionType.Never:
-        raise Error(
-            "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
-            "excludes connectionType(Never) and useOfflineIpuTarget(). Use one of the two."
-        )
 
 
 def _simulator_asked_for(options: Options) -> bool:
@@ -216,7 +207,14 @@ def check_program(graph: Graph, step: Step, options: Options, *, training: bool,
     _check_ipus(step, options, one_process=one_process)
     _check_overlap(graph, options)
     _check_buffers(graph, options)
-    _check_returns(step, options)
+    if options.output_mode == OutputMode.EveryN:
+        period, iterations = options.output_return_period, options.device_iterations
+        if iterations % period:
+            given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
+            raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
+        if _is_pipelined(step, options):
+            rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
+            raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
 def _is_pipelined(step: Step, options: Options) -> bool:
@@ -331,18 +329,6 @@ def _check_buffers(graph: Graph, options: Options) -> None:
     if unknown:
         missing = f"updatableNamedBuffers: the model has no floating-point buffer named {unknown}"
         raise Error(f"{missing}. It has: {', '.join(known) or 'none'}.")
-
-
-def _check_returns(step: Step, options: Options) -> None:
-    if options.output_mode != OutputMode.EveryN:
-        return
-    period, iterations = options.output_return_period, options.device_iterations
-    if iterations % period:
-        given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
-        raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
-    if _is_pipelined(step, options):
-        rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
-        raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
 def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -73,13 +74,12 @@ def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[s
 
 def _op_names(step: Step, options: Options) -> dict[str, str]:
     # The results of forward's ops in order; views of weights (`weight.t()`) have no name of their own.
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     names: dict[str, str] = {}
     for op, tensor in _forward_results(step):
         name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
-        again = taken.get(name, 0)
-        taken[name] = again + 1
-        names[tensor.name] = f"{name}/{again}" if again else name
+        names[tensor.name] = f"{name}/{taken[name]}" if taken[name] else name
+        taken[name] += 1
     return names
 
 
@@ -171,20 +171,16 @@ def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str
     known = tensor_names(graph, step, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
         if long_name not in known:
-            raise _unknown(short_name, long_name, list(known))
+            nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
+            inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
+            shown = [*nearest, *inside][:_SHOWN]
+            kind = "The nearest names are" if shown else "There are for instance"
+            raise Error(
+                f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. "
+                f"{kind}: {', '.join(shown or list(known)[:_SHOWN])}. "
+                "Compile the model without this anchor and call getTensorNames() to see all of them."
+            )
     return {short_name: known[long_name] for short_name, long_name in wanted.items()}
-
-
-def _unknown(short_name: str, long_name: str, known: list[str]) -> Error:
-    nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
-    inside = [name for name in known if str(long_name).lower() in name.lower() and name not in nearest]
-    shown = [*nearest, *inside][:_SHOWN]
-    kind = "The nearest names are" if shown else "There are for instance"
-    hint = f"{kind}: {', '.join(shown or known[:_SHOWN])}."
-    return Error(
-        f"anchorTensor('{short_name}', '{long_name}'): the compiled model has no tensor named '{long_name}'. {hint} "
-        "Compile the model without this anchor and call getTensorNames() to see all of them."
-    )
 
 
 def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
@@ -212,13 +208,10 @@ def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
         if isinstance(leaf, torch.Tensor):
             if output.node is None:
                 leaf = leaf.detach().to(RETURNED_DTYPE.get(leaf.dtype, leaf.dtype), copy=True)
-            leaf.__dict__.update(backward=_refuse_backward, __getstate__=_no_state)
+            # Outputs are pickled as plain tensors, so that files with them load without PopTorch.
+            leaf.__dict__.update(backward=_refuse_backward, __getstate__=lambda: None)
         leaves.append(leaf)
     return graph.rebuild_outputs(leaves)
-
-
-def _no_state() -> None:
-    """Let outputs be pickled as plain tensors, so that files with them load without PopTorch."""
 
 
 def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:

@@ -8,6 +8,8 @@ reference: D device iterations, A gradient accumulation, R replicas.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ipu_model.batching import Keep
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Program
@@ -80,8 +82,8 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
 
 
 def _seconds(profile: Profile, kind: str) -> float:
-    by_resource: dict[str, float] = {}
+    by_resource: defaultdict[str, float] = defaultdict(float)
     for span in profile.timeline:
         if span.kind == kind:
-            by_resource[span.resource] = by_resource.get(span.resource, 0.0) + span.seconds
+            by_resource[span.resource] += span.seconds
     return max(by_resource.values(), default=0.0)

@@ -206,11 +206,8 @@ def _module_class(original: type, links: Links) -> type:
         if link.executor is not None:
             link.executor.destroy()
 
-    def copy_weights(self: nn.Module) -> bool:
-        return link.refresh()
-
     members: dict[str, Any] = {"__copy__": copied, "__getattribute__": read, "__doc__": original.__doc__}
-    members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": copy_weights}
+    members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": lambda self: link.refresh()}
     return type(f"Poptorch{original.__name__}", (original,), {**_common_members(original, links), **members})
 
 

@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
 _FAILED = "An error occurred in the data fetcher"
 _ENDED = "Its process has ended; create a new loader to continue."
-_START_METHODS = {
-    SharingStrategy.SharedMemory: "spawn",
-    SharingStrategy.FileSystem: "spawn",
-    SharingStrategy.Fork: "fork",
-    SharingStrategy.ForkServer: "forkserver",
-}
 _NOT_STARTED = "AsynchronousDataAccessor: the worker thread failed to start"
 _PATIENCE_IN_S = 10.0
 _LAST_PATIENCE_IN_S = 2.0
@@ -63,8 +57,9 @@ class WorkerProcess:
                 "with SharingStrategy.Fork it would talk to the workers of the DataLoader, which belong to "
                 "this process since it was iterated over. Make a new DataLoader, or use ForkServer"
             )
-        context: Any = multiprocessing.get_context(_START_METHODS[strategy])
-        if strategy is SharingStrategy.ForkServer:
+        is_server = strategy is SharingStrategy.ForkServer
+        context: Any = multiprocessing.get_context("forkserver" if is_server else "fork" if is_forked else "spawn")
+        if is_server:
             # It imports this package once, instead of every process that it starts. There is no public way to read its
             # list, and the program's own entries must remain.
             modules: list[str] = list(getattr(multiprocessing.forkserver._forkserver, "_preload_modules", ["__main__"]))

@@ -69,11 +69,9 @@ def check(fits: object, message: str) -> None:
 
 
 def require_tensors(function: str, **arguments: object) -> None:
-    """Raise `poptorch.Error` unless these arguments of a function are tensors."""
     for name, value in arguments.items():
         check(isinstance(value, torch.Tensor), f"{function}: {name} must be a tensor, not {type(value)}.")
 
 
 def require_tensor(function: str, value: object) -> None:
-    """Raise `poptorch.Error` unless the first argument of a function is a tensor."""
     check(isinstance(value, torch.Tensor), f"{function} must take a torch.tensor argument, not {type(value)}.")

@@ -68,17 +68,12 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     trace = tracing.current()
     if trace is None or not container or not _are_checkpoints_noted.get():
         return kept
-    marked = [_marked(tensor, trace) for tensor in container]
+    # An op of its own carries the mark until the trace is cleaned up.
+    marked = [tensor if trace.node_of(tensor) is None else aten.alias.default(tensor) for tensor in container]
+    for before, after in zip(container, marked):
+        if after is not before:
+            trace.hint(after, recomputation_checkpoint=True)
     return same_sequence(kept, marked) if isinstance(kept, (list, tuple)) else marked[0]
-
-
-def _marked(tensor: Tensor, trace: tracing.Trace) -> Tensor:
-    """Return the tensor behind an op of its own, which carries the mark until the trace is cleaned up."""
-    if trace.node_of(tensor) is None:
-        return tensor
-    marked: Tensor = aten.alias.default(tensor)
-    trace.hint(marked, recomputation_checkpoint=True)
-    return marked
 
 
 _are_checkpoints_noted: ContextVar[bool] = ContextVar("are_checkpoints_noted", default=True)
@@ -127,24 +122,20 @@ def serializedMatMul(
     check_type("factor", factor, int)
     check_type("mode", mode, MatMulSerializationMode)
     if tracing.is_tracing() and mode is not MatMulSerializationMode.Disabled:
-        _check_factor(lhs, rhs, mode, factor)
+        length = {
+            MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
+            MatMulSerializationMode.ReducingDim: lhs.shape[-1],
+            MatMulSerializationMode.OutputChannels: rhs.shape[-1] if rhs.dim() > 1 else 1,
+        }[mode]
+        check(
+            factor >= 1 and length % factor == 0,
+            f"poptorch.serializedMatMul: factor {factor} does not divide the dimension of {mode.name}, "
+            f"which has {length} elements ({list(lhs.shape)} x {list(rhs.shape)}). Use a divisor of "
+            f"{length}, or MatMulSerializationMode.Disabled.",
+        )
     product = torch.matmul(lhs, rhs)
     _hint_producer(product, _PRODUCTS, serialisation=Serialisation(mode.value, factor, keep_precision))
     return product
-
-
-def _check_factor(lhs: Tensor, rhs: Tensor, mode: MatMulSerializationMode, factor: int) -> None:
-    length = {
-        MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
-        MatMulSerializationMode.ReducingDim: lhs.shape[-1],
-        MatMulSerializationMode.OutputChannels: rhs.shape[-1] if rhs.dim() > 1 else 1,
-    }[mode]
-    check(
-        factor >= 1 and length % factor == 0,
-        f"poptorch.serializedMatMul: factor {factor} does not divide the dimension of {mode.name}, "
-        f"which has {length} elements ({list(lhs.shape)} x {list(rhs.shape)}). Use a divisor of "
-        f"{length}, or MatMulSerializationMode.Disabled.",
-    )
 
 
 def _hint_producer(tensor: Tensor, wanted: frozenset[Any], **marks: Any) -> None:

@@ -87,7 +87,6 @@ class LegacyBeginBlockFn(nn.Module):
         self._layer_to_call = layer_to_call
 
     def __call__(self, *input: Any, **kwargs: Any) -> Any:
-        """Start the block and call the function."""
         _enter(self)
         return self._layer_to_call(*input, **kwargs)
 

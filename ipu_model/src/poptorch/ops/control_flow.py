@@ -37,10 +37,8 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
         return _call(body, inputs)
     refuse_training("poptorch.for_loop()")
     number: object = count
-    check(
-        isinstance(number, int) and number >= 0,
-        f"poptorch.for_loop(): count must be an int from 0 upwards, fixed when the model is compiled; got {count!r}.",
-    )
+    rule = "count must be an int from 0 upwards, fixed when the model is compiled"
+    check(isinstance(number, int) and number >= 0, f"poptorch.for_loop(): {rule}; got {count!r}.")
     nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
     check(_looping.get() is not trace, nested)
     token = _looping.set(trace)

@@ -26,7 +26,16 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
     Raises `poptorch.Error` for arguments of other types, fewer than two entries in `ptr`, entries that are not sorted
     or leave `src`, and a ratio that is not in (0, 1].
     """
-    _check_sampling(src, ptr, ratio, random_start)
+    is_tensor = isinstance(src, torch.Tensor) and src.dim() > 0
+    check(is_tensor, f"poptorch.fps: src must be a tensor [points, features], not {_kind(src)}.")
+    check(_are_ints(ptr), f"poptorch.fps: ptr must be a list of ints, not {_kind(ptr)}.")
+    check(len(ptr) > 1, f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")
+    increases = ptr[0] >= 0 and ptr[-1] <= src.shape[0] and all(begin <= end for begin, end in pairwise(ptr))
+    check(increases, f"poptorch.fps: ptr must increase from 0 to at most the {src.shape[0]} rows of src; got {ptr}.")
+    is_ratio = type(ratio) in (float, int) and 0 < ratio <= 1
+    check(is_ratio, f"poptorch.fps: ratio must be a float above 0 and at most 1, not {ratio!r}.")
+    is_bool = isinstance(random_start, bool)
+    check(is_bool, f"poptorch.fps: random_start must be a bool, not {_kind(random_start)}.")
     sizes = [end - begin for begin, end in pairwise(ptr)]
     # In fp32 as `torch_cluster` computes it: 0.07 of 100 is 7, not 8.
     counts = [math.ceil(float(np.float32(ratio) * np.float32(size))) for size in sizes]
@@ -58,19 +67,6 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
     if y.shape[0] == 0 and x.shape[0] > 0:
         raise ValueError("poptorch.nearest: y has no rows, so no row of x has a neighbour.")
     return nearest_points(x, y, *_batches(x, y, batch_x, batch_y))
-
-
-def _check_sampling(src: Any, ptr: Any, ratio: Any, random_start: Any) -> None:
-    is_tensor = isinstance(src, torch.Tensor) and src.dim() > 0
-    check(is_tensor, f"poptorch.fps: src must be a tensor [points, features], not {_kind(src)}.")
-    check(_are_ints(ptr), f"poptorch.fps: ptr must be a list of ints, not {_kind(ptr)}.")
-    check(len(ptr) > 1, f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")
-    increases = ptr[0] >= 0 and ptr[-1] <= src.shape[0] and all(begin <= end for begin, end in pairwise(ptr))
-    check(increases, f"poptorch.fps: ptr must increase from 0 to at most the {src.shape[0]} rows of src; got {ptr}.")
-    is_ratio = type(ratio) in (float, int) and 0 < ratio <= 1
-    check(is_ratio, f"poptorch.fps: ratio must be a float above 0 and at most 1, not {ratio!r}.")
-    is_bool = isinstance(random_start, bool)
-    check(is_bool, f"poptorch.fps: random_start must be a bool, not {_kind(random_start)}.")
 
 
 def _are_ints(value: Any) -> bool:

@@ -19,11 +19,7 @@ _limits: list[tuple[int, ...]] = []
 
 
 def init() -> None:
-    """Join the other instances; nothing happens if this has been done.
-
-    Raises:
-        Error: not started by `poprun`, or the others cannot be reached.
-    """
+    """Join the other instances, if that has not been done; raise `Error` without `poprun`, or if they are not there."""
     if not environment.isPopdistEnvSet():
         raise Error(
             "popdist.init() was called, but this program was not started by poprun. Call it only if "

@@ -12,19 +12,9 @@ from torch import Tensor, nn
 
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.errors import Error, require
+from poptorch import _utils
 from poptorch._impl import OptimizerWrapper
 from poptorch._logging import logger
-from poptorch._utils import (
-    data_fields,
-    flatten,
-    flattenTensorStructure,
-    getCustomParser,
-    in_order_of,
-    reconstructTensorStructure,
-    refilled,
-    same_sequence,
-    with_fields,
-)
 
 
 @dataclass(frozen=True)
@@ -41,10 +31,10 @@ class BoundArguments:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return flattenTensorStructure((self.positional, dict(self.keywords)))
+        return _utils.flattenTensorStructure((self.positional, dict(self.keywords)))
 
     def with_tensors(self, tensors: list[Tensor]) -> BoundArguments:
-        positional, keywords = reconstructTensorStructure((self.positional, dict(self.keywords)), tensors)
+        positional, keywords = _utils.reconstructTensorStructure((self.positional, dict(self.keywords)), tensors)
         return BoundArguments(positional, self.names, keywords)
 
     def without_values(self) -> BoundArguments:
@@ -117,22 +107,22 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
 def _same(name: str, expected: Any, got: Any) -> Any:
     if type(expected) is not type(got) and not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
-    if isinstance(expected, Tensor) or getCustomParser(expected) is not None:
+    if isinstance(expected, Tensor) or _utils.getCustomParser(expected) is not None:
         return _same_leaves(name, expected, got)
     if isinstance(expected, dict):
         _check_keys(name, expected, got)
-        return refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
+        return _utils.refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
     if isinstance(expected, list):
-        return _same_leaves(name, expected, in_order_of(expected, got))
+        return _same_leaves(name, expected, _utils.in_order_of(expected, got))
     if isinstance(expected, tuple):
         if len(expected) != len(got):
             raise _mismatch(f"Length mismatch for {name}: expected {len(expected)} but got {len(got)}.")
-        return same_sequence(got, [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))])
-    fields = data_fields(expected)
-    if fields and flattenTensorStructure(expected):
-        given = data_fields(got)
+        return _utils.same_sequence(got, [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))])
+    fields = _utils.data_fields(expected)
+    if fields and _utils.flattenTensorStructure(expected):
+        given = _utils.data_fields(got)
         _check_keys(name, fields, given)
-        return with_fields(got, {key: _same(f"{name}.{key}", fields[key], given[key]) for key in fields})
+        return _utils.with_fields(got, {key: _same(f"{name}.{key}", fields[key], given[key]) for key in fields})
     return _same_leaves(name, expected, got)
 
 
@@ -148,7 +138,7 @@ def _check_keys(name: str, expected: Mapping[Any, Any], got: Mapping[Any, Any]) 
 
 def _same_leaves(name: str, expected: Any, got: Any) -> Any:
     """Compare two values by the leaves inside them in flattened order; without tensors, as a whole."""
-    wanted, given = flatten(expected)[0], flatten(got)[0]
+    wanted, given = _utils.flatten(expected)[0], _utils.flatten(got)[0]
     if isinstance(expected, Tensor) or not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
         _same_leaf(name, expected, got)
         return got
@@ -189,7 +179,6 @@ SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torc
 
 
 def check_layouts(tensors: list[Tensor]) -> None:
-    """Refuse tensors that are no plain arrays."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")

@@ -151,44 +151,31 @@ def group_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn
 
 
 def family_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return the key of `FAMILIES` for `optimizer`; raises as `read_spec` does."""
     if isinstance(optimizer, torch.optim.SGD):
         return "SGD1" if getattr(optimizer, "use_combined_accum", False) else "SGD2"
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
         if any(values.get("amsgrad", False) for values in (optimizer.defaults, *optimizer.param_groups)):
             raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported. Use amsgrad=False.")
-        if not _is_decoupled(optimizer):
+        # Newer PyTorch has one class for both kinds of weight decay, and a flag in every group.
+        flags = {bool(values.get("decoupled_weight_decay", False)) for values in optimizer.param_groups}
+        is_decoupled = isinstance(optimizer, torch.optim.AdamW)
+        if len(flags) > 1 and not is_decoupled:
+            raise ValueError("All parameter groups must have the same decoupled_weight_decay. Use torch.optim.AdamW.")
+        if not is_decoupled and flags != {True}:
             return "ADAM"
         return "ADAMW" if getattr(optimizer, "bias_correction", True) else "ADAMW_NO_BIAS"
     if isinstance(optimizer, torch.optim.RMSprop):
-        return "RMSPROP_CENTERED" if _is_centred(optimizer) else "RMSPROP"
+        first, *others = (bool(group["centered"]) for group in optimizer.param_groups)
+        for index, flag in enumerate(others, start=1):
+            rule = "All parameter groups must have the same value for the 'centered' attribute"
+            require(flag == first, f"{rule} (Group 0: {first} / Group {index}: {flag}).")
+        return "RMSPROP_CENTERED" if first else "RMSPROP"
     if isinstance(optimizer, poptorch_optim.LAMB):
         return "LAMB" if optimizer.bias_correction else "LAMB_NO_BIAS"
     raise AssertionError(
         f"Unsupported optimizer type {type(optimizer).__name__}: the device knows SGD, Adam, AdamW and "
         "RMSprop of torch.optim and poptorch.optim, and poptorch.optim.LAMB."
     )
-
-
-def _is_decoupled(optimizer: torch.optim.Optimizer) -> bool:
-    """Newer PyTorch has one class for both kinds of weight decay, and a flag in every group."""
-    if isinstance(optimizer, torch.optim.AdamW):
-        return True
-    flags = {bool(values.get("decoupled_weight_decay", False)) for values in optimizer.param_groups}
-    if len(flags) > 1:
-        raise ValueError("All parameter groups must have the same decoupled_weight_decay. Use torch.optim.AdamW.")
-    return flags == {True}
-
-
-def _is_centred(optimizer: torch.optim.Optimizer) -> bool:
-    first, *others = (bool(group["centered"]) for group in optimizer.param_groups)
-    for index, flag in enumerate(others, start=1):
-        require(
-            flag == first,
-            "All parameter groups must have the same value for the 'centered' attribute "
-            f"(Group 0: {first} / Group {index}: {flag}).",
-        )
-    return first
 
 
 def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, Any]) -> Hyper:

@@ -10,16 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipu_model.commands.options import (
-    add_modelling,
-    add_page,
-    check_page,
-    finish_page,
-    host_of,
-    is_modelled_again,
-    one_of,
-    whole_number,
-)
+from ipu_model.commands import options
 from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.sources import RETURNS
@@ -70,15 +61,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     compare.add_argument("after", metavar="AFTER", help="the program to compare with it")
     for parser in (report, fit, advise):
         parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
-    fit.add_argument("--ipus", type=whole_number(1), metavar="N", help="use at most this many IPUs")
+    fit.add_argument("--ipus", type=options.whole_number(1), metavar="N", help="use at most this many IPUs")
     stays = "; ".join(f"{name} ({what})" for name, what in KEEP.items())
     fit.add_argument(
-        "--keep", type=one_of(KEEP), action="append", default=[], metavar="WHAT",
+        "--keep", type=options.one_of(KEEP), action="append", default=[], metavar="WHAT",
         help=f"leave this as it is: {stays}; may be given several times",
     )  # fmt: skip
     for parser, run in ((report, run_report), (compare, run_compare), (fit, run_fit), (advise, run_advise)):
-        add_page(parser)
-        add_modelling(parser)
+        options.add_page(parser)
+        options.add_modelling(parser)
         parser.set_defaults(run=run)
 
 
@@ -90,42 +81,44 @@ def run_report(arguments: argparse.Namespace) -> None:
 
     folder = folder_of_source(arguments.source)
     # The page in the folder shows the program as it was modelled then.
-    known = folder / HTML_NAME if folder is not None and not is_modelled_again(arguments) else None
-    check_page(arguments, known)
-    profile = profile_of_source(arguments.source, host=host_of(arguments), machine=arguments.machine)
+    known = folder / HTML_NAME if folder is not None and not options.is_modelled_again(arguments) else None
+    options.check_page(arguments, known)
+    profile = profile_of_source(arguments.source, host=options.host_of(arguments), machine=arguments.machine)
     print(text_report(profile))
-    finish_page(arguments, known, lambda: html_report(profile))
+    options.finish_page(arguments, known, lambda: html_report(profile))
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    check_page(arguments)
+    options.check_page(arguments)
     from ipu_model.report.compare import compare, compare_html
     from ipu_model.sources import profile_of_source
 
-    host = host_of(arguments)
+    host = options.host_of(arguments)
     before, after = (
         profile_of_source(source, host=host, machine=arguments.machine)
         for source in (arguments.before, arguments.after)
     )
     print(compare(before, after))
-    finish_page(arguments, None, lambda: compare_html(before, after))
+    options.finish_page(arguments, None, lambda: compare_html(before, after))
 
 
 def run_fit(arguments: argparse.Namespace) -> int:
-    check_page(arguments)
+    options.check_page(arguments)
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.what_if import host_work_of
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by
 
     given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
+    source, host = given.source(), host_work_of(given.thing, options.host_of(arguments))
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
         progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
     print(result)
-    finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
+    options.finish_page(
+        arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result)
+    )
     return 0 if result.found else NOTHING_FITS
 
 
@@ -140,20 +133,20 @@ def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
 
 
 def run_advise(arguments: argparse.Namespace) -> None:
-    check_page(arguments)
+    options.check_page(arguments)
     from ipu_model.explore.advise import advise
     from ipu_model.explore.what_if import host_work_of, profile
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by, said_if_slow
 
     given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
+    source, host = given.source(), host_work_of(given.thing, options.host_of(arguments))
     with said_if_slow(f"modelling changes of {given.name}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
         advice = advise(replace(source, program=now.program), host=host, profile=now)
     print("\n".join(_advice(now, advice, given.name)))
-    finish_page(arguments, None, lambda: html_report(now, advice))
+    options.finish_page(arguments, None, lambda: html_report(now, advice))
 
 
 def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:

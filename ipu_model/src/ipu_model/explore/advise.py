@@ -169,15 +169,11 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
         except Error:
             continue
         options = [(OPTIONS[name], value) for name, value in changed.items()]
-        yield _advice(
-            options[0][0].name,
-            ", ".join(option.change(program, value) for option, value in options),
-            "\n".join(option.line(program, value) for option, value in options),
-            " ".join(option.explained(value) for option, value in options),
-            max(option.risk for option, _ in options),
-            before,
-            after,
-        )
+        change = ", ".join(option.change(program, value) for option, value in options)
+        how = "\n".join(option.line(program, value) for option, value in options)
+        explanation = " ".join(option.explained(value) for option, value in options)
+        risk = max(option.risk for option, _ in options)
+        yield _advice(next(iter(changed)), change, how, explanation, risk, before, after)
     yield from _micro_batches(source, host, before)
     for other in other_loaders(host):
         after = profile_program(program, other.host)
@@ -271,16 +267,14 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
             after = profile_program(with_options(replace(program, step=step), gradient_accumulation=accumulation), host)
         except (Error, AssertionError):
             continue
-        yield _advice(
-            "micro_batch",
-            f"micro-batch: {rows} -> {wanted}, gradient accumulation: {batching.accumulation} -> {accumulation}",
-            f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}",
+        counts_text = f"gradient accumulation: {batching.accumulation} -> {accumulation}"
+        change = f"micro-batch: {rows} -> {wanted}, {counts_text}"
+        how = f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}"
+        explanation = (
             "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over "
-            "the batch see different samples.",
-            Risk.SCHEDULE,
-            before,
-            after,
+            "the batch see different samples."
         )
+        yield _advice("micro_batch", change, how, explanation, Risk.SCHEDULE, before, after)
 
 
 # --- loaders, which belong to the host and are not options of the program

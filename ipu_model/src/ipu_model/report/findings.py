@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ipu_model.predict.profile import OpProfile, Profile
-from ipu_model.report.breakdown import (
-    DEVICE_WORKS,
-    categories,
-    compute_share,
-    device_rows,
-    fullest_ipu,
-    fullest_ipus,
-    host_rows,
-    phases,
-)
+from ipu_model.report import breakdown
 from ipu_model.report.quantities import counted, duration, percent, size, whole
 
 _LIMITS = {
@@ -57,7 +48,7 @@ def setting(profile: Profile) -> str:
 
 def verdict(profile: Profile) -> str:
     memory = profile.memory
-    ipu = memory[fullest_ipu(profile)]
+    ipu = memory[breakdown.fullest_ipu(profile)]
     share = memory.max_tile_bytes / memory.tile_bytes
     return (
         f"{profile.verdict}: fullest tile {whole(memory.max_tile_bytes)} of "
@@ -193,7 +184,7 @@ def cycles_spent(profile: Profile) -> tuple[Spent, ...]:
 
 def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:
     """Describe the timeline of the device; `repeated` says how the picture draws equal stretches."""
-    rows = device_rows(profile.timeline)
+    rows = breakdown.device_rows(profile.timeline)
     seconds = profile.device_seconds_per_call
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
@@ -204,10 +195,10 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
 
 
 def describe_host_device(profile: Profile) -> str:
-    words = {"load": "loading", "call": "a call on the host", DEVICE_WORKS: "the device's work"}
+    words = {"load": "loading", "call": "a call on the host", breakdown.DEVICE_WORKS: "the device's work"}
     parts = [
         f"{words.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
-        for row in host_rows(profile.timeline)
+        for row in breakdown.host_rows(profile.timeline)
         for span in row.spans
     ]
     return _sentences(
@@ -218,7 +209,7 @@ def describe_host_device(profile: Profile) -> str:
 
 def describe_memory_per_tile(profile: Profile) -> str:
     parts = []
-    for place in fullest_ipus(profile, _MOST_NAMED):
+    for place in breakdown.fullest_ipus(profile, _MOST_NAMED):
         memory = profile.memory[place]
         mean = memory.total_bytes / max(1, len(memory.tiles))
         parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
@@ -228,14 +219,14 @@ def describe_memory_per_tile(profile: Profile) -> str:
 def describe_memory_categories(profile: Profile) -> str:
     largest = [
         f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
-        for category in categories(profile)[:3]
+        for category in breakdown.categories(profile)[:3]
     ]
     return _sentences(f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}")
 
 
 def describe_liveness(profile: Profile) -> str:
     parts = []
-    for place in fullest_ipus(profile, _MOST_NAMED):
+    for place in breakdown.fullest_ipus(profile, _MOST_NAMED):
         memory = profile.memory[place]
         if memory.liveness:
             peak = max(memory.liveness, key=lambda step: step.bytes_on_tile)
@@ -251,8 +242,8 @@ def describe_liveness(profile: Profile) -> str:
 
 def describe_cycles(profile: Profile) -> str:
     shown = enumerate(profile.cycles[:_MOST_NAMED])
-    shares = [f"{percent(compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
-    (_, *others) = phases(profile).items()
+    shares = [f"{percent(breakdown.compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
+    (_, *others) = breakdown.phases(profile).items()
     most, _ = max(others, key=lambda phase: sum(phase[1]))
     return _sentences(
         f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",

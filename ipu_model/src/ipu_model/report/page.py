@@ -13,17 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ipu_model.predict.profile import IpuMemory, OpProfile, Profile, Verdict, close_band
-from ipu_model.report import findings, quantities, tables
-from ipu_model.report.breakdown import (
-    MEMORY_GROUPS,
-    Row,
-    all_rows,
-    fallback_share,
-    fullest_ipu,
-    layers_starred,
-    memory_group,
-    type_of,
-)
+from ipu_model.report import breakdown, findings, quantities, tables
 from ipu_model.report.findings import DESCRIBED, describe_timeline
 from ipu_model.report.first_steps import first_steps, holders
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
@@ -62,8 +52,8 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         end_to_end=findings.end_to_end_range(profile),
         device=findings.device_range(profile),
         explained_limit=findings.explained_limit(profile.limited_by),
-        fallback_share=fallback_share(profile),
-        fullest=profile.memory[fullest_ipu(profile)],
+        fallback_share=breakdown.fallback_share(profile),
+        fullest=profile.memory[breakdown.fullest_ipu(profile)],
         fullest_parts=fullest_parts(profile),
         roofline=findings.roofline(profile),
         spent=findings.cycles_spent(profile),
@@ -83,9 +73,9 @@ def _described(result: FitResult) -> str:
 
 
 def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
-    held = dict.fromkeys(MEMORY_GROUPS, 0.0)
-    for category in profile.memory[fullest_ipu(profile)].categories:
-        held[memory_group(category.name)] += category.bytes_on_fullest_tile
+    held = dict.fromkeys(breakdown.MEMORY_GROUPS, 0.0)
+    for category in profile.memory[breakdown.fullest_ipu(profile)].categories:
+        held[breakdown.memory_group(category.name)] += category.bytes_on_fullest_tile
     return [(name, count, LOOKS.memory[name]) for name, count in held.items() if count]
 
 
@@ -141,7 +131,7 @@ def page_data(profile: Profile, fit: FitResult | None = None) -> Mapping[str, An
         "memory_bytes_per_cycle": machine.memory_bytes_per_cycle,
         "ops": _ops(ops, texts),
         "modules": _module(module_tree(profile), {id(op): place for place, op in enumerate(ops)}),
-        "rows": [(row.name, _spans(row, texts)) for row in all_rows(profile.timeline)],
+        "rows": [(row.name, _spans(row, texts)) for row in breakdown.all_rows(profile.timeline)],
         "memory": [_memory(ipu, places, texts) for ipu in profile.memory],
         "fit": [] if fit is None else _candidates(fit),
         "texts": list(texts),
@@ -194,7 +184,7 @@ def _module(module: Module, places: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-def _spans(row: Row, texts: _Texts) -> Columns:
+def _spans(row: breakdown.Row, texts: _Texts) -> Columns:
     return {
         "kind": [texts[span.kind] for span in row.spans],
         "label": [texts[span.label] for span in row.spans],
@@ -228,9 +218,9 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
         },
         "tensors": {
             "name": [texts[tensor.name] for tensor in tensors],
-            "alike": [texts[layers_starred(tensor.name)] for tensor in tensors],
+            "alike": [texts[breakdown.layers_starred(tensor.name)] for tensor in tensors],
             "category": [texts[tensor.category] for tensor in tensors],
-            "type": [texts[type_of(tensor)] for tensor in tensors],
+            "type": [texts[breakdown.type_of(tensor)] for tensor in tensors],
             "bytes": [_short(tensor.bytes_on_fullest_tile) for tensor in tensors],
             "total": [_short(tensor.total_bytes) for tensor in tensors],
             "always": [int(tensor.always_live) for tensor in tensors],
@@ -248,10 +238,10 @@ def _groups(memory: IpuMemory) -> dict[str, list[float]]:
         return {}
     held: dict[str, list[float]] = {}
     for category in memory.categories:
-        group = held.setdefault(memory_group(category.name), [0.0] * tiles)
+        group = held.setdefault(breakdown.memory_group(category.name), [0.0] * tiles)
         for tile, count in enumerate(category.tiles):
             group[tile] += count
-    return {name: _runs(held[name]) for name in MEMORY_GROUPS if name in held}
+    return {name: _runs(held[name]) for name in breakdown.MEMORY_GROUPS if name in held}
 
 
 def _runs(values: Iterable[float]) -> list[float]:

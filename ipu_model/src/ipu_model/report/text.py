@@ -7,16 +7,7 @@ from collections import Counter
 from itertools import zip_longest
 
 from ipu_model.predict.profile import LiveTensor, Profile, Verdict
-from ipu_model.report.breakdown import (
-    categories,
-    compute_share,
-    fallback_share,
-    fullest_ipu,
-    fullest_ipus,
-    layers_starred,
-    phases,
-    type_of,
-)
+from ipu_model.report import breakdown
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.module_tree import main_parts, module_tree
 from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
@@ -77,16 +68,16 @@ def _cycles(profile: Profile) -> list[str]:
     by_work = sorted(range(len(profile.cycles)), key=lambda ipu: -profile.cycles[ipu].on_tile_execute)
     ipus = sorted(by_work[:_MOST_IPUS])
     rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
-    rows += [(phase, *(whole(cycles[ipu]) for ipu in ipus)) for phase, cycles in phases(profile).items()]
+    rows += [(phase, *(whole(cycles[ipu]) for ipu in ipus)) for phase, cycles in breakdown.phases(profile).items()]
     rows.append(("total", *(whole(profile.cycles[ipu].total) for ipu in ipus)))
-    rows.append(("share of OnTileExecute", *(percent(compute_share(profile.cycles[ipu])) for ipu in ipus)))
+    rows.append(("share of OnTileExecute", *(percent(breakdown.compute_share(profile.cycles[ipu])) for ipu in ipus)))
     return [*_headed(rows), *_left_out(len(profile.cycles), len(ipus), "compute most")]
 
 
 def _memory(profile: Profile) -> list[str]:
-    places = fullest_ipus(profile, _MOST_IPUS)
+    places = breakdown.fullest_ipus(profile, _MOST_IPUS)
     memory = profile.memory
-    every = categories(profile)
+    every = breakdown.categories(profile)
     starred = " (*: shared over time)" if any(not category.always_live for category in every[:_MOST_CATEGORIES]) else ""
     rows = [(f"modelled bytes of the fullest tile{starred}", *(f"IPU {memory[place].ipu}" for place in places))]
     for category in every[:_MOST_CATEGORIES]:
@@ -113,12 +104,13 @@ def _left_out(every: int, shown: int, which: str) -> list[str]:
 
 def _peak(profile: Profile) -> list[str]:
     """Return the tensors that take most of the fullest tile when it is fullest, equal ones of other layers as one."""
-    memory = profile.memory[fullest_ipu(profile)]
+    memory = profile.memory[breakdown.fullest_ipu(profile)]
     if not memory.live_at_peak:
         return []
     groups: dict[tuple[str, str, str], list[LiveTensor]] = {}
     for tensor in memory.live_at_peak:
-        groups.setdefault((layers_starred(tensor.name), tensor.category, type_of(tensor)), []).append(tensor)
+        key = breakdown.layers_starred(tensor.name), tensor.category, breakdown.type_of(tensor)
+        groups.setdefault(key, []).append(tensor)
     held = {key: sum(tensor.bytes_on_fullest_tile for tensor in alike) for key, alike in groups.items()}
     during = f", during {memory.liveness[memory.peak].name}" if memory.peak < len(memory.liveness) else ""
     rows = []
@@ -150,7 +142,7 @@ def _ops(profile: Profile) -> list[str]:
     if profile.fallbacks:
         targets = Counter(op.target for op in profile.fallbacks)
         names = ", ".join(f"{name} x {count}" if count > 1 else name for name, count in targets.most_common())
-        share = percent(fallback_share(profile))
+        share = percent(breakdown.fallback_share(profile))
         lines.append(plain(f"ops without a formula of their own ({share} of these cycles): {names}"))
     return lines
 

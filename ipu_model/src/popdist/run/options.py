@@ -133,12 +133,7 @@ class Request:
 
 
 def read(arguments: Sequence[str]) -> Request:
-    """Read a command line.
-
-    Raises:
-        Error: an unknown option or a value that is none, with the nearest that works.
-        SystemExit: after `--help` and `--version`.
-    """
+    """Read a command line; end the program after `--help` and `--version`."""
     words, program = split(arguments)
     given = _values(words)
     verbosity = given.pop("verbosity")

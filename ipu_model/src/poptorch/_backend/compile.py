@@ -27,19 +27,9 @@ from ipu_model.instances import Group, world
 from ipu_model.process import deliver_interrupt, no_garbage_collection
 from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
+from poptorch._backend import settings
 from poptorch._backend.instances import agree, fewest_threads
 from poptorch._backend.optimisation import Optimisation, Updates
-from poptorch._backend.settings import (
-    arithmetic_of,
-    batching_of,
-    check_program,
-    loss_scaling_settings,
-    micro_batch_specs,
-    overlaps,
-    returns_of,
-    warn_about_modes,
-    warn_about_program,
-)
 from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
 from poptorch._backend.weights import HostWeights, check_grouped, one_slice_each
 from poptorch._options_impl import ProgressBar
@@ -127,7 +117,7 @@ def trace(
     """
     tensors, strategy = arguments.tensors, options._execution_strategy
     check_inputs(tensors)
-    specs = micro_batch_specs(tensors, batching_of(options))
+    specs = settings.micro_batch_specs(tensors, settings.batching_of(options))
 
     def call(traced: nn.Module, fakes: list[Tensor]) -> Any:
         mine = arguments.with_tensors(fakes)
@@ -140,11 +130,11 @@ def trace(
         before = partial(_run, _hooks_before)
         graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
     step = step_of(graph)
-    check_program(graph, step, options, training=training, one_process=one_process)
+    settings.check_program(graph, step, options, training=training, one_process=one_process)
     if warns:
-        warn_about_program(graph, module, training=training)
+        settings.warn_about_program(graph, module, training=training)
     name_prints(graph, step, options)
-    warn_about_modes(options)
+    settings.warn_about_modes(options)
     anchored = with_anchors(graph, step, options)
     return anchored, step_of(anchored)
 
@@ -180,7 +170,7 @@ def compiled(
     numbers = [] if spec is None else scalar_names(spec, graph.gradients, groups or {})
     anchors = anchors_of(graph, step, options, numbers)
     deliver_interrupt()
-    overlapped = overlaps(graph, INPUT) or overlaps(graph, OUTPUT)
+    overlapped = settings.overlaps(graph, INPUT) or settings.overlaps(graph, OUTPUT)
     clips = spec is not None and spec.max_grad_norm != math.inf
     derived_settings(options, max(1, len(ipus_in_use(step))), gradient_clipping=clips, overlapped_io=overlapped)
     log_ops(step, options)
@@ -199,15 +189,15 @@ def compiled(
     threads = threads_for(step, watch)
     session = Session(
         graph,
-        batching_of(options),
-        returns_of(options),
-        arithmetic=arithmetic_of(options),
+        settings.batching_of(options),
+        settings.returns_of(options),
+        arithmetic=settings.arithmetic_of(options),
         reduction=_reduction(options, optimisation, group),
         seed=common_seed if seed is None else seed,
         watched_updates=tuple(source.updated for source in anchors.values() if source.updated is not None),
         replica_groups=host.groupings,
         threads=threads if group is None else fewest_threads(group, threads),
-        automatic_loss_scaling=None if optimisation is None else loss_scaling_settings(graph, options),
+        automatic_loss_scaling=None if optimisation is None else settings.loss_scaling_settings(graph, options),
     )
     updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)
     return Compiled(

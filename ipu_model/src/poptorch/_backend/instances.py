@@ -55,7 +55,6 @@ def fewest_threads(group: Group, threads: Threads) -> Threads:
 
 
 def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
-    """Compare what the instances compiled, given as named texts in their order."""
     differences = []
     for name in programs[0]:
         values = [program[name] for program in programs]
@@ -71,7 +70,6 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
 
 
 def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec) -> dict[str, str]:
-    """Return, by name, text for everything that must be equal in all instances."""
     training = options.Training
     specs = [(v.name, graph.spec(v.tensor)) for v in graph.variables]
     variables = [(name, tensor.shape, str(tensor.dtype)) for name, tensor in specs]

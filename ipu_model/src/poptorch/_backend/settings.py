@@ -81,7 +81,6 @@ def returns_of(options: Options) -> Returns:
 
 
 def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[TensorSpec]:
-    """Return the shape and type of one micro-batch of each tensor of a call."""
     specs = []
     for tensor in tensors:
         rows = tensor.shape[0] if tensor.dim() else 1
@@ -115,7 +114,6 @@ def arithmetic_of(options: Options) -> Arithmetic:
 
 
 def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings | None:
-    """Return how the loss scaling of a training program adapts, or `None` if it does not."""
     if not options._backend.adapts_loss_scaling:
         return None
     trained = [graph.spec(v.tensor).dtype for v in graph.variables if v.name in graph.gradients]
@@ -225,20 +223,18 @@ def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: boo
     if not _is_pipelined(step, options):
         return
     stages = forward_stages(graph.block_entries)
-    if not training and options.device_iterations < stages:
-        raise Error(
-            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline "
-            f"stages ({stages}) when using poptorch.PipelinedExecution. It is {options.device_iterations}; "
-            "poptorch.ShardedExecution has no such minimum."
+    needed = fewest_micro_batches(stages, training=training)
+    name = "Training.gradientAccumulation" if training else "deviceIterations"
+    count = options.Training.gradient_accumulation if training else options.device_iterations
+    if count < needed:
+        note = (
+            f" Please note that a model with {stages} pipeline stages in PopTorch will have an additional "
+            f"{stages - 1} stages when training."
         )
-    needed = fewest_micro_batches(stages, training=True)
-    accumulation = options.Training.gradient_accumulation
-    if training and accumulation < needed:
         raise Error(
-            "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
-            f"pipeline stages ({needed}) when using poptorch.PipelinedExecution. Please note that a model "
-            f"with {stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when "
-            f"training. It is {accumulation}; poptorch.ShardedExecution has no such minimum."
+            f"poptorch.Options().{name} must be greater than or equal to the number of pipeline stages ({needed}) when "
+            f"using poptorch.PipelinedExecution.{note if training else ''} It is {count}; poptorch.ShardedExecution "
+            "has no such minimum."
         )
     for earlier, place in _data_flow(step):
         if earlier.stage > place.stage:

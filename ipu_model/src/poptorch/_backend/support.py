@@ -78,7 +78,6 @@ def status_of(name: str) -> Entry | None:
 
 
 def as_markdown() -> str:
-    """Return the support page: how many names have which status, then one table for each area."""
     counts = Counter(entry.status for area in table() for entry in area.entries)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     lines = [_HEAD.format(names=sum(counts.values()), summary=summary)]

@@ -33,7 +33,6 @@ class HostWeights:
             return [slot.tensor for slot in slots_of(self._module)]
 
     def values(self, graph: Graph, variables: tuple[Variable, ...]) -> dict[str, Tensor]:
-        """Return the host's values of device variables, by the variables' names."""
         registered = self._registered()
         values: dict[str, Tensor] = {}
         for variable in variables:

@@ -90,7 +90,6 @@ def links_into(module: nn.Module) -> list[HostLink]:
 
 
 def checked_module(module: object) -> nn.Module:
-    """Return a module that can be wrapped, or raise `Error`."""
     if not isinstance(module, nn.Module):
         raise Error(
             f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "

@@ -127,7 +127,6 @@ class Ring:
         return end
 
     def read(self, slot: int, rows: int | None) -> list[Tensor]:
-        """Return views of the slot's tensors, limited to their first `rows` rows if given."""
         return [tensor if rows is None else tensor[:rows] for tensor in self._slots[slot]]
 
 

@@ -137,35 +137,22 @@ class Policy:
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessState:
-    """State of the three common random generators, and torch's default dtype.
-
-    With them, a seeded program shuffles and augments in the background exactly as it would in line, whatever way the
-    process was started. The defaults are this process's own, read without drawing from any generator.
-    """
-
-    torch_state: bytes = field(default_factory=lambda: torch.get_rng_state().numpy().tobytes())
-    numpy_state: Any = field(default_factory=np.random.get_state)
-    python_state: Any = field(default_factory=random.getstate)
-    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-
-    def install(self) -> None:
-        torch.set_rng_state(torch.frombuffer(bytearray(self.torch_state), dtype=torch.uint8))
-        np.random.set_state(self.numpy_state)
-        random.setstate(self.python_state)
-        torch.set_default_dtype(self.default_dtype)
-
-
-@dataclass(frozen=True, eq=False)
 class Job:
-    """The arguments of the process; `transfer` holds the data set and the registered parsers."""
+    """The arguments of the process; `transfer` holds the data set and the registered parsers.
+
+    The defaults are the program's own, read without drawing from any generator. With them, a seeded program shuffles
+    and augments in the background exactly as it would in line, whatever way the process was started.
+    """
 
     transfer: Transfer
     ring_file: SharedFile
     policy: Policy
     connection: Connection
     parents_connection: Connection | None
-    state: ProcessState = field(default_factory=ProcessState)
+    torch_state: bytes = field(default_factory=lambda: torch.get_rng_state().numpy().tobytes())
+    numpy_state: Any = field(default_factory=np.random.get_state)
+    python_state: Any = field(default_factory=random.getstate)
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     start_method: str | None = field(default_factory=partial(multiprocessing.get_start_method, allow_none=True))
     parent_pid: int = field(default_factory=os.getpid)
 
@@ -208,7 +195,10 @@ def _prepare(job: Job) -> None:
     multiprocessing.set_start_method(job.start_method, force=True)
     # The program's own computation needs the cores; copying an item does not.
     torch.set_num_threads(1)
-    job.state.install()
+    torch.set_default_dtype(job.default_dtype)
+    torch.set_rng_state(torch.frombuffer(bytearray(job.torch_state), dtype=torch.uint8))
+    np.random.set_state(job.numpy_state)
+    random.setstate(job.python_state)
 
 
 def _forget_fork_server() -> None:

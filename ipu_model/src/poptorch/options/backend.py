@@ -78,7 +78,6 @@ class BackendSettings:
 
     @property
     def loss_scaling(self) -> LossScalingSettings:
-        """The settings of automatic loss scaling as the program set them; they may be out of range."""
         usual = LossScalingSettings()
         edge = self.raw.get(f"{LOSS_SCALING}.binEdgeLocation", usual.bin_edge)
         threshold = self.raw.get(f"{LOSS_SCALING}.thresholdUpperCountProportion", usual.threshold)
@@ -92,7 +91,6 @@ class BackendSettings:
 
     @property
     def engine_options(self) -> EngineOptions:
-        """The engine options of the program and of `POPLAR_ENGINE_OPTIONS`; raises as `read_engine_options`."""
         return read_engine_options(self.raw.get("engineOptions", {}))
 
 

@@ -111,15 +111,9 @@ def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -
     low, high = axes.get_ylim()
     at = line if point[1] <= line < point[1] + _NOTE_SHARE * (high - low) else point[1]
     goes_right = point[0] < left + 0.62 * (right - left)
-    axes.annotate(
-        text,
-        (point[0], at),
-        (8 if goes_right else -8, 3),
-        textcoords="offset points",
-        ha="left" if goes_right else "right",
-        va="bottom",
-        fontsize=9,
-    )
+    words: dict[str, Any] = {"textcoords": "offset points", "va": "bottom", "fontsize": 9}
+    side = "left" if goes_right else "right"
+    axes.annotate(text, (point[0], at), (8 if goes_right else -8, 3), ha=side, **words)
 
 
 def nothing_here(axes: Axes, text: str) -> None:

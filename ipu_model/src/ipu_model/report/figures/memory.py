@@ -45,7 +45,11 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
         groups |= _draw_tiles(axes, memory, start, limit)
     top = max(fullest.max_tile_bytes, limit) / KIB * 1.2
     axes.set(xlim=(0, max(1, starts[-1])), ylim=(0, top), ylabel="memory of a tile (KiB)")
-    _draw_limit(axes, limit)
+    axes.axhline(limit / KIB, color=INK, linestyle="--", linewidth=1.4)
+    # The box keeps the words readable where areas reach above the limit.
+    box = {"facecolor": WHITE, "edgecolor": "none", "pad": 1.5}
+    words: dict[str, Any] = {"textcoords": "offset points", "ha": "left", "va": "bottom", "fontsize": 9, "bbox": box}
+    axes.annotate(f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)", (0, limit / KIB), (5, 5), **words)
     for start in starts[1:-1]:
         canvas.border(axes, start, 2.5)
     middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
@@ -146,15 +150,6 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     return set(groups)
 
 
-def _draw_limit(axes: Axes, limit: int) -> None:
-    axes.axhline(limit / KIB, color=INK, linestyle="--", linewidth=1.4)
-    text = f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)"
-    # The box keeps the words readable where areas reach above the limit.
-    box = {"facecolor": WHITE, "edgecolor": "none", "pad": 1.5}
-    place = (0, limit / KIB)
-    axes.annotate(text, place, (5, 5), textcoords="offset points", ha="left", va="bottom", fontsize=9, bbox=box)
-
-
 def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]) -> None:
     height = 0.84 / len(places)
     for bar, place in enumerate(places):
@@ -165,10 +160,8 @@ def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]
             at = row + (bar - (len(places) - 1) / 2) * height
             axes.barh(at, count, height, **canvas.area(look))
             if count:
-                where = (count, at)
-                axes.annotate(
-                    whole(count), where, (3, 0), textcoords="offset points", va="center", fontsize=canvas.SMALL
-                )
+                words: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": canvas.SMALL}
+                axes.annotate(whole(count), (count, at), (3, 0), **words)
 
 
 def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:

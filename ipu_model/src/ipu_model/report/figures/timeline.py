@@ -59,9 +59,8 @@ def host_device_figure(profile: Profile) -> Figure:
     at = profile.call_seconds * time_unit(end)[1]
     axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
     axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
-    axes.set_title(
-        f"{canvas.words(profile.name)}: host and device, a call every {duration(profile.call_seconds)} (modelled)"
-    )
+    every = duration(profile.call_seconds)
+    axes.set_title(f"{canvas.words(profile.name)}: host and device, a call every {every} (modelled)")
     return figure
 
 
@@ -137,14 +136,8 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as
             point = factor / points
             for cut in (2, 4):
                 at, slant = span.end * factor - cut * _BREAK_POINTS * point, 1.2 * point
-                axes.plot(
-                    [at - slant, at + slant],
-                    [place + _HALF_ROW, place - _HALF_ROW],
-                    color="white",
-                    linewidth=1.4,
-                    solid_capstyle="butt",
-                    zorder=4,
-                )
+                line: dict[str, Any] = {"color": "white", "linewidth": 1.4, "solid_capstyle": "butt", "zorder": 4}
+                axes.plot([at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW], **line)
             middle -= 2 * _BREAK_POINTS * factor / points
             width -= 4 * _BREAK_POINTS
         text, look = _words_on(span), SPAN_LOOKS.get(span.kind, OTHER_LOOK)

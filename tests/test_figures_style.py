@@ -9,8 +9,7 @@ from pathlib import Path
 import ipu_course
 from ipu_course.figures import looks as course_looks
 from ipu_course.figures import style as course_style
-from ipu_model.report import looks
-from ipu_model.report.figures import canvas
+from ipu_model.report import figures, looks
 
 PACKAGE = Path(ipu_course.__file__).parent
 COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
@@ -18,7 +17,7 @@ COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
 
 def test_both_have_the_same_colours_and_style() -> None:
     assert {name: getattr(looks, name) for name in COLOURS} == {name: getattr(course_style, name) for name in COLOURS}
-    assert (canvas.STYLE, canvas.WIDTH_INCHES) == (course_style.STYLE, course_style.WIDTH_INCHES)
+    assert (figures.STYLE, figures.WIDTH_INCHES) == (course_style.STYLE, course_style.WIDTH_INCHES)
 
 
 def test_forward_passes_and_waiting_look_the_same_in_both() -> None:

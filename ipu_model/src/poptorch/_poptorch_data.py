@@ -329,11 +329,10 @@ def unpickled(
         raise
     except Exception as error:  # a damaged or hostile pickle can raise anything
         raise invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
-    known = isinstance(parts, dict) and isinstance(parts.get("model"), nn.Module)
-    known = known and isinstance(parts.get("optimizer"), (torch.optim.Optimizer, type(None)))
-    if not known or not isinstance(parts.get("options"), Options):
-        raise invalid(path, "its model has no known form")
-    return parts["model"], parts["optimizer"], parts["options"]
+    match parts:
+        case {"model": nn.Module(), "optimizer": torch.optim.Optimizer() | None, "options": Options()}:
+            return parts["model"], parts["optimizer"], parts["options"]
+    raise invalid(path, "its model has no known form")
 
 
 def _allowed(content: bytes, path: Path) -> list[Any]:

@@ -24,7 +24,7 @@ from ipu_model.report.findings import (
     roofline,
     verdict,
 )
-from ipu_model.report.first_steps import first_steps, holders
+from ipu_model.report.page import first_steps, holders
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, rate, short, size, whole
 from published.convolutional import day03_program
 

@@ -22,7 +22,7 @@ from torch import Tensor
 import poptorch
 from ipu_model.compute.threads import Threads
 from ipu_model.instances import Group
-from poptorch._backend.instances import fewest_threads
+from poptorch._backend.compile import fewest_threads
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 # Half weights and states may round to neighbouring values where sums differ in their last bit.

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import poptorch
-from poptorch._backend.instances import check_programs
+from poptorch._backend.compile import check_programs
 
 PROGRAM = {"deviceIterations": "2", "the optimiser": "ADAM"}
 
 # Prints what one process would compare; sets have another order wherever this runs with another hash seed.
 SCRIPT = """
 import torch, poptorch
-from poptorch._backend.instances import program_text
+from poptorch._backend.compile import program_text
 model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout())
 model.forward = lambda x: poptorch.identity_loss(torch.nn.Sequential.forward(model, x), "sum")
 optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.5)

@@ -15,9 +15,8 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
-from poptorch._dataloader.items import glue, rows_of
+from poptorch._dataloader.items import ShuffledPart, _SubDataset, glue, rows_of, share_of
 from poptorch._dataloader.loader import rows_per_chunk
-from poptorch._dataloader.partition import ShuffledPart, _SubDataset, share_of
 from poptorch._utils import combined_batch_generator
 from poptorch.enums import CommGroupType, DataLoaderMode
 from poptorch.options import Options

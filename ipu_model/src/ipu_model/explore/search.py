@@ -87,11 +87,10 @@ class Search:
             processes = self.programs.base.processes
             try:
                 memory = memory_of_program(self.programs.of(setting))
-            except (Error, AssertionError) as problem:
-                self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
-            else:
                 share, speed = memory.max_tile_bytes / memory.tile_bytes, self.speed(setting)
                 self.tried[setting] = Candidate(setting, memory.verdict, share, speed, processes=processes)
+            except (Error, AssertionError) as problem:
+                self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
         return self.tried[setting]
 
     def speed(self, setting: Setting) -> float:
@@ -247,9 +246,8 @@ class Search:
             yield from self._with_splits(now)
         elif name == "recomputation":
             ways = self.recomputations(now.split.ipus, now.replicas, now.micro_batch)
-            yield from (
-                replace(now, recomputation=mode) for mode, checkpoints in ways if checkpoints == now.checkpoints
-            )
+            modes = (mode for mode, checkpoints in ways if checkpoints == now.checkpoints)
+            yield from (replace(now, recomputation=mode) for mode in modes)
         elif name == "available_memory_proportion":
             yield from (replace(now, available_memory_proportion=share) for share in PROPORTIONS)
         elif name != "replicas":  # a lean setting has the fewest
@@ -310,9 +308,8 @@ class Search:
                 if not known or any(candidate.refused for candidate in known):
                     continue
                 least = min(candidate.share for candidate in known)
-                if rows >= wanted and least * wanted / rows > HOPELESS:
-                    return True
-                if rows <= wanted and mode is own and least > HOPELESS:
+                is_larger = rows >= wanted and least * wanted / rows > HOPELESS
+                if is_larger or (rows <= wanted and mode is own and least > HOPELESS):
                     return True
         return False
 
@@ -325,8 +322,9 @@ class Search:
         off_chip, sharded = lean.optimiser_off_chip, lean.optimiser_sharded
         members: list[Setting] = []
         for off, shared in dict.fromkeys(((False, False), (off_chip, False), (off_chip, sharded))):
-            if self._leanest_split(replace(lean, optimiser_off_chip=off, optimiser_sharded=shared)).fits:
-                for setting in self._with_splits(replace(group, optimiser_off_chip=off, optimiser_sharded=shared)):
+            place: dict[str, Any] = {"optimiser_off_chip": off, "optimiser_sharded": shared}
+            if self._leanest_split(replace(lean, **place)).fits:
+                for setting in self._with_splits(replace(group, **place)):
                     members += (replace(setting, available_memory_proportion=share) for share in PROPORTIONS)
         for setting in sorted(members, key=self.speed, reverse=True):
             if self.speed(setting) <= wanted or self.candidate(setting).fits:

@@ -136,10 +136,8 @@ class Programs:
         """Return how many micro-batches one replica needs for the global batch."""
         count, rest = divmod(self.rows, micro_batch * replicas)
         if rest or not count:
-            raise Error(
-                f"{replicas} replicas with micro-batches of {micro_batch} do not divide the global batch of "
-                f"{self.rows}."
-            )
+            what = f"{replicas} replicas with micro-batches of {micro_batch}"
+            raise Error(f"{what} do not divide the global batch of {self.rows}.")
         return count
 
     def execution(self, ipus: int, replicas: int, micro_batch: int) -> Execution:
@@ -156,11 +154,9 @@ class Programs:
         program = self.of(setting)
         changed: dict[str, Any] = {}
         for name in _CHANGED:
-            if name in _SEARCHED:
-                now, before = getattr(setting, name), getattr(self.start, name)
-            else:
-                now, before = map(OPTIONS[name].now, (program, self.base))
-            if now != before:
+            is_own = name in _SEARCHED
+            now = getattr(setting, name) if is_own else OPTIONS[name].now(program)
+            if now != (getattr(self.start, name) if is_own else OPTIONS[name].now(self.base)):
                 changed[name] = now
         if setting.checkpoints:
             changed["checkpoints"] = repeated_blocks(program.step)

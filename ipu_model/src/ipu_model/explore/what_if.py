@@ -136,7 +136,7 @@ def sweep(
 
 
 def _changed(thing: Any, inputs: Any, options: Any, optimizer: Any, changes: Mapping[str, Any], **more: Any) -> Program:
-    """Return the program of a thing with changes; a module has its own optimizer, anything else may get another."""
+    # A module has its own optimizer, anything else may get another.
     if inputs is None and options is None and optimizer is not None:
         changes, optimizer = {**changes, "optimizer": optimizer}, None
     return with_options(source_of(thing, inputs, options, optimizer=optimizer, **more).program, **changes)

@@ -11,8 +11,7 @@ from ipu_model.errors import require
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader, facts_of_torchs_loader
 from poptorch._backend.settings import batching_of
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
-from poptorch._dataloader.items import ItemLoader
-from poptorch._dataloader.partition import ShuffledPart, _SubDataset
+from poptorch._dataloader.items import ItemLoader, ShuffledPart, _SubDataset
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger
 from poptorch.enums import DataLoaderMode

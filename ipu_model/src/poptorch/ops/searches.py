@@ -26,7 +26,8 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
     Raises `poptorch.Error` for arguments of other types, fewer than two entries in `ptr`, entries that are not sorted
     or leave `src`, and a ratio that is not in (0, 1].
     """
-    is_tensor = isinstance(src, torch.Tensor) and src.dim() > 0
+    points: Any = src
+    is_tensor = isinstance(points, torch.Tensor) and points.dim() > 0
     check(is_tensor, f"poptorch.fps: src must be a tensor [points, features], not {_kind(src)}.")
     check(_are_ints(ptr), f"poptorch.fps: ptr must be a list of ints, not {_kind(ptr)}.")
     check(len(ptr) > 1, f"poptorch.fps: ptr must have at least 2 entries, the ends of a sample; got {ptr}.")

@@ -1,0 +1,470 @@
+"""The figures of a report, in one style. The only part of the engine that needs matplotlib.
+
+Each function takes a `Profile` and returns a matplotlib `Figure`, which nothing has shown or registered;
+`report.findings` has the words that belong to each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.path import Path
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+
+from ipu_model.predict.profile import SPAN_KINDS, IpuMemory, Profile, Span
+from ipu_model.report import breakdown, looks
+from ipu_model.report.breakdown import MEMORY_GROUPS, Category, Row
+from ipu_model.report.looks import BLUE, DARK, GREY, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
+from ipu_model.report.quantities import KIB, duration, percent, time_unit, whole
+
+# Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "hatch.linewidth": 0.8,
+}
+WIDTH_INCHES = 9.5
+PLOT_POINTS = (WIDTH_INCHES - 1.2) * 72
+"""About how many points an axis is wide, for deciding whether a text has room."""
+CHARACTER_POINTS = 4.9
+"""About how wide a character of the small size is."""
+SMALL = 8
+_KEYS_A_ROW = 5
+_LAST_LETTER = 0x500  # of Latin, Greek and Cyrillic
+_LONGEST_NAME = 44
+_NOTE_SHARE = 0.11  # of the height of axes, for a line of text above a point
+
+
+@contextlib.contextmanager
+def in_style() -> Iterator[None]:
+    """Let matplotlib draw in the style of the figures, for a block or a function; the caller's own comes back after."""
+    # A dollar sign in a name begins no formula.
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
+        yield
+
+
+def words(text: object) -> str:
+    line = " ".join(str(text).split())
+    known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
+    return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
+
+
+def new_figure(height: float) -> Figure:
+    return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+
+
+def area(look: Look, line: float = 0.6) -> dict[str, Any]:
+    return {"facecolor": look.face, "edgecolor": look.edge, "hatch": look.hatch, "linewidth": line}
+
+
+def plate(look: Look) -> dict[str, Any] | None:
+    """Return the box for dark text on a hatched area, in the lighter of its two colours; plain areas need none."""
+
+    def lightness(colour: str) -> float:  # on grey paper, from 0 to 1 (weights of Rec. 709)
+        red, green, blue = to_rgb(colour)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    if not look.hatch:
+        return None
+    return {"facecolor": max(look.face, look.edge, key=lightness), "edgecolor": "none", "pad": 1.2}
+
+
+def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
+    axes.text(*at, text, ha="center", va="center", color=look.text, bbox=plate(look), **more)
+
+
+def key(name: str, look: Look) -> Patch:
+    return Rectangle((0.0, 0.0), 1, 1, label=name, **{**area(look), "edgecolor": look.edge if look.hatch else INK})
+
+
+def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW) -> None:
+    entries = list(keys)
+    if entries:
+        rows = -(-len(entries) // columns)
+        even = -(-len(entries) // rows)
+        figure.legend(handles=entries, loc="outside lower center", ncol=even, frameon=False, fontsize=9)
+
+
+def only_grid(axes: Axes, axis: Any) -> None:
+    axes.grid(axis=axis, color=GREY)
+    axes.set_axisbelow(True)
+
+
+def without_frame(axes: Axes) -> None:
+    axes.tick_params(length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def border(axes: Axes, at: float, width: float) -> None:
+    axes.axvline(at, color="white", linewidth=width)
+    axes.axvline(at, color=INK, linestyle=":", linewidth=1)
+
+
+def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -> None:
+    """Write `text` beside and above a point, clear of the horizontal line at `line`."""
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
+    at = line if point[1] <= line < point[1] + _NOTE_SHARE * (high - low) else point[1]
+    goes_right = point[0] < left + 0.62 * (right - left)
+    placed: dict[str, Any] = {"textcoords": "offset points", "va": "bottom", "fontsize": 9}
+    side = "left" if goes_right else "right"
+    axes.annotate(text, (point[0], at), (8 if goes_right else -8, 3), ha=side, **placed)
+
+
+def nothing_here(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+# --- what runs when: the pipeline on the IPUs, the host beside the device, and what cycles are spent on
+
+_REPEATS = "×n: n of them drawn together; really they take turns"
+_HALF_ROW = 0.4
+_ROW_INCHES = 0.46
+_LETTERS = {"forward": "F", "recompute": "R", "backward": "B", "update": "update"}
+_HOST_NAMES = {"load": "loads samples", "call": "in a call", breakdown.DEVICE_WORKS: "works"}
+_MOST_VECTOR_BARS = 2000
+_NARROW_POINTS = 3.0
+_AFTER_CALL = 0.12
+_BREAK_POINTS = 3.0
+_BREAK_SIGN = Path([(-0.9, -1.0), (-0.3, 1.0), (0.3, -1.0), (0.9, 1.0)], [Path.MOVETO, Path.LINETO] * 2)
+_CYCLES_ROW_INCHES = 0.44
+_LEAST_LABELLED = 0.055
+
+
+@in_style()
+def timeline_figure(profile: Profile) -> Figure:
+    """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
+
+    Stretches that stand for n equal ones carry a break and "×n".
+    """
+    rows = breakdown.device_rows(profile.timeline)
+    kinds = {span.kind: span.kind for row in rows for span in row.spans}
+    end = _end(rows)
+    figure = _gantt(rows, end, kinds, "time since the device began")
+    (axes,) = figure.axes
+    axes.set_title(f"{words(profile.name)}: what the IPUs do in one call ({duration(end)}, modelled)")
+    return figure
+
+
+@in_style()
+def host_device_figure(profile: Profile) -> Figure:
+    """Return when the host loads, when it is in a call, and when the device works; a line ends the call."""
+    rows = breakdown.host_rows(profile.timeline)
+    kinds = {span.kind: _HOST_NAMES.get(span.kind, span.kind) for row in rows for span in row.spans}
+    end = max(_end(rows), profile.call_seconds) * (1 + _AFTER_CALL)
+    figure = _gantt(rows, end, kinds, "time")
+    (axes,) = figure.axes
+    at = profile.call_seconds * time_unit(end)[1]
+    axes.axvline(at, color=INK, linestyle="--", linewidth=1.2)
+    axes.annotate("next call", (at, len(rows) - 0.5), (4, 2), textcoords="offset points", fontsize=9)
+    every = duration(profile.call_seconds)
+    axes.set_title(f"{words(profile.name)}: host and device, a call every {every} (modelled)")
+    return figure
+
+
+@in_style()
+def cycles_figure(profile: Profile) -> Figure:
+    """Return the shares of the phases in the cycles of one call: a bar for each IPU."""
+    figure = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
+    axes = figure.add_subplot()
+    for ipu, cycles in enumerate(profile.cycles):
+        left = 0.0
+        for phase, spent in breakdown.phases(profile).items():
+            share = spent[ipu] / cycles.total if cycles.total else 0.0
+            look = looks.PHASE_LOOKS[phase]
+            axes.barh(ipu, share, 0.8, left=left, **area(look))
+            if share >= _LEAST_LABELLED:
+                write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
+            left += share
+    axes.set_yticks(range(len(profile.cycles)), [f"IPU {ipu}" for ipu in range(len(profile.cycles))])
+    axes.set(xlim=(0, 1), ylim=(len(profile.cycles) - 0.5, -0.5))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("share of the cycles of one call")
+    axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
+    without_frame(axes)
+    used = [phase for phase, spent in breakdown.phases(profile).items() if any(spent)]
+    legend_below(figure, [key(name, looks.PHASE_LOOKS[name]) for name in used], columns=4)
+    return figure
+
+
+def _end(rows: Iterable[Row]) -> float:
+    return max((row.spans[-1].end for row in rows if row.spans), default=0.0)
+
+
+def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str) -> Figure:
+    """Draw rows of spans up to `end`, in seconds; `kinds` gives kinds their names in the legend."""
+    figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
+    axes = figure.add_subplot()
+    if not rows or end <= 0:
+        nothing_here(axes, "nothing was scheduled")
+        return figure
+    unit, factor = time_unit(end)
+    points = PLOT_POINTS / end
+    shown = [Row(row.name, tuple(s for s in row.spans if s.end > 0 and s.start < end)) for row in rows]
+    as_picture = sum(len(row.spans) for row in shown) > _MOST_VECTOR_BARS
+    for place, row in enumerate(shown):
+        _draw_row(axes, row, place, factor, points, as_picture)
+    axes.set_xlim(0, end * factor)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
+    axes.set_xlabel(f"{time} ({unit})")
+    without_frame(axes)
+    axes.tick_params(axis="x", length=3)
+    used = {span.kind for row in shown for span in row.spans}
+    order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
+    keys: list[Any] = [key(words(kinds[kind]), looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK)) for kind in order]
+    if any(span.repeats > 1 for row in shown for span in row.spans):
+        look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
+        keys.append(Line2D([], [], color=INK, label=_REPEATS, **look))
+    legend_below(figure, keys)
+    return figure
+
+
+def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as_picture: bool) -> None:
+    """Draw the spans of one row, with words where there is room; a second is `factor` units and `points` points long.
+
+    A bar that stands for several is cut twice near its end, as where a drawing leaves something out.
+    """
+    by_kind: dict[tuple[str, bool], list[Rectangle]] = {}
+    for span in row.spans:
+        width, middle = span.seconds * points, (span.start + span.seconds / 2) * factor
+        bar = Rectangle((span.start * factor, place - _HALF_ROW), span.seconds * factor, 2 * _HALF_ROW)
+        by_kind.setdefault((span.kind, width < _NARROW_POINTS), []).append(bar)
+        if span.repeats > 1 and width > 4 * _BREAK_POINTS:
+            point = factor / points
+            for cut in (2, 4):
+                at, slant = span.end * factor - cut * _BREAK_POINTS * point, 1.2 * point
+                line: dict[str, Any] = {"color": "white", "linewidth": 1.4, "solid_capstyle": "butt", "zorder": 4}
+                axes.plot([at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW], **line)
+            middle -= 2 * _BREAK_POINTS * factor / points
+            width -= 4 * _BREAK_POINTS
+        text, look = _words_on(span), looks.SPAN_LOOKS.get(span.kind, looks.OTHER_LOOK)
+        if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
+            write_inside(axes, (middle, place), text, look, fontsize=SMALL, clip_on=True, zorder=5)
+    for (kind, narrow), bars in by_kind.items():
+        look = looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK)
+        bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
+        # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
+        bars_together.set_rasterized(as_picture)
+        axes.add_collection(bars_together, autolim=False)
+
+
+def _words_on(span: Span) -> str:
+    """Return a letter with the number of the micro-batch, how many stretches it stands for, or how long it takes."""
+    if span.kind in (*breakdown.HOST_KINDS, breakdown.DEVICE_WORKS):
+        return duration(span.seconds)
+    letter = _LETTERS.get(span.kind, "")
+    if span.repeats > 1:
+        return "" if span.kind == "wait" else f"{letter} ×{span.repeats}".strip()
+    return f"{letter}{span.micro_batch + 1}" if span.micro_batch is not None and len(letter) == 1 else letter
+
+
+# --- memory: of every tile, of the fullest tile by category, and what is live on it op after op
+
+_MOST_IPUS = len(IPU_LOOKS)
+_BAR_INCHES = 0.135
+_SHARED_HATCH = "////"
+_ABOVE = Look("none", "xxxx", DARK)
+_LIVE, _TEMPORARY = MEMORY_LOOKS["activations"], MEMORY_LOOKS["temporary data"]
+_NO_ROOM = "no room: what is always live already fills the tile"
+_LEAST_PHASE = 0.06  # of all steps, for its name to have room
+_LONGER = {"activations": "activations, gradients"}
+
+
+@in_style()
+def memory_per_tile_figure(profile: Profile) -> Figure:
+    """Return what each tile holds, tile after tile and IPU after IPU, and the limit.
+
+    Areas are groups of categories at the moment when the IPU's fullest tile is fullest; the line is each tile at
+    its own fullest. Of more than four IPUs those with the fullest tiles are shown.
+    """
+    limit, fullest = profile.memory.tile_bytes, profile.memory[breakdown.fullest_ipu(profile)]
+    shown = [profile.memory[place] for place in breakdown.fullest_ipus(profile, _MOST_IPUS)]
+    starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))
+    figure = new_figure(3.4)
+    axes = figure.add_subplot()
+    groups: set[str] = set()
+    for memory, start in zip(shown, starts):
+        groups |= _draw_tiles(axes, memory, start, limit)
+    top = max(fullest.max_tile_bytes, limit) / KIB * 1.2
+    axes.set(xlim=(0, max(1, starts[-1])), ylim=(0, top), ylabel="memory of a tile (KiB)")
+    axes.axhline(limit / KIB, color=INK, linestyle="--", linewidth=1.4)
+    # The box keeps the words readable where areas reach above the limit.
+    box = {"facecolor": WHITE, "edgecolor": "none", "pad": 1.5}
+    placed: dict[str, Any] = {"textcoords": "offset points", "ha": "left", "va": "bottom", "fontsize": 9, "bbox": box}
+    axes.annotate(f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)", (0, limit / KIB), (5, 5), **placed)
+    for start in starts[1:-1]:
+        border(axes, start, 2.5)
+    middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
+    names = [f"IPU {memory.ipu}, tiles 0 to {max(0, len(memory.tiles) - 1)}" for memory in shown]
+    axes.set_xticks(middles, names)
+    axes.tick_params(axis="x", length=0)
+    point = (starts[shown.index(fullest)] + fullest.fullest_tile, fullest.max_tile_bytes / KIB)
+    axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
+    text = f"fullest: {whole(fullest.max_tile_bytes)} bytes (tile {fullest.fullest_tile})"
+    note_point(axes, point, text, limit / KIB)
+    axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    only_grid(axes, "y")
+    keys = [key(_LONGER.get(name, name), MEMORY_LOOKS[name]) for name in MEMORY_GROUPS if name in groups]
+    if groups and not profile.memory.fits:
+        keys.append(key("above the limit", _ABOVE))
+    legend_below(figure, keys)
+    return figure
+
+
+@in_style()
+def memory_category_figure(profile: Profile) -> Figure:
+    """Return what the fullest tile of each IPU is filled with, by category; hatched is what shares its place.
+
+    Of more than four IPUs those with the fullest tiles are shown.
+    """
+    places = breakdown.fullest_ipus(profile, _MOST_IPUS)
+    rows = [row for row in breakdown.categories(profile) if any(row.bytes_on_fullest_tile)]
+    figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
+    axes = figure.add_subplot()
+    axes.set_title(f"{words(profile.name)}: what the fullest tile holds (modelled)")
+    if not rows:
+        nothing_here(axes, "nothing is held")
+        return figure
+    _draw_categories(axes, rows, places)
+    axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("bytes of the fullest tile")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.margins(x=0.12)
+    without_frame(axes)
+    only_grid(axes, "x")
+    keys = [key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
+    if any(not c.always_live and c.bytes_on_fullest_tile for memory in profile.memory for c in memory.categories):
+        keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
+    legend_below(figure, keys)
+    return figure
+
+
+@in_style()
+def liveness_figure(profile: Profile) -> Figure:
+    """Return the not-always-live bytes of each IPU's fullest tile while its ops run, and the room for them.
+
+    Of more than four IPUs those with the fullest tiles are shown.
+    """
+    places = breakdown.fullest_ipus(profile, _MOST_IPUS)
+    figure = new_figure(1.1 + 1.9 * len(places))
+    every = figure.subplots(len(places), 1, squeeze=False)
+    for axes, place in zip(every[:, 0], places):
+        _draw_liveness(axes, profile.memory[place], profile.memory.tile_bytes)
+    every[0, 0].set_title(f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)")
+    every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
+    keys = [key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY)]
+    room = Line2D([], [], color=INK, linestyle="--", label="room beside what is always live")
+    legend_below(figure, [*keys, room])
+    return figure
+
+
+def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[str]:
+    """Draw what one IPU's tiles hold from `start` on, and return the groups of categories that are there.
+
+    Where tiles are known by category, groups lie on top of each other, and the line above them is what each tile
+    holds at its own fullest moment, which need not be that of the fullest tile. What is above the limit is hatched.
+    """
+    most = np.array(memory.tiles) / KIB
+    numbers = np.arange(start, start + len(most))
+    above: dict[str, Any] = {"where": (most > limit / KIB).tolist(), "step": "mid"}
+    is_above = most.max(initial=0.0) > limit / KIB
+    if any(len(category.tiles) != len(most) for category in memory.categories):
+        axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
+        if is_above:
+            axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
+        return set()
+    groups = {name: np.zeros(len(most)) for name in MEMORY_GROUPS}
+    for category in memory.categories:
+        groups[breakdown.memory_group(category.name)] += np.array(category.tiles)
+    groups = {name: held for name, held in groups.items() if held.any()}
+    floor = np.zeros(len(most))
+    for name, held in groups.items():
+        top = floor + held / KIB
+        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS[name], 0.0))
+        floor = top
+    axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
+    if is_above:
+        axes.fill_between(numbers, most, limit / KIB, **above, **area(_ABOVE, 0.0))
+    return set(groups)
+
+
+def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]) -> None:
+    height = 0.84 / len(places)
+    for bar, place in enumerate(places):
+        for row, category in enumerate(rows):
+            hatch = "" if category.always_live else _SHARED_HATCH
+            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
+            count = category.bytes_on_fullest_tile[place]
+            at = row + (bar - (len(places) - 1) / 2) * height
+            axes.barh(at, count, height, **area(look))
+            if count:
+                placed: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
+                axes.annotate(whole(count), (count, at), (3, 0), **placed)
+
+
+def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
+    axes.set_ylabel(f"IPU {memory.ipu}\nKiB")
+    steps = memory.liveness
+    if not steps:
+        nothing_here(axes, "nothing lives for a part of the time only")
+        return
+    # A point more, so that the last step is as wide as the others.
+    numbers = range(len(steps) + 1)
+    total = [step.bytes_on_tile / KIB for step in (*steps, steps[-1])]
+    live = [(step.bytes_on_tile - step.temporary_bytes) / KIB for step in (*steps, steps[-1])]
+    axes.fill_between(numbers, live, step="post", **area(_LIVE, 0.0))
+    axes.fill_between(numbers, live, total, step="post", **area(_TEMPORARY, 0.0))
+    room = (tile_bytes - memory.always_live_bytes) / KIB
+    axes.axhline(room, color=INK, linestyle="--", linewidth=1.2)
+    axes.set(xlim=(0, len(steps)), ylim=(0, 1.35 * max(room, *total, 1)))
+    if room <= 0:
+        axes.text(0.01, 0.7, _NO_ROOM, transform=axes.transAxes, fontsize=9)
+    only_grid(axes, "y")
+    at = 0
+    for phase, group in groupby(steps, key=lambda step: step.phase):
+        count = len(list(group))
+        if at:
+            border(axes, at, 2)
+        if count >= _LEAST_PHASE * len(steps):
+            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
+        at += count
+    peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
+    point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
+    axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
+    name = words(steps[peak].name or steps[peak].node)
+    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
+
+
+DRAWN: Mapping[str, Callable[[Profile], Figure]] = {
+    "timeline": timeline_figure,
+    "host-device": host_device_figure,
+    "cycles": cycles_figure,
+    "memory-per-tile": memory_per_tile_figure,
+    "memory-categories": memory_category_figure,
+    "liveness": liveness_figure,
+}
+"""The figures of a profile, by the names that `report.findings.DESCRIBED` has for them."""

@@ -107,9 +107,7 @@ def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAt
 def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
     """Return everything that the device needs to know about `optimizer`, from its current attributes.
 
-    `tracker` belongs to the executor and lets warnings come once. Raises AssertionError for a class that has no
-    counterpart on the device, for numbers that are none and for groups that differ in `centered`; ValueError for
-    amsgrad and for a wrong accumulator type.
+    `tracker` belongs to the executor and lets warnings come once.
     """
     family = family_of(optimizer)
     if tracker is None:
@@ -133,11 +131,7 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
 
 
 def group_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, int | None]:
-    """Return the parameter group of every named parameter, None for those in no group.
-
-    `parameters` are all of the model's, frozen ones too. Raises UnknownParameter, a KeyError, if a group holds any
-    other tensor.
-    """
+    """Return the parameter group of every named parameter of a model, None for those in no group."""
     groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     named = {id(parameter) for parameter in parameters.values()}
     for i, group in enumerate(optimizer.param_groups):

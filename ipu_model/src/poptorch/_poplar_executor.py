@@ -628,7 +628,7 @@ class PoplarExecutor:
             _poptorch_data.check(executable, path, self._options, self._host.groupings, training=training)
             if executable.rng_state is not None:
                 self._rng_state = list(executable.rng_state)
-            self._compile(executable.bound_arguments, (executable, path))
+            self._compile(BoundArguments(*executable.arguments), (executable, path))
 
 
 def _profile(now: Compiled) -> Profile:

@@ -1,12 +1,9 @@
 """Files of compiled programs and their modules, which are read without executing anything that they contain.
 
 A line with the format's number, a digest of all that follows, then what `torch.save` writes of plain values and
-tensors. The digest tells files that were cut short or changed on their way. It is no signature: whoever uses what a
-file says checks it again. A file of `save` may also hold its module, pickled: unless the caller trusts the file, only
-modules of classes that the program has imported, and options and optimisers of PopTorch and PyTorch, are created.
-
-A file holds no program: forward is traced whenever a model is compiled, and the digest of the program in the file tells
-whether it is the one that was saved.
+tensors. The digest is no signature: whoever uses what a file says checks it again. A file of `save` may also hold its
+module, pickled: unless the caller trusts the file, only modules of classes that the program has imported, and options
+and optimisers of PopTorch and PyTorch, are created. It holds no program, only the digest of the one that was saved.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.randomness import RandomStreams
 from ipu_model.errors import Error
-from poptorch._args_parser import BoundArguments
 from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
@@ -185,10 +181,6 @@ class Executable(msgspec.Struct, frozen=True):
     rng_state: list[int] | None
     groupings: dict[str, Groups]
     exported_model: Tensor | None
-
-    @property
-    def bound_arguments(self) -> BoundArguments:
-        return BoundArguments(*self.arguments)
 
     @property
     def replica_groups(self) -> dict[str, ReplicaGroups]:

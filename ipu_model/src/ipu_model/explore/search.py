@@ -138,8 +138,7 @@ class Search:
     def _micro_batches(self, replicas: int) -> list[int]:
         """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2.
 
-        Without the module, only the program's own can be modelled. There is none to try if none divides the global
-        batch among so many replicas.
+        Without the module, only the program's own can be modelled.
         """
         own = self.programs.start.micro_batch
         rows = {own}
@@ -259,8 +258,7 @@ class Search:
         """Model groups of settings by their best speed, until no group can be faster than what fits.
 
         A group on fewer IPUs need only be next to as fast. Groups that differ in their micro-batch only wait in one
-        row, the largest first: smaller ones are as a rule slower, and to know how fast they are, the module has to be
-        captured.
+        row, the largest first: smaller ones are as a rule slower, and the module has to be captured for each.
         """
         rows: dict[Setting, list[Setting]] = {}
         for count in counts:

@@ -6,8 +6,7 @@ Each function takes a `Profile` and returns a matplotlib `Figure`, which nothing
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -54,12 +53,8 @@ _LONGEST_NAME = 44
 _NOTE_SHARE = 0.11  # of the height of axes, for a line of text above a point
 
 
-@contextlib.contextmanager
-def in_style() -> Iterator[None]:
-    """Let matplotlib draw in the style of the figures, for a block or a function; the caller's own comes back after."""
-    # A dollar sign in a name begins no formula.
-    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
-        yield
+# A decorator. A dollar sign in a name begins no formula.
+_in_style = matplotlib.rc_context({**STYLE, "text.parse_math": False})
 
 
 def words(text: object) -> str:
@@ -152,7 +147,7 @@ _CYCLES_ROW_INCHES = 0.44
 _LEAST_LABELLED = 0.055
 
 
-@in_style()
+@_in_style
 def timeline_figure(profile: Profile) -> Figure:
     """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
 
@@ -167,7 +162,7 @@ def timeline_figure(profile: Profile) -> Figure:
     return figure
 
 
-@in_style()
+@_in_style
 def host_device_figure(profile: Profile) -> Figure:
     """Return when the host loads, when it is in a call, and when the device works; a line ends the call."""
     rows = breakdown.host_rows(profile.timeline)
@@ -183,7 +178,7 @@ def host_device_figure(profile: Profile) -> Figure:
     return figure
 
 
-@in_style()
+@_in_style
 def cycles_figure(profile: Profile) -> Figure:
     """Return the shares of the phases in the cycles of one call: a bar for each IPU."""
     figure = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
@@ -292,7 +287,7 @@ _LEAST_PHASE = 0.06  # of all steps, for its name to have room
 _LONGER = {"activations": "activations, gradients"}
 
 
-@in_style()
+@_in_style
 def memory_per_tile_figure(profile: Profile) -> Figure:
     """Return what each tile holds, tile after tile and IPU after IPU, and the limit.
 
@@ -334,7 +329,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     return figure
 
 
-@in_style()
+@_in_style
 def memory_category_figure(profile: Profile) -> Figure:
     """Return what the fullest tile of each IPU is filled with, by category; hatched is what shares its place.
 
@@ -363,7 +358,7 @@ def memory_category_figure(profile: Profile) -> Figure:
     return figure
 
 
-@in_style()
+@_in_style
 def liveness_figure(profile: Profile) -> Figure:
     """Return the not-always-live bytes of each IPU's fullest tile while its ops run, and the room for them.
 

@@ -73,12 +73,7 @@ def device_range(profile: Profile) -> Range:
 
 
 def end_to_end_range(profile: Profile) -> Range:
-    """Return the whole program's samples a second, with the band that the device's error makes of it.
-
-    Symbols: t the call's time, d the device's, l the loader's, c the host's part of a call, l + c the host's
-    time. One after another, t = l + c + d; where they overlap, which shows as a smaller t, t = max(l, c + d).
-    Errors of the host's own times are not part of the band.
-    """
+    """Return the whole program's samples a second, with the band that the device's error makes of it."""
     return Range(
         profile.samples_per_second,
         profile.samples_per_call / _call_seconds(profile, profile.error_band.high),
@@ -87,7 +82,11 @@ def end_to_end_range(profile: Profile) -> Range:
 
 
 def _call_seconds(profile: Profile, factor: float) -> float:
-    """Return the time of a call if the device took `factor` times as long."""
+    """Return the time of a call if the device took `factor` times as long.
+
+    With the loader's part l, the host's part c of a call and the device's d, a call takes l + c + d where they follow
+    one another, and max(l, c + d) where they overlap, which shows as a shorter time.
+    """
     call, device, host = profile.call_seconds, profile.device_seconds_per_call, profile.host_seconds_per_call
     if call > (host + device) * (1 - _ROUNDING):
         return call + device * (factor - 1)

@@ -2,13 +2,11 @@
 
 The format is the "Trace Event Format" of Chromium's trace viewer: one process for the program, one thread for each row
 of the timeline and one for the ops of each IPU, "X" events with start and length in microseconds, "C" events with the
-bytes of the fullest tile, "M" events that name them. What the timeline draws as one block for many repetitions is one
-event here, too: of equal micro-batches one is drawn op by op, and so are all that fill and drain a pipeline.
+bytes of the fullest tile, "M" events that name them.
 
 A pass is a forward pass, a backward pass together with the recomputation that it alternates with, or a weight update.
-The cycles of its ops follow one another, in the order of `IpuMemory.liveness`. What the pass takes beyond them (copies
-into and out of the stash, control) is left at the end of a forward pass and at the start of a backward pass, where
-those copies happen.
+What it takes beyond the cycles of its ops (copies into and out of the stash, control) is left at the end of a forward
+pass and at the start of a backward pass, where those copies happen.
 """
 
 from __future__ import annotations
@@ -185,8 +183,7 @@ class OpTimes:
 def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
     """Return the micro-batches whose passes are drawn op by op, and in words which these are.
 
-    These are all that the timeline draws one by one. If those are too many, they are chosen alternately from both
-    ends, as long as there is room. A micro-batch is drawn in all its passes or in none.
+    If there is no room for all that the timeline draws one by one, they are chosen alternately from both ends.
     """
     counts: dict[int, int] = {}
     for span in spans:

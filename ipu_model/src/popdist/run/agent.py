@@ -37,7 +37,7 @@ def main() -> None:
     job = poprun.next()
     if not isinstance(job, Job):
         return
-    if not job.talkative:
+    if not job.plan.talkative:
         logging.disable(logging.CRITICAL)
     try:
         _work(job, poprun, writer)
@@ -85,10 +85,11 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
     # Only now, so that mistakes are told at once: this takes two seconds.
     from popdist.run.elastic import launch, meeting_place, output_of
 
-    os.environ.update(job.shared)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, CoreWatch().cores().at_once // job.instances)))
+    os.environ.update(job.plan.shared)
+    own_cores = CoreWatch().cores().at_once // job.plan.topology.instances_per_host
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, own_cores)))
     os.environ.update(stand_ins.offered_in(os.environ))
-    store, port = None, job.port
+    store, port = None, job.plan.port
     if job.host == 0:
         store = meeting_place(job)
         port = store.port
@@ -106,17 +107,18 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
 
 
 def _check(job: Job) -> None:
+    name, command = job.plan.hosts[job.host].name, job.plan.command
     try:
         os.chdir(job.folder)
     except OSError as error:
         raise Error(
-            f"host {job.name} has no folder {job.folder} ({error.strerror}). Programs run in the folder in which you "
+            f"host {name} has no folder {job.folder} ({error.strerror}). Programs run in the folder in which you "
             "started poprun, so this folder must exist on every host"
         ) from None
-    if shutil.which(job.command[0], path=job.shared.get("PATH", os.environ.get("PATH"))) is None:
+    if shutil.which(command[0], path=job.plan.shared.get("PATH", os.environ.get("PATH"))) is None:
         raise Error(
-            f"program {job.command[0]!r} was not found on host {job.name}: it is neither a command in PATH nor an "
-            f"executable file. A script needs its interpreter in front: python {shlex.join(job.command)}"
+            f"program {command[0]!r} was not found on host {name}: it is neither a command in PATH nor an "
+            f"executable file. A script needs its interpreter in front: python {shlex.join(command)}"
         )
 
 

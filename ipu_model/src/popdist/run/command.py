@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipu_model.errors import Error
-from popdist.run.launch import DEFAULT_SHELL, FORWARDED, LOOPBACK, Host, Plan, run
+from popdist.run.launch import FORWARDED, run
+from popdist.run.messages import DEFAULT_SHELL, LOOPBACK, Host, Plan
 from popdist.run.options import Request, exported, read
 from popdist.topology import as_table, divide
 

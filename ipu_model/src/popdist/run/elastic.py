@@ -21,9 +21,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ipu_model.errors import Error
 from ipu_model.instances import ENDED, TCPStore, note_end
+from popdist.environment import variables_of
 from popdist.run import instance
 from popdist.run.messages import Failure, Finished, Job, Line, Writer
 
+# What an instance tells the group about its own host (see ipu_model.instances).
+_HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 # How long instances have to end by themselves after SIGTERM when poprun stops them.
 _SHUTDOWN_SECONDS = 5
 # How long the agents of all hosts have to find one another.
@@ -37,49 +40,53 @@ _TAIL = 20
 
 def meeting_place(job: Job) -> TCPStore:
     """Start the store where agents and instances meet, on a free port unless one is asked for."""
+    port, address = job.plan.port, job.plan.address_of(0)
     try:
-        return TCPStore(job.meeting_address, job.port, is_master=True, wait_for_workers=False, multi_tenant=True)
+        return TCPStore(address, port, is_master=True, wait_for_workers=False, multi_tenant=True)
     except DistNetworkError as error:
         if "EADDRINUSE" not in str(error):
             raise
         raise Error(
-            f"port {job.port} of host {job.name} (MASTER_PORT) is taken by another program. Unset MASTER_PORT to have "
-            "a free port chosen, or set it to another one"
+            f"port {port} of host {job.plan.hosts[0].name} (MASTER_PORT) is taken by another program. Unset "
+            "MASTER_PORT to have a free port chosen, or set it to another one"
         ) from error
 
 
 def output_of(job: Job, port: int, writer: Writer) -> Output:
     """Return what sends on the lines that the instances of a job write, and notes their ends where instances meet."""
-    first = job.host * job.instances
+    topology, address = job.plan.topology, job.plan.address_of(0)
+    first = job.host * topology.instances_per_host
+    own = {_HOST_ADDRESS: job.plan.address_of(job.host)}
+    variables = [{**variables_of(topology, instance), **own} for instance in topology.on_host(job.host)]
 
     def emit(local: int, stream: str, line: bytes) -> None:
         writer.send(Line(first + local, stream, line))
 
     def gone(local: int) -> None:
-        if job.hosts * job.instances == 1:
+        if topology.num_instances == 1:
             return
         # At the end of a run that failed nobody may be there to tell.
         with contextlib.suppress(RuntimeError):
-            store = TCPStore(job.meeting_address, port, is_master=False, wait_for_workers=False, timeout=_NOTE_TIMEOUT)
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_NOTE_TIMEOUT)
             note_end(store, first + local)
 
-    return Output(job.variables, emit, gone)
+    return Output(variables, emit, gone)
 
 
 def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
     """Run the instances of this host to their end, and tell poprun how."""
     # Torch replaces ${local_rank} in arguments; doubled, a dollar sign stays what it is.
-    command = [word.replace("$", "$$") for word in (instance.__file__, str(os.getpid()), *job.command)]
+    command = [word.replace("$", "$$") for word in (instance.__file__, str(os.getpid()), *job.plan.command)]
     failures = {}
     configuration = LaunchConfig(
-        min_nodes=job.hosts,
-        max_nodes=job.hosts,
-        nproc_per_node=job.instances,
+        min_nodes=len(job.plan.hosts),
+        max_nodes=len(job.plan.hosts),
+        nproc_per_node=job.plan.topology.instances_per_host,
         run_id="poprun",
         rdzv_backend="static",
-        rdzv_endpoint=f"{job.meeting_address}:{port}",
+        rdzv_endpoint=f"{job.plan.address_of(0)}:{port}",
         rdzv_configs={"rank": job.host, "timeout": _RENDEZVOUS_SECONDS},
-        local_addr=job.address,
+        local_addr=job.plan.address_of(job.host),
         max_restarts=0,
         logs_specs=output,
         shutdown_timeout=_SHUTDOWN_SECONDS,
@@ -97,7 +104,7 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
             os.killpg(failure.pid, signal.SIGKILL)
     output.finish()
     for index, failure in sorted(failures.items()):
-        consequence = ENDED.encode() in output.last_lines(index - job.host * job.instances)
+        consequence = ENDED.encode() in output.last_lines(index - job.host * job.plan.topology.instances_per_host)
         writer.send(Failure(index, failure.exitcode, consequence))
     writer.send(Finished())
 
@@ -105,9 +112,8 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
 class Output(LogsSpecs):
     """Gives each instance its own variables and two pipes; `emit(local index, stream, line)` gets the lines.
 
-    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open.
-
-    A carriage return ends a line too, so that progress bars move. Temporary files are in a folder of the run's own,
+    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open. A
+    carriage return ends a line too, so that progress bars move. Temporary files are in a folder of the run's own,
     because programs that are ended cannot remove theirs.
     """
 

@@ -11,25 +11,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO
 
 from ipu_model.errors import Error
-from popdist.environment import variables_of
-from popdist.run.messages import Failure, Finished, Job, Line, MeetingPort, Message, Trouble, Writer, parse
-from popdist.topology import Instance, Topology
+from popdist.run.messages import Failure, Finished, Host, Job, Line, MeetingPort, Message, Plan, Trouble, Writer, parse
+from popdist.topology import Instance
 
-# What an instance tells the group about its own host (see ipu_model.instances).
-_HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 # Agents need a moment to end their instances before they are ended themselves.
 _AGENT_SECONDS = 20.0
 # How long to wait for the true failure when one host reports only that another instance has ended.
 _CAUSE_SECONDS = 3.0
-# A password cannot be asked for: poprun's stdin is no terminal of the agents'.
-DEFAULT_SHELL = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HINTS = {
     signal.SIGKILL: "it was killed from outside, often because memory ran out",
@@ -39,30 +33,6 @@ _HINTS = {
 }
 # As Open MPI does: these reach other hosts without being asked for.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class Host:
-    """A machine of the run: its name as given, its address, and whether it is the machine that poprun runs on."""
-
-    name: str
-    address: str
-    local: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run: what is started where. `shared` are variables for all instances; port 0 stands for a free one."""
-
-    topology: Topology
-    hosts: tuple[Host, ...]
-    command: tuple[str, ...]
-    shared: Mapping[str, str] = field(default_factory=dict)
-    port: int = 0
-    remote_shell: tuple[str, ...] = DEFAULT_SHELL
-    only_output_from: int | None = None
-    talkative: bool = False
 
 
 class Interrupted(Exception):
@@ -81,7 +51,7 @@ def run(plan: Plan) -> int:
         try:
             for index, agent in enumerate(agents):
                 agent.start()
-                agent.send(job_of(plan, index, os.environ))
+                agent.send(Job(plan, index, os.getcwd()))
             message, status = _supervise(plan, agents, events)
         except Interrupted as interruption:
             (number,) = interruption.args
@@ -94,28 +64,6 @@ def run(plan: Plan) -> int:
     if status:
         print(f"poprun: {message.rstrip('.')}. All instances have been stopped.", file=sys.stderr, flush=True)
     return status
-
-
-def job_of(plan: Plan, host: int, environment: Mapping[str, str]) -> Job:
-    alone = len(plan.hosts) == 1
-    address = LOOPBACK if alone else plan.hosts[host].address
-    return Job(
-        host=host,
-        hosts=len(plan.hosts),
-        name=plan.hosts[host].name,
-        address=address,
-        meeting_address=LOOPBACK if alone else plan.hosts[0].address,
-        port=plan.port,
-        instances=plan.topology.instances_per_host,
-        command=plan.command,
-        folder=os.getcwd(),
-        shared=dict(plan.shared),
-        variables=tuple(
-            {**variables_of(plan.topology, instance), _HOST_ADDRESS: address}
-            for instance in plan.topology.on_host(host)
-        ),
-        talkative=plan.talkative,
-    )
 
 
 def _supervise(plan: Plan, agents: Sequence[_Agent], events: _Events) -> tuple[str, int]:

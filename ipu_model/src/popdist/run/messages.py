@@ -1,32 +1,58 @@
-"""What poprun and the agents of its hosts tell one another: a JSON object a line."""
+"""What is run where, and what poprun and the agents of its hosts tell one another: a JSON object a line."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import IO
 
 import msgspec
 
+from popdist.topology import Topology
 
-class Job(msgspec.Struct, frozen=True, tag=True):
-    """To an agent, first of all: what to start; `variables` holds each of its instances' own ones.
+# A password cannot be asked for: poprun's stdin is no terminal of the agents'.
+DEFAULT_SHELL = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of the run: its name as given, its address, and whether it is the machine that poprun runs on."""
+
+    name: str
+    address: str
+    local: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run: what is started where. `shared` are variables for all instances.
 
     Port 0 lets the agent of host 0 choose a free one; the other agents are told in a second message.
     """
 
-    host: int
-    hosts: int
-    name: str
-    address: str
-    meeting_address: str
-    port: int
-    instances: int
+    topology: Topology
+    hosts: tuple[Host, ...]
     command: tuple[str, ...]
+    shared: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
+    remote_shell: tuple[str, ...] = DEFAULT_SHELL
+    only_output_from: int | None = None
+    talkative: bool = False
+
+    def address_of(self, host: int) -> str:
+        """Return the address at which all instances reach a host."""
+        return LOOPBACK if len(self.hosts) == 1 else self.hosts[host].address
+
+
+class Job(msgspec.Struct, frozen=True, tag=True):
+    """To an agent, first of all: the run, which of its hosts the agent is on, and the folder to run in."""
+
+    plan: Plan
+    host: int
     folder: str
-    shared: dict[str, str]
-    variables: tuple[dict[str, str], ...]
-    talkative: bool
 
 
 class MeetingPort(msgspec.Struct, frozen=True, tag=True):

@@ -1,12 +1,8 @@
 """Whether a program fits into memory: asked once, remembered in the executable cache, and reported on request.
 
-The executable cache has one file for each program. It holds what was said of the program's memory, so that another
-process that compiles the same program need not model it again, and so that programs that count on a cache, such as
-`compilationTime() == 0`, run as on hardware. The name of a file is a digest of the traced program, its options, and the
-source code of the engine. Forward is traced every time, so a changed program never matches an old file.
-
-`enableProfiling(directory)` leaves a report in a folder for each model in the directory. If an environment variable
-names the directory, the report goes directly into it, and further models with other names get folders there.
+The executable cache has one file for each program, named by a digest of the traced program, its options, and the source
+code of the engine. It holds what was said of the program's memory, so that another process need not model it again, and
+so that programs that count on a cache, such as `compilationTime() == 0`, run as on hardware.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""The support status of every public PopTorch name.
-
-`data/support.json` holds the table; every name has one of four statuses:
-
-================  ====================================================================================
-``works``         as PopTorch's documentation says
-``approximated``  works, with the difference that the text states
-``no effect``     accepted; neither results nor the performance model depend on it
-``refused``       raises `poptorch.Error` when it is used; the text says what works instead
-================  ====================================================================================
-"""
+"""The support status of every public PopTorch name, from the table in `data/support.json`."""
 
 from __future__ import annotations
 

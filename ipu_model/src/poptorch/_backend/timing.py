@@ -23,11 +23,9 @@ Ticks = tuple[float, float]
 
 
 def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> PerfCounters:
-    """Return the counters of one call: for each event one list per tensor, of its times in seconds.
+    """Return the counters of one call: for each event one list per tensor, of its times by replica, then by step.
 
     The last `anchors` outputs of the program are not results of forward and have no counters.
-    Times are ordered by replica, then by step; all tensors of a micro-batch travel together. A list of inputs
-    has D x A x R entries, a list of outputs one for each result that comes back; synthetic data has none.
     """
     arriving, leaving = ([], []) if program.synthetic_data else _transfers(program, profile)
     inputs, outputs = len(program.step.inputs), len(program.step.outputs) - anchors
@@ -42,8 +40,7 @@ def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> Pe
 def latency(counters: PerfCounters, start: str, end: str) -> Latency:
     """Return the minimum, maximum and average seconds from event `start` to event `end`; zeros without data.
 
-    With several tensors, the earliest start and the latest end count. If there are more starts than ends because some
-    results stay on the device, the earliest start of each group that leads to one end counts.
+    The earliest start and the latest end count of several tensors, and of several starts that lead to one end.
     """
     starts = [min(ticks) for ticks in zip(*counters[start])]
     ends = [max(ticks) for ticks in zip(*counters[end])]

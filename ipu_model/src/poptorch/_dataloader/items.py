@@ -21,10 +21,9 @@ Chunk = list[Tensor]
 class ItemLoader(torch.utils.data.DataLoader[Any]):
     """A torch loader whose items may join several batches of a batch sampler along dimension 0.
 
-    `poptorch.DataLoader` is one, and its process iterates over another. `combinedBatchSize` is the number of rows of a
-    full item (`None` without batching), `keeps_remainder` says whether a shorter one may come last, `batches_per_item`
-    is not `None` where items are made of a batch sampler's batches, and `loads_ahead` says whether a process of the
-    loader's own does the loading.
+    `combinedBatchSize` is the number of rows of a full item (`None` without batching), `keeps_remainder` says whether a
+    shorter one may come last, `batches_per_item` is not `None` where items are made of a batch sampler's batches, and
+    `loads_ahead` says whether a process of the loader's own does the loading.
     """
 
     loads_ahead = False
@@ -134,11 +133,9 @@ def _described(kind: str, keys: tuple[Hashable, ...], item: Any) -> str:
 
 
 def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[list[Chunk]]:
-    """Cut and join `chunks` into items of exactly `rows` rows, in order and without copying.
+    """Cut and join `chunks` into items of exactly `rows` rows, lists of views on consecutive rows of the chunks.
 
-    Each item is a list of views on consecutive rows of the chunks. The remaining rows form a last, shorter item if
-    `keep_remainder` is true and are dropped otherwise. Raises `ValueError` if the tensors of a chunk have different
-    numbers of rows.
+    The remaining rows form a last, shorter item if `keep_remainder` is true and are dropped otherwise.
     """
     held: list[Chunk] = []
     held_rows = 0

@@ -45,7 +45,7 @@ from poptorch.options import Options
 if TYPE_CHECKING:
     from ipu_model.predict.profile import Profile
     from ipu_model.predict.program import Program
-    from poptorch._backend.timing import Latency, PerfCounters
+    from poptorch._backend.modelling import Latency, PerfCounters
 
 __all__ = ["NO_EXECUTABLE_ERR", "PoplarExecutor", "_registerHook", "registerPostCompileHook", "registerPreCompileHook"]
 
@@ -514,7 +514,7 @@ class PoplarExecutor:
         for each micro-batch of each replica (outputs: for each result that comes back). The lists are empty
         before the first run and with synthetic data.
         """
-        from poptorch._backend.timing import EVENTS, perf_counters
+        from poptorch._backend.modelling import EVENTS, perf_counters
 
         now = self._compiled
         if now is None or not now.has_run:
@@ -539,7 +539,7 @@ class PoplarExecutor:
         return self._latency("output", "output_complete")
 
     def _latency(self, start: str, end: str) -> Latency:
-        from poptorch._backend.timing import latency
+        from poptorch._backend.modelling import latency
 
         return latency(self.getPerfCounters(), start, end)
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import popdist
 import popdist.poptorch
 import poptorch
-from popdist.environment import NAMES, OFFSET, TOTAL, UNIFORM, Place, place, variables_of
-from popdist.topology import divide
+from popdist.environment import NAMES, OFFSET, TOTAL, UNIFORM, Place, divide, place, variables_of
 
 SMALL = st.integers(1, 5)
 

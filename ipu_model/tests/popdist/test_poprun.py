@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import ipu_model
 import poptorch
+from popdist.environment import as_table, divide
 from popdist.run.command import Host, find, main, parse_hosts, plan_of, shared_variables
 from popdist.run.elastic import LinePipe, Output
 from popdist.run.launch import agent_command, choose_cause, explain, tagged
 from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
 from popdist.run.options import FLAGS, OPTIONS, exported, read, read_mpi, split
-from popdist.topology import as_table, divide
 
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)
 VALUED = st.sampled_from([name for option in OPTIONS for name in (option.name, option.short) if name])

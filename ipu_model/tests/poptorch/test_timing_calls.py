@@ -20,7 +20,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.profile import Profile, Span
 from ipu_model.predict.program import Program
-from poptorch._backend.timing import EVENTS, latency, perf_counters
+from poptorch._backend.modelling import EVENTS, latency, perf_counters
 
 LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")
 EVERY_N = poptorch.OutputMode.EveryN

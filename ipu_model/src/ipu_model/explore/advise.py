@@ -85,7 +85,6 @@ class AdviceList(Sequence[Advice]):
 
     @property
     def note(self) -> str:
-        """What to do if no change is enough on its own ("" if one is)."""
         searches = f"{self.search} searches combinations of changes."
         return "" if self.is_enough else f"No single change makes this program fit for certain. {searches}"
 
@@ -161,7 +160,6 @@ def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, An
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
-    """Yield the modelled effect of each change worth trying, without changes that the model refuses."""
     program = source.program
     for changed in _worth_trying(program):
         try:

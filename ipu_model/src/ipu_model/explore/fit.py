@@ -233,7 +233,6 @@ class Findings:
         return None, None
 
     def _elsewhere(self, fastest: Fit) -> Candidate | None:
-        """Return the fastest program on a machine of the faster chip, unless the machine was chosen."""
         limits = self.limits
         if limits.is_chip_given or "machine" in limits.keep or self.programs.base.system.chip.name == _BOW:
             return None
@@ -249,7 +248,6 @@ class Findings:
                 yield FasterLoader(other.change, other.line, speed)
 
     def _binds(self, nearest: Fit | None) -> str:
-        """Explain why the nearest program does not fit, or which limit leaves nothing to try."""
         if nearest is not None:
             return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes

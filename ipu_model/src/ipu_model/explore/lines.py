@@ -103,7 +103,6 @@ def optimiser_location_line(program: Program, **changed: bool) -> str:
 
 
 def micro_batch_line(micro_batch: int, before: int) -> str:
-    """Return the argument of the loader that changes."""
     return f"batch_size={micro_batch}  # instead of {before}, in poptorch.DataLoader(...)"
 
 

@@ -67,7 +67,6 @@ def explained_limit(limited_by: str) -> str:
 
 
 def device_range(profile: Profile) -> Range:
-    """Return the device's samples a second, with the band of the model's error."""
     rate, band = profile.device_samples_per_second, profile.error_band
     return Range(rate, rate / band.high, rate / band.low)
 

@@ -82,7 +82,6 @@ class Module:
 
     @property
     def own_share(self) -> float:
-        """The part of the cycles of the whole tree that its own ops take."""
         return self.share * sum(self.own) / self.cycles if self.cycles else 0.0
 
 

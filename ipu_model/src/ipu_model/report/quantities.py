@@ -23,7 +23,6 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 as a percentage."""
     return f"{100 * share:,.1f} %"
 
 
@@ -65,7 +64,6 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in B, KiB, MiB or GiB."""
     for unit, factor in (("GiB", KIB * MIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(count) >= factor:
             return f"{count / factor:,.1f} {unit}"

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipu_model.errors import Error
+from popdist.environment import as_table, divide
 from popdist.run.launch import FORWARDED, run
 from popdist.run.messages import DEFAULT_SHELL, LOOPBACK, Host, Plan
 from popdist.run.options import Request, exported, read
-from popdist.topology import as_table, divide
 
 _THIS_MACHINE = Host("localhost", LOOPBACK, local=True)
 

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import IO
 
 from ipu_model.errors import Error
+from popdist.environment import Instance
 from popdist.run.messages import Failure, Finished, Host, Job, Line, MeetingPort, Message, Plan, Trouble, Writer, parse
-from popdist.topology import Instance
 
 # Agents need a moment to end their instances before they are ended themselves.
 _AGENT_SECONDS = 20.0
@@ -116,7 +116,6 @@ def explain(instance: Instance, failure: Failure) -> str:
 
 
 def _end(plan: Plan, agents: Sequence[_Agent], events: _Events) -> None:
-    """End all agents, and with them their instances; show what is still to be shown."""
     for agent in agents:
         agent.dismiss()
     deadline = time.monotonic() + _AGENT_SECONDS
@@ -183,7 +182,6 @@ class _Agent:
                 self._process.stdin.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the agent's end, and make it end after that time."""
         if self._process is None:
             return
         try:

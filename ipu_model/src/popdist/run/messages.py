@@ -10,7 +10,7 @@ from typing import IO
 
 import msgspec
 
-from popdist.topology import Topology
+from popdist.environment import Topology
 
 # A password cannot be asked for: poprun's stdin is no terminal of the agents'.
 DEFAULT_SHELL = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")

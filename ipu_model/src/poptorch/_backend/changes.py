@@ -139,15 +139,13 @@ def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
         ) from problem
     if changes.begins is not None:
         removeBlocks(twin)
-    for name in (*(changes.begins or ()), *(changes.checkpoints or ())):
-        try:
-            twin.get_submodule(name)
-        except AttributeError as problem:
-            raise Error(f"The module has no submodule {name!r}: {problem}") from problem
-    for name, ipu in (changes.begins or {}).items():
-        BeginBlock(twin.get_submodule(name), ipu_id=ipu)
-    for name in changes.checkpoints or ():
-        twin.get_submodule(name).register_forward_hook(_keep_output)
+    try:
+        for name, ipu in (changes.begins or {}).items():
+            BeginBlock(twin.get_submodule(name), ipu_id=ipu)
+        for name in changes.checkpoints or ():
+            twin.get_submodule(name).register_forward_hook(_keep_output)
+    except AttributeError as problem:
+        raise Error(f"The module has no submodule {name!r}: {problem}") from problem
     return twin
 
 

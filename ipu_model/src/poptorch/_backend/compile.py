@@ -286,8 +286,7 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
     for name in programs[0]:
         values = [program[name] for program in programs]
         if len(set(values)) > 1:
-            first = {value: values.index(value) for value in dict.fromkeys(values)}
-            shown = ", ".join(f"{value} in instance {index}" for value, index in first.items())
+            shown = ", ".join(f"{value} in instance {values.index(value)}" for value in dict.fromkeys(values))
             differences.append(f"{name}: {shown}")
     if differences:
         raise Error(

@@ -222,7 +222,6 @@ class _SubDataset(Dataset[Any]):
             self._generator = torch.Generator().manual_seed(opts.random_seed)
 
     def check_common_seed(self) -> None:
-        """Raise `AssertionError` if a shuffled data set would be in another order in each process."""
         require(
             self._generator is not None,
             "Shuffling a dataset divided between processes needs the same seed in all of them: call "
@@ -243,7 +242,6 @@ class _SubDataset(Dataset[Any]):
         return self.share.length
 
     def __getitem__(self, index: int) -> Any:
-        """Return a sample; raise `IndexError` outside this process's part."""
         if isinstance(index, GlobalIndex):
             return self._dataset[int(index)]
         index = int(index)

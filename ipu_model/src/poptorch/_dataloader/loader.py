@@ -187,7 +187,6 @@ def micro_batches_per_item(options: Options) -> int:
 
 
 def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool) -> None:
-    """Raise `poptorch.Error` if a batch sampler is combined with arguments that it replaces."""
     if batch_size != 1 or shuffle:
         raise createPoptorchError(
             f"batch_sampler is mutually exclusive with batch_size, shuffle; got batch_size={batch_size} and "

@@ -57,8 +57,7 @@ class _BlockHook:
     """The forward pre-hook that `BeginBlock` registers; an automatic id is drawn once and kept."""
 
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
-        self._user_id = user_id
-        self._ipu_id = ipu_id
+        self._user_id, self._ipu_id = user_id, ipu_id
 
     def __call__(self, module: nn.Module, input: Any) -> None:
         _enter(self)
@@ -82,9 +81,7 @@ class LegacyBeginBlockFn(nn.Module):
         self, layer_to_call: Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
     ) -> None:
         super().__init__()
-        self._user_id = user_id
-        self._ipu_id = ipu_id
-        self._layer_to_call = layer_to_call
+        self._user_id, self._ipu_id, self._layer_to_call = user_id, ipu_id, layer_to_call
 
     def __call__(self, *input: Any, **kwargs: Any) -> Any:
         _enter(self)

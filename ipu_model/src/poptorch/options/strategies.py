@@ -24,8 +24,8 @@ class Stage:
     """Blocks that run together on one IPU."""
 
     def __init__(self, *block_ids: str) -> None:
-        text = all(isinstance(block, str) for block in block_ids)
-        require(text, f"Block ids are supposed to be strings; got {block_ids}.")
+        are_text = all(isinstance(block, str) for block in block_ids)
+        require(are_text, f"Block ids are supposed to be strings; got {block_ids}.")
         self._blocks = block_ids
         self._ipu: int | None = None
 

@@ -39,7 +39,6 @@ _initialised: list[bool] = []
 
 
 def init() -> None:
-    """Join the other instances; without `poprun` there are none."""
     backend.initializeBackend()
     _initialised[:] = [True]
 
@@ -140,7 +139,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) 
 
 
 def barrier() -> None:
-    """Return when all ranks have called this."""
     _place()
     backend.group().barrier()
 

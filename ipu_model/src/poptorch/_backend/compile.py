@@ -203,9 +203,8 @@ def compiled(
         automatic_loss_scaling=None if optimisation is None else settings.loss_scaling_settings(graph, options),
     )
     updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)
-    return Compiled(
-        arguments.without_values(), graph, anchors, numbers, session, updates, program, warnings, was_stored
-    )
+    kept = arguments.without_values()
+    return Compiled(kept, graph, anchors, numbers, session, updates, program, warnings, was_stored)
 
 
 def _reduction(options: Options, optimisation: Optimisation | None, group: Group | None) -> Reduction:

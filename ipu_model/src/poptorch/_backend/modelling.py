@@ -210,9 +210,8 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
     # result of a call leaves with the last micro-batch.
     batching, returns = program.batching, program.returns
     depth = len(program.step.stages) if program.execution is not Execution.SHARDED else 1
-    pipelines, micro_batches = (
-        (batching.device_iterations, batching.accumulation) if program.training else (1, batching.steps)
-    )
+    pipelines = batching.device_iterations if program.training else 1
+    micro_batches = batching.steps // pipelines
     cycles = micro_batches + (2 if program.training else 1) * (depth - 1)
     # A run starts when the device does, which first waits for the host.
     device = [span for span in profile.timeline if span.kind not in ("load", "call")]

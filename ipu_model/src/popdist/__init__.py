@@ -1,7 +1,5 @@
 """PopDist for any CPU: what a program started by `poprun` asks about its run, and how its instances work together."""
 
-from __future__ import annotations
-
 from popdist import stand_ins
 from popdist.backend import (
     execute_on_instances,

@@ -1,7 +1,5 @@
 """`python -m poptorch`: what of PopTorch works here, as a page of Markdown."""
 
-from __future__ import annotations
-
 from poptorch._backend.support import as_markdown
 
 if __name__ == "__main__":

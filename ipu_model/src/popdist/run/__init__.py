@@ -1,3 +1,1 @@
 """`poprun`: starts the instances of a run on this machine and on others, with torch's elastic launcher."""
-
-from __future__ import annotations

@@ -1,7 +1,5 @@
 """`python -m popdist.run` is `poprun`."""
 
-from __future__ import annotations
-
 import sys
 
 from popdist.run.command import main

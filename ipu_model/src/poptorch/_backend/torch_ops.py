@@ -33,12 +33,9 @@ def _require(op: str, fits: bool, what: str) -> None:
 
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
     """Place the following ops in this stage and phase (-1 if phases are not used), on this IPU."""
-    numbers: tuple[tuple[str, object, int], ...] = (
-        ("stage_id", stage_id, 0),
-        ("phase_id", phase_id, -1),
-        ("ipu_id", ipu_id, 0),
-    )
-    for name, number, least in numbers:
+    given: dict[str, object] = {"stage_id": stage_id, "phase_id": phase_id, "ipu_id": ipu_id}
+    for name, number in given.items():
+        least = -1 if name == "phase_id" else 0
         fits = isinstance(number, int) and number >= least
         _require("begin_ipu_block", fits, f"{name} must be an int, {least} or more; got {number!r}")
     trace = tracing.current()

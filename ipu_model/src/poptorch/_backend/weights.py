@@ -16,6 +16,7 @@ from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.step import Variable
+from poptorch._options_impl import check_type
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options
 
@@ -73,16 +74,12 @@ class HostWeights:
 Groupings = Mapping[str, ReplicaGroups]
 
 
-def groups_of(
-    name: str, parameter: Tensor, options: Options, kind: object, shards: object, mode: object
-) -> ReplicaGroups:
+def groups_of(name: str, parameter: Tensor, options: Options, kind: Any, shards: Any, mode: Any) -> ReplicaGroups:
     """Return the groups that the arguments of `replicaGrouping` ask for, whose types and values are checked."""
-    if not isinstance(kind, CommGroupType):
-        raise AssertionError(f"replicaGrouping takes a poptorch.CommGroupType; got {kind!r}.")
-    if not isinstance(shards, int):
-        raise AssertionError(f"shards is the number of replicas of a group, an int; got {shards!r}.")
-    if not isinstance(mode, VariableRetrievalMode):
-        raise AssertionError(f"replicaGrouping takes a poptorch.VariableRetrievalMode; got {mode!r}.")
+    check_type("replicaGrouping", kind, CommGroupType)
+    is_int = isinstance(shards, int)
+    errors.require(is_int, f"shards is the number of replicas of a group, an int; got {shards!r}.")
+    check_type("replicaGrouping", mode, VariableRetrievalMode)
     if parameter.dim() == 0:
         raise errors.Error(
             f"Scalars cannot be passed as per-replica weight values: give '{name}' a leading dimension, one element "

@@ -1,7 +1,5 @@
 """Data loading: `DataLoader`, `AsynchronousDataAccessor` and the background process behind them."""
 
-from __future__ import annotations
-
 from poptorch._dataloader.accessor import AsynchronousDataAccessor
 from poptorch._dataloader.items import _SubDataset
 from poptorch._dataloader.loader import DataLoader

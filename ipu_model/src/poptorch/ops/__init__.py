@@ -1,7 +1,5 @@
 """`poptorch.ops`: what `forward` calls to mark losses, give hints, loop on the device and place its parts."""
 
-from __future__ import annotations
-
 from poptorch._impl import isRunningOnIpu
 from poptorch.ops.annotations import (
     Attribute,

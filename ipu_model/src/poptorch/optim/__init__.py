@@ -4,8 +4,6 @@ The executor reads their numbers and runs a built-in update of the same family; 
 the CPU each class is an ordinary PyTorch optimiser.
 """
 
-from __future__ import annotations
-
 from poptorch.optim.lamb import LAMB
 from poptorch.optim.optimizer import Optimizer, VariableAttributes
 from poptorch.optim.torch_optimizers import SGD, Adam, AdamW, RMSprop

@@ -211,9 +211,6 @@ def checked_dtypes(**dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
     return chosen
 
 
-def moment_dtypes(
-    accum: torch.dtype | None, first: torch.dtype | None, second: torch.dtype | None
-) -> dict[str, torch.dtype]:
-    return checked_dtypes(
-        accum_type=accum, first_order_momentum_accum_type=first, second_order_momentum_accum_type=second
-    )
+def moment_dtypes(*dtypes: torch.dtype | None) -> dict[str, torch.dtype]:
+    names = ("accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type")
+    return checked_dtypes(**dict(zip(names, dtypes, strict=True)))

@@ -1,7 +1,5 @@
 """`poptorch.options`: every option object, and the strategies that `setExecutionStrategy` takes."""
 
-from __future__ import annotations
-
 from poptorch._options_config import ConfigFileError
 from poptorch.ops.annotations import Attribute
 from poptorch.options.backend import validate_options

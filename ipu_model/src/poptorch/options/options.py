@@ -179,6 +179,11 @@ class Options(OptionsDict):
             }
         )
 
+    def _assign(self, **private: object) -> Self:
+        self.checkIsFrozen()
+        self.__dict__.update(private)
+        return self
+
     def _sub_options(self) -> tuple[Freezable, ...]:
         return tuple(getattr(self, name) for name in _PARTS)
 
@@ -249,8 +254,7 @@ class Options(OptionsDict):
             "setExecutionStrategy takes a PipelinedExecution, ShardedExecution, SerialPhasedExecution or "
             f"ParallelPhasedExecution object; got {strategy!r}.",
         )
-        self._execution_strategy = strategy
-        return self
+        return self._assign(_execution_strategy=strategy)
 
     def randomSeed(self, random_seed: int) -> Self:
         """Seed the device's generator, and PyTorch's generator on the host at once (even of a frozen object)."""
@@ -351,33 +355,23 @@ class Options(OptionsDict):
 
     def showCompilationProgressBar(self, show: bool = True) -> Self:
         """Show a progress bar while compiling; `compilationTime()` needs it."""
-        self.checkIsFrozen()
-        self._show_compilation_progress_bar = show
-        return self
+        return self._assign(_show_compilation_progress_bar=show)
 
     def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
         """Report unexpected optimiser attributes as debug lines instead of warnings."""
-        self.checkIsFrozen()
-        self._relax_optimizer_checks = relax
-        return self
+        return self._assign(_relax_optimizer_checks=relax)
 
     def sourceLocationExcludes(self, excludes: list[str]) -> Self:
         """Replace the path fragments that are skipped when an op is traced back to user code."""
-        self.checkIsFrozen()
-        self._source_location_excludes = list(excludes)
-        return self
+        return self._assign(_source_location_excludes=list(excludes))
 
     def appendToLocationExcludes(self, *excludes: str) -> Self:
         """Add path fragments to those skipped when an op is traced back to user code."""
-        self.checkIsFrozen()
-        self._source_location_excludes = [*self._source_location_excludes, *excludes]
-        return self
+        return self._assign(_source_location_excludes=[*self._source_location_excludes, *excludes])
 
     def disableModuleNamescope(self) -> Self:
         """Leave the path of modules out of the names of ops."""
-        self.checkIsFrozen()
-        self._module_namescope_enabled = False
-        return self
+        return self._assign(_module_namescope_enabled=False)
 
     def updatableNamedBuffers(self, buffers: list[str]) -> Self:
         """Name the buffers that `copyNamedBuffersToDevice()` may refresh on their own."""

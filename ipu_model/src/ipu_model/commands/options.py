@@ -17,8 +17,6 @@ from ipu_model.report.text_files import check_writable, write_text
 if TYPE_CHECKING:
     from ipu_model.predict.host import HostWork
 
-# --- values: each type names its rule, and the nearest value that keeps it
-
 
 def _number(text: str) -> float | None:
     try:
@@ -66,9 +64,6 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
         raise ArgumentTypeError(f"it takes one of {', '.join(known)}, not {text!r}.{hint}")
 
     return read
-
-
-# --- the machine and the host's work
 
 
 def add_modelling(parser: ArgumentParser) -> None:
@@ -141,9 +136,6 @@ def host_of(arguments: Namespace) -> HostWork | None:
             f"workers: {work.workers} ({work.source})"
         )
     return work
-
-
-# --- the page
 
 
 def add_page(parser: ArgumentParser) -> None:

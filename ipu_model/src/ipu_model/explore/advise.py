@@ -275,9 +275,6 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
         yield _advice("micro_batch", change, how, explanation, Risk.SCHEDULE, before, after)
 
 
-# --- loaders, which belong to the host and are not options of the program
-
-
 @dataclass(frozen=True)
 class OtherLoader:
     """Another loader for the same data: the host's work with it, what it changes, its line of code and its effect."""

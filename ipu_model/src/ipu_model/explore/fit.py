@@ -129,8 +129,6 @@ class Findings:
             refusals=tuple(self._refusals),
         )
 
-    # --- the fastest, the cheapest and the nearest
-
     def _least_speed(self, speed: float) -> float:
         fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
         close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
@@ -220,8 +218,6 @@ class Findings:
             refused=refused,
         )
         return self._fits[candidate]
-
-    # --- what else there is to say
 
     def _instead(self) -> tuple[Fit | None, Limits | None]:
         for limits in self.limits.wider(self.programs.base.system.name):

@@ -21,8 +21,6 @@ from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 
-# --- Amdahl's law
-
 
 def speed_up(share: float, replicas: int) -> float:
     """Return how many times faster `replicas` finish the same work when `share` of it, from 0 to 1, stays constant."""
@@ -53,9 +51,6 @@ def _check(share: float, replicas: int) -> None:
         raise Error(f"A constant share must be between 0 and 1, not {share!r}.")
     if replicas < 1:
         raise Error(f"A program has at least one replica, not {replicas!r}.")
-
-
-# --- the time of a weight update
 
 
 @dataclass(frozen=True)
@@ -92,9 +87,6 @@ def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
     )
     per_micro_batch = (twice - once) / count
     return UpdateTime(count, per_micro_batch, max(0.0, once - count * per_micro_batch))
-
-
-# --- curves: modelled throughput beside what perfect scaling would give
 
 
 @dataclass(frozen=True)

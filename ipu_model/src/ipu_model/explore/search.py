@@ -69,8 +69,6 @@ class Search:
                     self._fastest(fitting, most)
                 return
 
-    # --- modelling
-
     def fitting(self) -> list[Candidate]:
         return [candidate for candidate in self.tried.values() if candidate.fits and self.is_allowed(candidate)]
 
@@ -101,8 +99,6 @@ class Search:
             except (Error, AssertionError):
                 self._speeds[setting] = 0.0
         return self._speeds[setting]
-
-    # --- the settings to try
 
     def most_ipus(self) -> int | None:
         """Return the most IPUs that one process may use, if the search was given a limit."""
@@ -189,8 +185,6 @@ class Search:
             available_memory_proportion=PROPORTIONS[-1],
         )
 
-    # --- the leanest and the cheapest
-
     def _leanest(self, count: int) -> Candidate | None:
         """Return the leanest setting on so many IPUs; with other types only if the program's own do not fit."""
         replicas = self.programs.start.replicas if "replicas" in self.limits.keep else 1
@@ -251,8 +245,6 @@ class Search:
             yield from (replace(now, available_memory_proportion=share) for share in PROPORTIONS)
         elif name != "replicas":  # a lean setting has the fewest
             yield replace(now, **{name: getattr(self.programs.start, name)})
-
-    # --- the fastest
 
     def _fastest(self, counts: Iterable[int], most: int) -> None:
         """Model groups of settings by their best speed, until no group can be faster than what fits.

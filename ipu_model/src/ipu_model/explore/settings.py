@@ -210,8 +210,6 @@ class Programs:
             return False
         return True
 
-    # --- the parts of a program
-
     def _on_ipus(self, setting: Setting) -> Program:
         """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
         starts = None if setting.split.balance is None else self._starts_of(setting, setting.split.balance)

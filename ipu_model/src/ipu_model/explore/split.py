@@ -39,9 +39,6 @@ def _nearest(name: str, scopes: Iterable[str]) -> str:
     return ", ".join(difflib.get_close_matches(name, known, 3)) or "none"
 
 
-# --- the units of a split
-
-
 @dataclass(frozen=True)
 class Unit:
     """A module whose ops stay on one IPU: its name, the scopes in it, and its cycles by kind of pass.
@@ -142,9 +139,6 @@ def times_entered(step: Step) -> dict[str, int]:
     return times
 
 
-# --- even splits
-
-
 class Balance(str, Enum):
     """What a split makes even: the time of the stages, or what they hold in memory."""
 
@@ -225,9 +219,6 @@ def _kept_by_scope(program: Program) -> Mapping[str, float]:
     return kept
 
 
-# --- programs with other stages
-
-
 def split_before(program: Program, names: Sequence[str]) -> Program:
     """Return the program split into stages that begin at these modules, each stage on an IPU of its own.
 
@@ -283,9 +274,6 @@ def stage_modules(program: Program) -> Iterator[str]:
             last = op.stage
             yield _called(next((name for name in modules if name not in before), op.scope), op.scope, scopes)
         before.update(modules)
-
-
-# --- blocks and checkpoints
 
 
 @remembered

@@ -142,9 +142,6 @@ def _changed(thing: Any, inputs: Any, options: Any, optimizer: Any, changes: Map
     return with_options(source_of(thing, inputs, options, optimizer=optimizer, **more).program, **changes)
 
 
-# --- what is explored
-
-
 @dataclass(frozen=True)
 class Source:
     """A program to explore, and what captures its module again with changes (`None`: there is no module)."""

@@ -93,9 +93,6 @@ def _call_seconds(profile: Profile, factor: float) -> float:
     return max(loader, host - loader + device * factor)
 
 
-# ------------------------------------------------------------------------------- what the cycles go into
-
-
 @dataclass(frozen=True)
 class Spent:
     """Cycles of all IPUs in one call that go into one thing, and their share of all."""
@@ -175,9 +172,6 @@ def cycles_spent(profile: Profile) -> tuple[Spent, ...]:
         ("waiting for other IPUs", sum(i.external_sync for i in ipus), "Filling the pipeline, and uneven stages."),
     )
     return tuple(Spent(name, cycles, cycles / total, words) for name, cycles, words in parts if cycles > 0)
-
-
-# ------------------------------------------------------------------------------- what figures show, in words
 
 
 def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:

@@ -80,8 +80,6 @@ FAMILY_LOOKS = {
 }
 """For families of ops; all others have `OTHER_LOOK`."""
 
-# ------------------------------------------------------------------------------- on a page, as SVG
-
 _THEMED = {GREY: "var(--grid)", INK: "var(--ink)"}
 """Colours that follow the theme of a page; what is white on paper has the colour of the page."""
 # Lines through a square of 7 by 7 that goes on in every direction, and what the hatching is called.

@@ -136,9 +136,6 @@ def _title(module: Module) -> str:
     return f"{name} x {module.count}" if module.count > 1 else name
 
 
-# ------------------------------------------------------------------------------- growing the tree
-
-
 def _module(name: str, path: str, ops: Sequence[Scoped], layers: Mapping[str, str], every: float) -> Module:
     """Return a module with its equal children folded; all ops together take `every` cycles."""
     own: list[FoldedOp] = []
@@ -165,9 +162,6 @@ def _passes(op: OpProfile) -> Passes:
     if op.phase == "update":
         return Passes(update=once)
     return Passes(backward=once) if op.phase == "backward" else Passes(forward=once, recompute=again)
-
-
-# ------------------------------------------------------------------------------- folding
 
 
 def _folded(modules: Sequence[Module], path: str) -> tuple[Module, ...]:

@@ -67,9 +67,6 @@ def _metadata(kind: str, thread: int, **arguments: str | int) -> Event:
     return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": arguments}
 
 
-# ------------------------------------------------------------------------------- passes and streams
-
-
 def passes(spans: Sequence[Span]) -> Iterable[Span]:
     """Yield the spans of one row with each recomputation and the backward pass behind it as one span.
 
@@ -129,9 +126,6 @@ def _arguments(span: Span) -> dict[str, str | int]:
     if span.repeats > 1:
         shown["repeats"] = span.repeats
     return shown
-
-
-# ------------------------------------------------------------------------------- ops and memory
 
 
 class OpTime(NamedTuple):

@@ -159,8 +159,6 @@ def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"
 
 
-# --- anchored tensors and results of a call
-
 Anchors = Mapping[str, Source]
 """The tensors that `anchorTensor` names, by their short names."""
 

@@ -144,10 +144,7 @@ def add_page(parser: ArgumentParser) -> None:
 
 
 def check_page(arguments: Namespace, known: Path | None = None) -> None:
-    """Refuse a page that cannot be written or opened, before anything else takes time.
-
-    `known` is where a page may be already.
-    """
+    """Refuse a page that cannot be written or opened, before anything takes time; one may exist already (`known`)."""
     if arguments.html is not None:
         check_writable(arguments.html)
     elif arguments.open and (known is None or not known.exists()):
@@ -155,10 +152,7 @@ def check_page(arguments: Namespace, known: Path | None = None) -> None:
 
 
 def finish_page(arguments: Namespace, known: Path | None, make_page: Callable[[], str]) -> None:
-    """Write the page if one is asked for, say where it is, and open it if that is asked for.
-
-    `known` is where a page may be already.
-    """
+    """Write and open the page as asked for, and say where it is; one may be there already (`known`)."""
     page: Path | None = arguments.html
     if page is not None:
         write_text(page, make_page())

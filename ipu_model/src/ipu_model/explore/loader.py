@@ -70,10 +70,8 @@ def time_loader(
     loader's own moves on. Worker processes end with the measurement, except those that the loader already had.
 
     The cores of this machine are part of the result. `seconds_per_sample` is the time that one of several workers takes
-    while it has a core of its own, so that the model can tell what other numbers of workers would achieve.
-
-    Raises:
-        Error: the loader is empty or cannot be iterated over, its samples cannot be counted, or counts are below 1.
+    while it has a core of its own, so that the model can tell what other numbers of workers would achieve. Raises
+    `Error` if the loader is empty or its samples cannot be counted.
     """
     _check(loader, batches, warm_up, samples_per_batch)
     facts = facts_of_loader(loader)

@@ -41,10 +41,7 @@ def _nearest(name: str, scopes: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """A module whose ops stay on one IPU: its name, the scopes in it, and its cycles by kind of pass.
-
-    A block can begin at the module of every unit but the first.
-    """
+    """A module whose ops stay on one IPU, at which a block can begin: its scopes, and its cycles by kind of pass."""
 
     name: str
     scopes: tuple[str, ...]

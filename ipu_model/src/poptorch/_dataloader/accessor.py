@@ -42,10 +42,7 @@ class WorkerDied(Exception):
 
 
 class WorkerProcess:
-    """A child process that fills a ring with the items of a data set.
-
-    Raises `poptorch.Error` if the process cannot be started, or ends before the first item is loaded.
-    """
+    """A child process that fills a ring with the items of a data set; `poptorch.Error` if it cannot be started."""
 
     def __init__(self, dataset: Any, policy: Policy, strategy: SharingStrategy) -> None:
         if sys.platform == "win32":
@@ -106,10 +103,7 @@ class WorkerProcess:
             ) from error
 
     def first_item(self) -> tuple[ItemStructure, Ring]:
-        """Block until the first item is loaded; return the structure of items and the ring that holds them.
-
-        Raises `poptorch.Error` if loading it fails.
-        """
+        """Block until the first item is loaded; return the structure of items and the ring that holds them."""
         try:
             self.wait_for_message()
             message = self.take_message()

@@ -73,10 +73,7 @@ class ItemStructure:
         return structure
 
     def flatten(self, item: Any) -> Chunk:
-        """Return the tensors of an item.
-
-        Raises `TypeError`: it holds more than tensors; `ValueError`: its structure differs from that of the first one.
-        """
+        """Return the tensors of an item; refuse one that holds more than tensors, or differs from the first one."""
         kind, values = _taken_apart(item)
         if kind != self.kind or values.keys() != set(self.keys):
             expected = _described(self.kind, self.keys, self.pattern)
@@ -205,10 +202,7 @@ class GlobalIndex(int):
 class _SubDataset(Dataset[Any]):
     """The part of a map-style data set that one process of a distributed run reads, `step` samples to an item.
 
-    Indexed from 0: consecutive samples, or those of the last permutation; anywhere by `GlobalIndex`. The name is
-    PopTorch's.
-
-    Raises `ZeroDivisionError` if `drop_last` leaves this process no item.
+    Indexed from 0: consecutive samples, or those of the last permutation; anywhere by `GlobalIndex`.
     """
 
     def __init__(self, dataset: Any, opts: Options, step: int, drop_last: bool) -> None:

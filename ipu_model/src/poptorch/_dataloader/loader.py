@@ -249,10 +249,7 @@ def warn_about_samples(dataset: Any, rows_per_step: int, drop_last: bool) -> Non
 
 
 def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worker_size: int | None) -> int | None:
-    """Return the rows of the chunks that items are joined from, or `None` if torch's batches are the items.
-
-    Raises `AssertionError` if there is nothing to re-batch to, or chunks would be larger than items.
-    """
+    """Return the rows of the chunks that items are joined from, or `None` if torch's batches are the items."""
     require(
         combined is not None or not rebatched,
         "DataLoaderMode.AsyncRebatched needs a batch_size to re-batch to; use DataLoaderMode.Async for "

@@ -46,10 +46,7 @@ class SharedFile:
         return f"/dev/fd/{self._descriptor}"
 
     def map(self, size: int) -> mmap.mmap | bytearray:
-        """Return the first `size` bytes as writable memory, shared with every other process that maps them.
-
-        Raises `MemoryError` if the machine does not have that much.
-        """
+        """Return the first `size` bytes as writable memory, shared with every other process that maps them."""
         if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise MemoryError(f"Sharing {size} bytes between two processes needs more memory than is available.")
         os.ftruncate(self._descriptor, size)
@@ -98,8 +95,7 @@ class Ring:
     def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
         """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.
 
-        Raises `ValueError` if shapes differ from the first item's; with `by_rows`, if they differ beyond dimension 0 or
-        do not fit.
+        Shapes must be those of the first item; with `by_rows`, dimension 0 may be shorter.
         """
         slots = self._slots[slot]
         whole = list(zip(slots, item[0], strict=True))

@@ -80,7 +80,17 @@ def cond(
     counts = f"then_body returned {len(then_results)} tensors, else_body {len(else_results)}"
     same = len(then_results) == len(else_results)
     check(same, f"poptorch.cond(): {counts}. Both must return the same number.")
-    return [_select(selector, a, b) for a, b in zip(then_results, else_results, strict=True)]
+    results = []
+    for chosen, other in zip(then_results, else_results, strict=True):
+        no_dimension = "a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
+        check(other.dim(), f"poptorch.cond(): {no_dimension}")
+        check(
+            chosen.numel() == other.numel() and chosen.dtype == other.dtype,
+            f"poptorch.cond(): a result of then_body is {_form(chosen)}, that of else_body {_form(other)}. They "
+            "must have the same type and number of elements.",
+        )
+        results.append(torch.where(selector, chosen.reshape(other.shape), other))
+    return results
 
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -115,17 +125,6 @@ def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
 
 def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}"
-
-
-def _select(selector: Tensor, then_result: Tensor, else_result: Tensor) -> Tensor:
-    no_dimension = "a result of else_body has no dimension. Return it with one, for example x.reshape(1)."
-    check(else_result.dim(), f"poptorch.cond(): {no_dimension}")
-    check(
-        then_result.numel() == else_result.numel() and then_result.dtype == else_result.dtype,
-        f"poptorch.cond(): a result of then_body is {_form(then_result)}, that of else_body {_form(else_result)}. They "
-        "must have the same type and number of elements.",
-    )
-    return torch.where(selector, then_result.reshape(else_result.shape), else_result)
 
 
 def _check_tensors(values: Any) -> None:

@@ -1,6 +1,7 @@
-"""What the programs share and PopTorch has no part in: data that is made item by item, and a loop over it."""
+"""What the programs share and PopTorch has no part in: data, a loop over it, common layers, and checks."""
 
 import torch
+from torch import nn
 
 
 class Items(torch.utils.data.Dataset):
@@ -22,11 +23,16 @@ def stacked(items):
 
 
 def train(executor, batches, epochs=1, after=None):
-    """Call the executor with every batch, and `after` after each call; return each call's loss, its last output."""
+    """Call the executor with every batch, and `after` after each call; return each call's loss.
+
+    The loss is the last output, or the one of that name.
+    """
     losses = []
     for epoch in range(epochs):
         for batch in batches:
-            outputs = executor(*batch)
+            outputs = executor(**batch) if isinstance(batch, dict) else executor(*batch)
+            if isinstance(outputs, dict):
+                outputs = outputs["loss"]
             loss = outputs[-1] if isinstance(outputs, (tuple, list)) else outputs
             losses.append(loss.float().mean().item())
             if after is not None:
@@ -35,6 +41,58 @@ def train(executor, batches, epochs=1, after=None):
     return losses
 
 
+def check_learned(losses, share, count=1):
+    """Check that the last `count` losses are less than this share of the first ones."""
+    assert sum(losses[-count:]) < share * sum(losses[:count]), losses
+
+
+def check_close(results, expected, tolerance=1e-4):
+    torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance)
+
+
 def accuracy(scores, labels):
     """Return the share of labels that have the highest score."""
     return (scores.argmax(dim=-1) == labels).float().mean().item()
+
+
+class WithLoss(nn.Module):
+    """A network's output, and its loss where a call has a target."""
+
+    def __init__(self, network, loss):
+        super().__init__()
+        self.network, self.loss = network, loss
+
+    def forward(self, x, target=None):
+        output = self.network(x)
+        return output if target is None else (output, self.loss(output, target))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself; a mask is added to the scores."""
+
+    def __init__(self, dim, heads, bias=True):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias), nn.Linear(dim, dim, bias)
+
+    def forward(self, x, mask=None):
+        batch, tokens, dim = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores + mask
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, dim))
+
+
+class TransformerLayer(nn.Module):
+    """Attention and two linear layers, each added to its input after a norm; `attention` may be another one."""
+
+    def __init__(self, dim, heads, attention=None, activation=nn.GELU):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = attention or SelfAttention(dim, heads)
+        self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), activation(), nn.Linear(2 * dim, dim))
+
+    def forward(self, x, *others):
+        x = x + self.attention(self.norm1(x), *others)
+        return x + self.mlp(self.norm2(x))

@@ -1,94 +1,63 @@
 """Compile ahead of time: a cache of executables, precompilation for an offline target, export and load."""
 
 import os
-import pathlib
-import shutil
-import tempfile
-import time
-from types import SimpleNamespace
 
 import torch
+from program_kit import WithLoss, check_close, check_learned
+from torch import nn
 
 import poptorch
 
 
-class Network(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(1, 4, 3)
-        self.fc = torch.nn.Linear(4 * 6 * 6, 3)
-        self.loss = torch.nn.CrossEntropyLoss()
-
-    def forward(self, x, y=None):
-        out = self.fc(torch.relu(self.conv(x)).flatten(1))
-        if y is None:
-            return out
-        return out, self.loss(out, y)
+def network(seed):
+    torch.manual_seed(seed)
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 3)
+    return WithLoss(nn.Sequential(*layers), nn.CrossEntropyLoss())
 
 
-def cached_options(folder):
-    opts = poptorch.Options()
-    opts.enableExecutableCaching(str(folder))
-    opts.modelName("network")
-    return opts
-
-
-def run_cache(folder):
-    x = torch.randn(2, 1, 8, 8)
-    results = []
-    torch.manual_seed(1)
-    model = Network().eval()
+def run_cache():
+    x, model, results = torch.randn(2, 1, 8, 8), network(1).eval(), []
     for _ in range(2):
-        executor = poptorch.inferenceModel(model, cached_options(folder))
-        start = time.perf_counter()
+        opts = poptorch.Options().enableExecutableCaching("cache").modelName("network")
+        executor = poptorch.inferenceModel(model, opts)
         results.append(executor(x))
-        print(f"first call {time.perf_counter() - start:.3f} s, files: {len(os.listdir(folder))}")
         assert executor.isCompiled()
         executor.destroy()
     assert torch.equal(*results)
-    assert len(os.listdir(folder)) > 0
+    assert len(os.listdir("cache")) > 0
 
 
-def run_export(folder):
-    torch.manual_seed(2)
-    model = Network()
+def run_export():
+    model = network(2)
     opts = poptorch.Options()
     opts.Training.gradientAccumulation(2)
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.05)
-    training = poptorch.trainingModel(model, opts, optimizer)
+    training = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.05))
     x, y = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
-    path = pathlib.Path(folder) / "training.poptorch"
-    training.compileAndExport(str(path), x, y, export_model=True)
-    assert path.exists()
+    training.compileAndExport("training.poptorch", x, y, export_model=True)
 
-    loaded = poptorch.load(str(path))
+    loaded = poptorch.load("training.poptorch")
     losses = [loaded(x, y)[1].item() for _ in range(5)]
-    print("loaded and trained:", [round(loss, 3) for loss in losses])
-    assert losses[-1] < losses[0]
+    check_learned(losses, 1)
     loaded.destroy()
 
     def on_demand(opts):
         opts.connectionType(poptorch.ConnectionType.OnDemand)
 
-    again = poptorch.load(str(path), on_demand)
+    again = poptorch.load("training.poptorch", on_demand)
     assert again(x, y)[1].item() == losses[0]
     again.destroy()
 
     inference = poptorch.inferenceModel(model.eval())
-    exported = pathlib.Path(folder) / "inference.poptorch"
-    inference.compileAndExport(str(exported), x, export_model=False)
+    inference.compileAndExport("inference.poptorch", x, export_model=False)
     fresh = poptorch.inferenceModel(model)
-    fresh.loadExecutable(str(exported))
-    assert torch.allclose(fresh(x), Network.forward(model, x), atol=1e-5)
+    fresh.loadExecutable("inference.poptorch")
+    check_close(fresh(x), WithLoss.forward(model, x), 1e-5)
 
 
-def run_offline(folder):
-    opts = poptorch.Options()
-    opts.useOfflineIpuTarget(ipu_version=2)
-    executor = poptorch.inferenceModel(Network().eval(), opts)
-    target = os.path.join(folder, "offline.poptorch")
-    executor.compileAndExport(target, torch.zeros(2, 1, 8, 8))
-    assert os.path.getsize(target) > 0
+def run_offline():
+    executor = poptorch.inferenceModel(network(3).eval(), poptorch.Options().useOfflineIpuTarget(ipu_version=2))
+    executor.compileAndExport("offline.poptorch", torch.zeros(2, 1, 8, 8))
+    assert os.path.getsize("offline.poptorch") > 0
     try:
         executor(torch.zeros(2, 1, 8, 8))
     except (AssertionError, poptorch.Error) as error:
@@ -97,18 +66,7 @@ def run_offline(folder):
         raise SystemExit("an executable for an offline target ran")
 
 
-def main():
-    args = SimpleNamespace(keep=False)
-    folder = tempfile.mkdtemp()
-    try:
-        os.makedirs(os.path.join(folder, "cache"))
-        run_cache(os.path.join(folder, "cache"))
-        run_export(folder)
-        run_offline(folder)
-    finally:
-        if not args.keep:
-            shutil.rmtree(folder)
-
-
-if __name__ == "__main__":
-    main()
+os.mkdir("cache")
+run_cache()
+run_export()
+run_offline()

@@ -4,28 +4,19 @@ import copy
 import warnings
 
 import torch
+from program_kit import WithLoss, check_close, check_learned
 
 import poptorch
 
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
-
-    def forward(self, x, y):
-        out = self.b(torch.sigmoid(self.a(x)))
-        return out, torch.nn.functional.cross_entropy(out, y)
-
-
+STEPS = 8
 OPTIMIZERS = {
-    "SGD": (poptorch.optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}),
-    "SGD, nesterov": (poptorch.optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-    "Adam": (poptorch.optim.Adam, torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.95)}),
-    "Adam, L2": (poptorch.optim.Adam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
-    "AdamW": (poptorch.optim.AdamW, torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.2}),
-    "RMSprop": (poptorch.optim.RMSprop, torch.optim.RMSprop, {"lr": 0.01, "alpha": 0.9}),
-    "RMSprop, centered": (poptorch.optim.RMSprop, torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.5, "centered": True}),
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
+    "SGD, nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    "Adam": {"lr": 0.01, "betas": (0.8, 0.95)},
+    "Adam, L2": {"lr": 0.01, "weight_decay": 0.1},
+    "AdamW": {"lr": 0.01, "weight_decay": 0.2},
+    "RMSprop": {"lr": 0.01, "alpha": 0.9},
+    "RMSprop, centered": {"lr": 0.01, "momentum": 0.5, "centered": True},
 }
 
 
@@ -35,75 +26,56 @@ def data(step):
 
 
 def groups(model, lr):
-    return [{"params": model.a.parameters()}, {"params": model.b.parameters(), "lr": lr / 2}]
+    return [{"params": model.network[0].parameters()}, {"params": model.network[2].parameters(), "lr": lr / 2}]
 
 
-def on_cpu(model, optimizer, steps):
-    for step in range(steps):
-        if step == steps // 2:
+def on_cpu(model, optimizer):
+    for step in range(STEPS):
+        if step == STEPS // 2:
             optimizer.param_groups[0]["lr"] *= 0.1
         optimizer.zero_grad()
         model(*data(step))[1].backward()
         optimizer.step()
-    return model
 
 
-def on_ipu(model, optimizer, steps, options):
+def on_ipu(model, optimizer, options):
     executor = poptorch.trainingModel(model, options, optimizer)
-    for step in range(steps):
-        if step == steps // 2:
+    for step in range(STEPS):
+        if step == STEPS // 2:
             optimizer.param_groups[0]["lr"] *= 0.1
             executor.setOptimizer(optimizer)
         executor(*data(step))
     executor.detachFromDevice()
-    return model
 
 
-def compare(name, ours, theirs):
-    worst = max((p - q).abs().max().item() for p, q in zip(ours.parameters(), theirs.parameters()))
-    print(f"{name:24s} largest difference {worst:.1e}")
-    assert worst < 1e-4, name
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+layers = torch.nn.Linear(6, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 3)
+start = WithLoss(torch.nn.Sequential(*layers), torch.nn.functional.cross_entropy)
+for name, arguments in OPTIMIZERS.items():
+    ours, theirs = (getattr(library, name.split(",")[0]) for library in (poptorch.optim, torch.optim))
+    lr = arguments["lr"]
+    reference, model, converted = (copy.deepcopy(start) for _ in range(3))
+    on_cpu(reference, theirs(groups(reference, lr), **arguments))
+    on_ipu(model, ours(groups(model, lr), **arguments), poptorch.Options())
+    check_close(list(model.parameters()), list(reference.parameters()))
+    # PyTorch's own optimiser is converted; unknown attributes of groups are allowed, then.
+    options = poptorch.Options().relaxOptimizerAttributesChecks()
+    on_ipu(converted, theirs(groups(converted, lr), **arguments), options)
+    check_close(list(converted.parameters()), list(reference.parameters()))
 
+model = copy.deepcopy(start)
+lamb = poptorch.optim.LAMB(model.parameters(), lr=0.01, max_weight_norm=1.0, bias_correction=False)
+executor = poptorch.trainingModel(model, poptorch.Options(), lamb)
+check_learned([executor(*data(0))[1].item() for _ in range(20)], 1)
+executor.destroy()
 
-def main(steps=8):
-    torch.manual_seed(0)
-    start = Model()
-    for name, (ours, theirs, arguments) in OPTIMIZERS.items():
-        lr = arguments["lr"]
-        reference = copy.deepcopy(start)
-        on_cpu(reference, theirs(groups(reference, lr), **arguments), steps)
-
-        model = copy.deepcopy(start)
-        on_ipu(model, ours(groups(model, lr), **arguments), steps, poptorch.Options())
-        compare(name, model, reference)
-
-        # PyTorch's own optimiser is converted; unknown attributes of groups are allowed, then.
-        model = copy.deepcopy(start)
-        options = poptorch.Options()
-        options.relaxOptimizerAttributesChecks()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            on_ipu(model, theirs(groups(model, lr), **arguments), steps, options)
-        compare(f"{name}, converted", model, reference)
-
-    model = copy.deepcopy(start)
-    lamb = poptorch.optim.LAMB(model.parameters(), lr=0.01, max_weight_norm=1.0, bias_correction=False)
-    executor = poptorch.trainingModel(model, poptorch.Options(), lamb)
-    losses = [executor(*data(0))[1].item() for _ in range(20)]
-    assert losses[-1] < losses[0]
-    executor.destroy()
-
-    # The optimiser's state comes to the host, and goes back into another.
-    adam = poptorch.optim.Adam(model.parameters(), lr=0.01)
-    executor = poptorch.trainingModel(model, poptorch.Options(), adam)
-    executor(*data(0))
-    state = adam.state_dict()
-    assert adam.has_state() and state["ipu_state"]
-    other = poptorch.optim.Adam(model.parameters(), lr=0.01)
-    other.load_state_dict(state)
-    executor.setOptimizer(other)
-    executor(*data(1))
-
-
-if __name__ == "__main__":
-    main()
+# The optimiser's state comes to the host, and goes back into another.
+adam, other = (poptorch.optim.Adam(model.parameters(), lr=0.01) for _ in range(2))
+executor = poptorch.trainingModel(model, poptorch.Options(), adam)
+executor(*data(0))
+state = adam.state_dict()
+assert adam.has_state() and state["ipu_state"]
+other.load_state_dict(state)
+executor.setOptimizer(other)
+executor(*data(1))

@@ -1,13 +1,10 @@
 """PopTorch's own operations in one model, and what it offers for debugging them."""
 
 import torch
+from program_kit import check_close, check_learned
 from torch import nn
 
 import poptorch
-
-
-def body(x):
-    return (x * 2,)
 
 
 class Operations(nn.Module):
@@ -18,8 +15,7 @@ class Operations(nn.Module):
 
     def forward(self, x, image, keys):
         on_ipu = poptorch.isRunningOnIpu()
-        x = poptorch.nop(x)
-        x = poptorch.for_loop(3, body, [x])[0]
+        x = poptorch.for_loop(3, lambda x: (x * 2,), [poptorch.nop(x)])[0]
         x = poptorch.serializedMatMul(x, self.weight, poptorch.MatMulSerializationMode.ReducingDim, factor=2)
         x = poptorch.set_available_memory(x @ self.weight, 0.3)
         with poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Parallel).availableMemoryProportions(0.5):
@@ -60,33 +56,23 @@ class CustomLoss(nn.Module):
         return out, poptorch.identity_loss(first + 1e-3 * second, reduction="none")
 
 
-def main():
-    torch.manual_seed(0)
-    poptorch.setLogLevel("WARN")
-    model = Operations().eval()
-    x, image = torch.randn(2, 8), torch.randn(2, 1, 6, 6)
-    keys = torch.randn(7, 2, 5).log_softmax(-1)
-    inference = poptorch.inferenceModel(model, poptorch.Options())
-    out, y, scores, loss = inference(x, image, keys)
-    torch.testing.assert_close(out, 8 * x, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(y, sum(conv(image) for conv in model.convs).detach(), rtol=1e-4, atol=1e-5)
-    assert not poptorch.isRunningOnIpu()
+torch.manual_seed(0)
+poptorch.setLogLevel("WARN")
+model = Operations().eval()
+x, image = torch.randn(2, 8), torch.randn(2, 1, 6, 6)
+keys = torch.randn(7, 2, 5).log_softmax(-1)
+out, y, scores, loss = poptorch.inferenceModel(model, poptorch.Options())(x, image, keys)
+check_close(out, 8 * x)
+check_close(y, sum(conv(image) for conv in model.convs))
+assert not poptorch.isRunningOnIpu()
+check_close(poptorch.inferenceModel(Host())(torch.tensor([0.123, 0.456])), torch.tensor([1.1, 1.5]))
 
-    rounded = poptorch.inferenceModel(Host())(torch.tensor([0.123, 0.456]))
-    torch.testing.assert_close(rounded, torch.tensor([1.1, 1.5]))
-
-    model = CustomLoss()
-    training = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1))
-    inputs, targets = torch.randn(32, 4), torch.ones(32, 1)
-    losses = [training(inputs, targets)[1].item() for _ in range(20)]
-    print(losses[0], "->", losses[-1])
-    assert losses[-1] < 0.3 * losses[0]
+model = CustomLoss()
+training = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1))
+inputs, targets = torch.randn(32, 4), torch.ones(32, 1)
+check_learned([training(inputs, targets)[1].item() for _ in range(20)], 0.3)
+training.detachFromDevice()
+try:
     training.detachFromDevice()
-    try:
-        training.detachFromDevice()
-    except poptorch.Error as error:
-        print("detaching twice:", error)
-
-
-if __name__ == "__main__":
-    main()
+except poptorch.Error as error:
+    print("detaching twice:", error)

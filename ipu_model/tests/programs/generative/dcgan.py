@@ -1,12 +1,12 @@
 """DCGAN with two training models; the weights of the frozen half are copied between the steps."""
 
-import random
-from types import SimpleNamespace
-
 import torch
-import torch.nn as nn
+from program_kit import check_close
+from torch import nn
 
 import poptorch
+
+NZ, WIDTH, STEPS = 8, 8, 60
 
 
 def weights_init(m):
@@ -18,38 +18,29 @@ def weights_init(m):
         nn.init.constant_(m.bias.data, 0)
 
 
-class Generator(nn.Module):
-    def __init__(self, nz, ngf):
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False),
-            nn.BatchNorm2d(ngf * 2),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ngf),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf, 1, 4, 2, 1, bias=False),
-            nn.Tanh(),
-        )
-
-    def forward(self, z):
-        return self.main(z)
+def generator():
+    return nn.Sequential(
+        nn.ConvTranspose2d(NZ, WIDTH * 2, 4, 1, 0, bias=False),
+        nn.BatchNorm2d(WIDTH * 2),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(WIDTH * 2, WIDTH, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(WIDTH),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(WIDTH, 1, 4, 2, 1, bias=False),
+        nn.Tanh(),
+    )
 
 
-class Discriminator(nn.Module):
-    def __init__(self, ndf):
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.Conv2d(1, ndf, 4, 2, 1, bias=False),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf, ndf * 2, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ndf * 2),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf * 2, 1, 4, 1, 0, bias=False),
-        )
-
-    def forward(self, x):
-        return self.main(x).view(-1)
+def discriminator():
+    return nn.Sequential(
+        nn.Conv2d(1, WIDTH, 4, 2, 1, bias=False),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Conv2d(WIDTH, WIDTH * 2, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(WIDTH * 2),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Conv2d(WIDTH * 2, 1, 4, 1, 0, bias=False),
+        nn.Flatten(0),
+    )
 
 
 class DiscriminatorStep(nn.Module):
@@ -67,10 +58,8 @@ class DiscriminatorStep(nn.Module):
 class GeneratorStep(nn.Module):
     def __init__(self, generator, discriminator):
         super().__init__()
-        self.generator, self.discriminator = generator, discriminator
+        self.generator, self.discriminator = generator, discriminator.requires_grad_(False)
         self.criterion = nn.BCEWithLogitsLoss()
-        for parameter in self.discriminator.parameters():
-            parameter.requires_grad = False
 
     def forward(self, noise):
         fake = self.generator(noise)
@@ -78,49 +67,31 @@ class GeneratorStep(nn.Module):
         return fake, self.criterion(score, torch.ones_like(score))
 
 
-def main():
-    opt = SimpleNamespace(nz=8, ngf=8, ndf=8, niter=60, manualSeed=999)
-    random.seed(opt.manualSeed)
-    torch.manual_seed(opt.manualSeed)
+torch.manual_seed(999)
+net_g, net_d, frozen_d = generator().apply(weights_init), discriminator().apply(weights_init), discriminator()
+frozen_d.load_state_dict(net_d.state_dict())
+opts = poptorch.Options()
+step_d, step_g = DiscriminatorStep(net_d), GeneratorStep(net_g, frozen_d)
+optimizer_d = poptorch.optim.Adam(step_d.parameters(), lr=1e-3, betas=(0.5, 0.999))
+optimizer_g = poptorch.optim.Adam([p for p in step_g.parameters() if p.requires_grad], lr=1e-2, betas=(0.5, 0.999))
+train_d = poptorch.trainingModel(step_d, options=opts.clone(), optimizer=optimizer_d)
+train_g = poptorch.trainingModel(step_g, options=opts.clone(), optimizer=optimizer_g)
 
-    net_g, net_d = Generator(opt.nz, opt.ngf), Discriminator(opt.ndf)
-    frozen_d = Discriminator(opt.ndf)
-    net_g.apply(weights_init)
-    net_d.apply(weights_init)
+pattern = torch.sign(torch.sin(torch.arange(16.0))).expand(16, 16)
+fake, similarity = torch.zeros(8, 1, 16, 16), []
+for i in range(STEPS):
+    real = (pattern + 0.1 * torch.randn(8, 1, 16, 16)).clamp(-1, 1)
+    d_x, d_gz, error_d = train_d(real, fake.detach())
+    train_d.copyWeightsToHost()
+    if i:
+        train_g.copyWeightsToHost()
     frozen_d.load_state_dict(net_d.state_dict())
-
-    opts = poptorch.Options()
-    step_d, step_g = DiscriminatorStep(net_d), GeneratorStep(net_g, frozen_d)
-    optimizer_d = poptorch.optim.Adam(step_d.parameters(), lr=1e-3, betas=(0.5, 0.999))
-    optimizer_g = poptorch.optim.Adam([p for p in step_g.parameters() if p.requires_grad], lr=1e-2, betas=(0.5, 0.999))
-    train_d = poptorch.trainingModel(step_d, options=opts.clone(), optimizer=optimizer_d)
-    train_g = poptorch.trainingModel(step_g, options=opts.clone(), optimizer=optimizer_g)
-
-    pattern = torch.sign(torch.sin(torch.arange(16.0))).expand(16, 16)
-    fake = torch.zeros(8, 1, 16, 16)
-    errors, similarity = [], []
-    for i in range(opt.niter):
-        real = (pattern + 0.1 * torch.randn(8, 1, 16, 16)).clamp(-1, 1)
-        d_x, d_gz, error_d = train_d(real, fake.detach())
-        train_d.copyWeightsToHost()
-        train_g.copyWeightsToHost() if i else None
-        frozen_d.load_state_dict(net_d.state_dict())
-        train_g.copyWeightsToDevice() if i else None
-        fake, error_g = train_g(torch.randn(8, opt.nz, 1, 1))
-        errors.append((error_d.item(), error_g.item()))
-        similarity.append((fake * pattern).mean().item())
-        if i % 10 == 9:
-            print(
-                f"[{i + 1}/{opt.niter}] Loss_D: {error_d:.4f} Loss_G: {error_g:.4f} "
-                f"D(x): {d_x.item():.4f} D(G(z)): {d_gz.item():.4f} similarity {similarity[-1]:.3f}"
-            )
-    train_g.copyWeightsToHost()
-    for own, copy in zip(net_d.parameters(), frozen_d.parameters()):
-        torch.testing.assert_close(own.detach(), copy.detach())
-    assert fake.shape == (8, 1, 16, 16)
-    assert all(torch.isfinite(torch.tensor(pair)).all() for pair in errors)
-    assert max(similarity[-5:]) > similarity[0] + 0.1, similarity
-
-
-if __name__ == "__main__":
-    main()
+    if i:
+        train_g.copyWeightsToDevice()
+    fake, error_g = train_g(torch.randn(8, NZ, 1, 1))
+    assert error_d.isfinite() and error_g.isfinite()
+    similarity.append((fake * pattern).mean().item())
+train_g.copyWeightsToHost()
+check_close([p.detach() for p in frozen_d.parameters()], [p.detach() for p in net_d.parameters()])
+assert fake.shape == (8, 1, 16, 16)
+assert max(similarity[-5:]) > similarity[0] + 0.1, similarity

@@ -1,8 +1,9 @@
 """Neural style transfer: the picture is the only parameter; hooks collect the features of a frozen network."""
 
 import torch
-import torch.nn as nn
 import torchvision
+from program_kit import check_learned
+from torch import nn
 
 import poptorch
 
@@ -15,14 +16,11 @@ class FeatureExtractor(nn.Module):
 
     def __init__(self, layers):
         super().__init__()
-        vgg = torchvision.models.vgg11(weights=None).features[:8]
-        for parameter in vgg.parameters():
-            parameter.requires_grad_(False)
+        vgg = torchvision.models.vgg11(weights=None).features[:8].requires_grad_(False)
         for i, layer in enumerate(vgg):
             if isinstance(layer, nn.ReLU):
                 vgg[i] = nn.ReLU(inplace=False)
-        self.vgg = vgg.eval()
-        self.outputs = {}
+        self.vgg, self.outputs = vgg.eval(), {}
         for name in layers:
             self.vgg.get_submodule(name).register_forward_hook(self.remember(name))
 
@@ -45,11 +43,11 @@ def gram(x):
 
 
 class StyleTransfer(nn.Module):
-    def __init__(self, extractor, content, style):
+    def __init__(self, content, style):
         super().__init__()
-        self.extractor = extractor
+        self.extractor = FeatureExtractor(STYLE_LAYERS + CONTENT_LAYERS)
         with torch.no_grad():
-            content_features, style_features = extractor(content), extractor(style)
+            content_features, style_features = self.extractor(content), self.extractor(style)
         for name in CONTENT_LAYERS:
             self.register_buffer(f"content_{name}", content_features[name].clone())
         for name in STYLE_LAYERS:
@@ -65,31 +63,16 @@ class StyleTransfer(nn.Module):
         return content, style, poptorch.identity_loss(loss, reduction="none")
 
 
-def main():
-    torch.manual_seed(0)
-    ramp = torch.linspace(-1, 1, SIZE)
-    content = ramp.view(1, 1, -1, 1).expand(1, 3, SIZE, SIZE).contiguous()
-    style = torch.sin(8 * ramp).view(1, 1, 1, -1).expand(1, 3, SIZE, SIZE).contiguous()
-    model = StyleTransfer(FeatureExtractor(STYLE_LAYERS + CONTENT_LAYERS), content, style)
-    start = model.picture.detach().clone()
-    optimizer = poptorch.optim.Adam([model.picture], lr=0.05)
-    opts = poptorch.Options()
-    opts.deviceIterations(5)
-    opts.outputMode(poptorch.OutputMode.Final)
-    training_model = poptorch.trainingModel(model, opts, optimizer)
-    history = []
-    for _ in range(10):
-        content_loss, style_loss, loss = training_model()
-        history.append(loss.item())
-    print(
-        f"content {content_loss.item():.4f}, style {style_loss.item():.6f}, total {history[0]:.4f} -> {history[-1]:.4f}"
-    )
-    picture = model.picture.detach().clone()
-    training_model.destroy()
-    assert not torch.equal(picture, start)
-    assert torch.isfinite(picture).all()
-    assert history[-1] < 0.8 * history[0]
-
-
-if __name__ == "__main__":
-    main()
+torch.manual_seed(0)
+ramp = torch.linspace(-1, 1, SIZE)
+content = ramp.view(1, 1, -1, 1).expand(1, 3, SIZE, SIZE).contiguous()
+style = torch.sin(8 * ramp).view(1, 1, 1, -1).expand(1, 3, SIZE, SIZE).contiguous()
+model = StyleTransfer(content, style)
+start = model.picture.detach().clone()
+opts = poptorch.Options().deviceIterations(5).outputMode(poptorch.OutputMode.Final)
+training_model = poptorch.trainingModel(model, opts, poptorch.optim.Adam([model.picture], lr=0.05))
+check_learned([training_model()[-1].item() for _ in range(10)], 0.8)
+picture = model.picture.detach().clone()
+training_model.destroy()
+assert not torch.equal(picture, start)
+assert torch.isfinite(picture).all()

@@ -1,8 +1,8 @@
 """Graph attention with a softmax over the edges of each node, built from scatter_reduce and index_add."""
 
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
+from program_kit import check_close, check_learned
+from torch import nn
 
 import poptorch
 
@@ -21,68 +21,45 @@ def edge_softmax(scores, target, nodes):
 
 
 class GATLayer(nn.Module):
-    def __init__(self, inputs, outputs, heads, concat=True):
+    def __init__(self, inputs, outputs, concat=True):
         super().__init__()
-        self.heads, self.outputs, self.concat = heads, outputs, concat
-        self.project = nn.Linear(inputs, heads * outputs, bias=False)
-        self.attend_source = nn.Parameter(torch.empty(1, heads, outputs))
-        self.attend_target = nn.Parameter(torch.empty(1, heads, outputs))
-        nn.init.xavier_uniform_(self.attend_source)
-        nn.init.xavier_uniform_(self.attend_target)
+        self.outputs, self.concat = outputs, concat
+        self.project = nn.Linear(inputs, HEADS * outputs, bias=False)
+        self.attend_source = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, HEADS, outputs)))
+        self.attend_target = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, HEADS, outputs)))
 
     def forward(self, x, source, target):
         nodes = x.shape[0]
-        h = self.project(x).view(nodes, self.heads, self.outputs)
-        from_source = (h * self.attend_source).sum(-1)
-        from_target = (h * self.attend_target).sum(-1)
-        scores = F.leaky_relu(from_source[source] + from_target[target], 0.2)
+        h = self.project(x).view(nodes, HEADS, self.outputs)
+        from_source, from_target = (h * self.attend_source).sum(-1), (h * self.attend_target).sum(-1)
+        scores = nn.functional.leaky_relu(from_source[source] + from_target[target], 0.2)
         attention = edge_softmax(scores, target, nodes)
-        messages = h[source] * attention.unsqueeze(-1)
-        out = torch.zeros(nodes, self.heads, self.outputs)
-        out.index_add_(0, target, messages)
+        out = torch.zeros(nodes, HEADS, self.outputs)
+        out.index_add_(0, target, h[source] * attention.unsqueeze(-1))
         return (out.flatten(1) if self.concat else out.mean(dim=1)), attention
 
 
 class GAT(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer1 = GATLayer(FEATURES, HIDDEN, HEADS)
-        self.layer2 = GATLayer(HEADS * HIDDEN, 1, HEADS, concat=False)
+        self.layer1, self.layer2 = GATLayer(FEATURES, HIDDEN), GATLayer(HEADS * HIDDEN, 1, concat=False)
 
     def forward(self, x, source, target, y=None):
         x, attention = self.layer1(x, source, target)
-        out, _ = self.layer2(F.elu(x), source, target)
-        out = out.squeeze(-1)
-        if y is None:
-            return out, attention
-        return out, F.mse_loss(out, y)
+        out = self.layer2(nn.functional.elu(x), source, target)[0].squeeze(-1)
+        return (out, attention) if y is None else (out, nn.functional.mse_loss(out, y))
 
 
-def make_graph():
-    x = torch.randn(NODES, FEATURES)
-    target = torch.arange(NODES).repeat_interleave(NEIGHBOURS)
-    source = torch.randint(NODES, (NODES * NEIGHBOURS,))
-    y = torch.zeros(NODES).index_add(0, target, x[source, 0]) / NEIGHBOURS
-    return x, source, target, y
+torch.manual_seed(4)
+x = torch.randn(NODES, FEATURES)
+target = torch.arange(NODES).repeat_interleave(NEIGHBOURS)
+source = torch.randint(NODES, (NODES * NEIGHBOURS,))
+y = torch.zeros(NODES).index_add(0, target, x[source, 0]) / NEIGHBOURS
+model = GAT()
+training_model = poptorch.trainingModel(model, optimizer=poptorch.optim.AdamW(model.parameters(), lr=0.02))
+check_learned([training_model(x, source, target, y)[1].item() for _ in range(80)], 0.5)
 
-
-def main():
-    torch.manual_seed(4)
-    graph = make_graph()
-    model = GAT()
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.02)
-    training_model = poptorch.trainingModel(model, optimizer=optimizer)
-    losses = [training_model(*graph)[1].item() for _ in range(80)]
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
-
-    inference_model = poptorch.inferenceModel(model.eval())
-    out, attention = inference_model(*graph[:3])
-    per_node = torch.zeros(NODES, HEADS).index_add_(0, graph[2], attention)
-    torch.testing.assert_close(per_node, torch.ones(NODES, HEADS), rtol=1e-4, atol=1e-4)
-    training_model.detachFromDevice()
-    torch.testing.assert_close(out, model(*graph[:3])[0], rtol=1e-3, atol=1e-4)
-    assert losses[-1] < 0.5 * losses[0]
-
-
-if __name__ == "__main__":
-    main()
+out, attention = poptorch.inferenceModel(model.eval())(x, source, target)
+check_close(torch.zeros(NODES, HEADS).index_add_(0, target, attention), torch.ones(NODES, HEADS))
+training_model.detachFromDevice()
+check_close(out, model(x, source, target)[0], 1e-3)

@@ -2,14 +2,15 @@
 
 import copy
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import torch
-import torch.nn as nn
+from program_kit import check_close
+from torch import nn
 
 import poptorch
 
-PACK, NODES, EDGES, DIM = 4, 20, 40, 16
+PACK, NODES, EDGES, DIM, HEADS, BATCH = 4, 20, 40, 16, 2, 8
+FIELDS = ("nodes", "senders", "receivers", "graph", "target")
 
 
 @dataclass
@@ -22,30 +23,22 @@ class PackedGraphs:
 
 
 class PackedGraphsParser(poptorch.ICustomArgParser):
-    FIELDS = ("nodes", "senders", "receivers", "graph", "target")
-
     def yieldTensors(self, struct):
-        for field in self.FIELDS:
-            if getattr(struct, field) is not None:
-                yield getattr(struct, field)
+        yield from (getattr(struct, field) for field in FIELDS if getattr(struct, field) is not None)
 
     def reconstruct(self, original_structure, tensor_iterator):
-        return PackedGraphs(
-            **{
-                field: None if getattr(original_structure, field) is None else next(tensor_iterator)
-                for field in self.FIELDS
-            }
-        )
+        parts = [None if getattr(original_structure, field) is None else next(tensor_iterator) for field in FIELDS]
+        return PackedGraphs(*parts)
 
 
 poptorch.registerCustomArgParser(PackedGraphs, PackedGraphsParser())
 
 
 class GPSLayer(nn.Module):
-    def __init__(self, dim, heads=2):
+    def __init__(self, dim):
         super().__init__()
         self.message = nn.Sequential(nn.Linear(2 * dim, dim), nn.SiLU(), nn.Linear(dim, dim))
-        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.attention = nn.MultiheadAttention(dim, HEADS, batch_first=True)
         self.norm_local, self.norm_global, self.norm_out = (nn.LayerNorm(dim) for _ in range(3))
         self.feed_forward = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
 
@@ -60,74 +53,59 @@ class GPSLayer(nn.Module):
 
 
 class GPS(nn.Module):
-    def __init__(self, layers=2, heads=2):
+    def __init__(self):
         super().__init__()
-        self.heads = heads
-        self.embed = nn.Embedding(5, DIM, padding_idx=0)
-        self.layers = nn.ModuleList(GPSLayer(DIM, heads) for _ in range(layers))
-        self.head = nn.Linear(DIM, 1)
+        self.embed, self.head = nn.Embedding(5, DIM, padding_idx=0), nn.Linear(DIM, 1)
+        self.layers = nn.ModuleList(GPSLayer(DIM) for _ in range(2))
 
     def forward(self, data):
         same = data.graph.unsqueeze(1) == data.graph.unsqueeze(2)
-        mask = torch.where(same, 0.0, -1e4).repeat_interleave(self.heads, dim=0)
+        mask = torch.where(same, 0.0, -1e4).repeat_interleave(HEADS, dim=0)
         x = self.embed(data.nodes)
         for layer in self.layers:
             x = layer(x, data.senders, data.receivers, mask)
         per_node = self.head(x) * (data.nodes != 0).unsqueeze(-1)
-        index = data.graph.long()
-        out = torch.zeros(x.shape[0], PACK + 1).scatter_add(1, index, per_node.squeeze(-1))[:, 1:]
-        if data.target is None:
-            return out
-        return out, nn.functional.l1_loss(out, data.target)
+        sums = torch.zeros(x.shape[0], PACK + 1).scatter_add(1, data.graph.long(), per_node.squeeze(-1))
+        out = sums[:, 1:]
+        return out if data.target is None else (out, nn.functional.l1_loss(out, data.target))
 
 
-def packed_batch(count, with_target=True):
-    nodes, graph = torch.zeros(count, NODES, dtype=torch.int32), torch.zeros(count, NODES, dtype=torch.int32)
-    senders, receivers = torch.full((count, EDGES), NODES - 1), torch.full((count, EDGES), NODES - 1)
-    target = torch.zeros(count, PACK)
-    for i in range(count):
+def packed_batch(with_target=True):
+    """Chains of atoms; a target is the sum of its atoms' kinds, with a bonus for neighbours of the first kind."""
+    nodes, graph = torch.zeros(2, BATCH, NODES, dtype=torch.int32)
+    senders, receivers = torch.full((2, BATCH, EDGES), NODES - 1)
+    target = torch.zeros(BATCH, PACK)
+    for i in range(BATCH):
         start = edge = 0
         for g in range(PACK):
             size = int(torch.randint(2, 5, ()))
             kinds = torch.randint(1, 5, (size,), dtype=torch.int32)
             nodes[i, start : start + size], graph[i, start : start + size] = kinds, g + 1
-            for a in range(size - 1):
-                for s, r in ((a, a + 1), (a + 1, a)):
-                    senders[i, edge], receivers[i, edge] = start + s, start + r
-                    edge += 1
+            chain = torch.arange(start, start + size)
+            senders[i, edge : edge + 2 * size - 2] = torch.cat([chain[:-1], chain[1:]])
+            receivers[i, edge : edge + 2 * size - 2] = torch.cat([chain[1:], chain[:-1]])
             target[i, g] = (kinds.float() - 2.5).sum() + 0.5 * float(((kinds[:-1] == 1) & (kinds[1:] == 1)).sum())
-            start += size
+            start, edge = start + size, edge + 2 * size - 2
     return PackedGraphs(nodes, senders, receivers, graph, target if with_target else None)
 
 
-def main():
-    args = SimpleNamespace(batch_size=8, steps=60)
-    torch.manual_seed(0)
-    model = GPS()
-    norms = []
-    handle = model.layers[0].register_forward_hook(lambda _, inputs, output: norms.append(tuple(output.shape)))
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.01)
-    trainer = poptorch.trainingModel(model, poptorch.Options(), optimizer)
-    best, best_loss, history = None, float("inf"), []
-    for step in range(args.steps):
-        _, loss = trainer(packed_batch(args.batch_size))
-        history.append(loss.item())
-        if step % 10 == 9 and sum(history[-10:]) / 10 < best_loss:
-            best_loss = sum(history[-10:]) / 10
-            trainer.copyWeightsToHost()
-            best = copy.deepcopy(model)
-            print(f"step {step + 1}: best so far {best_loss:.3f}")
-    handle.remove()
-    trainer.destroy()
-    assert set(norms) == {(args.batch_size, NODES, DIM)}
-    assert not isinstance(best, poptorch.PoplarExecutor)
-
-    inference = poptorch.inferenceModel(best.eval())
-    data = packed_batch(args.batch_size, with_target=False)
-    out = inference(data)
-    torch.testing.assert_close(out, best(data), rtol=1e-3, atol=1e-3)
-    assert best_loss < 0.6 * sum(history[:5]) / 5
-
-
-if __name__ == "__main__":
-    main()
+torch.manual_seed(0)
+model = GPS()
+shapes = []
+handle = model.layers[0].register_forward_hook(lambda _, inputs, output: shapes.append(tuple(output.shape)))
+optimizer = poptorch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.01)
+trainer = poptorch.trainingModel(model, poptorch.Options(), optimizer)
+best_loss, history = float("inf"), []
+for step in range(60):
+    history.append(trainer(packed_batch())[1].item())
+    if step % 10 == 9 and sum(history[-10:]) / 10 < best_loss:
+        best_loss = sum(history[-10:]) / 10
+        trainer.copyWeightsToHost()
+        best = copy.deepcopy(model)
+handle.remove()
+trainer.destroy()
+assert set(shapes) == {(BATCH, NODES, DIM)}
+assert not isinstance(best, poptorch.PoplarExecutor)
+assert best_loss < 0.6 * sum(history[:5]) / 5
+data = packed_batch(with_target=False)
+check_close(poptorch.inferenceModel(best.eval())(data), GPS.forward(best, data), 1e-3)

@@ -1,6 +1,7 @@
 """A conditional random field over an LSTM: the forward algorithm in training, Viterbi decoding in inference."""
 
 import torch
+from program_kit import check_learned, train
 from torch import nn
 
 import poptorch
@@ -15,12 +16,10 @@ class CRF(nn.Module):
         self.transitions = nn.Parameter(torch.randn(tags, tags) * 0.1)
 
     def numerator(self, emissions, tags, mask):
-        score = self.start[tags[:, 0]] + emissions[:, 0].gather(1, tags[:, :1]).squeeze(1)
+        chosen = emissions.gather(2, tags.unsqueeze(2)).squeeze(2)
+        score = self.start[tags[:, 0]] + chosen[:, 0]
         for t in range(1, emissions.size(1)):
-            step = self.transitions[tags[:, t - 1], tags[:, t]] + emissions[:, t].gather(1, tags[:, t : t + 1]).squeeze(
-                1
-            )
-            score = score + step * mask[:, t]
+            score = score + (self.transitions[tags[:, t - 1], tags[:, t]] + chosen[:, t]) * mask[:, t]
         last = tags.gather(1, (mask.sum(1).long() - 1).unsqueeze(1)).squeeze(1)
         return score + self.end[last]
 
@@ -38,66 +37,42 @@ class CRF(nn.Module):
             score = torch.where(mask[:, t].unsqueeze(1) > 0, best + emissions[:, t], score)
             identity = torch.arange(emissions.size(-1)).expand_as(index)
             history.append(torch.where(mask[:, t].unsqueeze(1) > 0, index, identity))
-        tag = (score + self.end).argmax(1, keepdim=True)
-        path = [tag]
+        path = [(score + self.end).argmax(1, keepdim=True)]
         for index in reversed(history):
-            tag = index.gather(1, tag)
-            path.insert(0, tag)
+            path.insert(0, index.gather(1, path[0]))
         return torch.cat(path, dim=1)
 
 
 class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(VOCAB, 16)
-        self.lstm = nn.LSTM(16, 16, batch_first=True)
-        self.emissions = nn.Linear(16, TAGS)
-        self.crf = CRF(TAGS)
+        self.embedding, self.lstm = nn.Embedding(VOCAB, 16), nn.LSTM(16, 16, batch_first=True)
+        self.emissions, self.crf = nn.Linear(16, TAGS), CRF(TAGS)
 
     def forward(self, tokens, mask, tags=None):
         emissions = self.emissions(self.lstm(self.embedding(tokens))[0])
         if tags is None:
-            return self.crf.decode(emissions, mask)
+            return self.crf.decode(emissions, mask), emissions
         likelihood = self.crf.numerator(emissions, tags, mask) - self.crf.denominator(emissions, mask)
         return poptorch.identity_loss(-likelihood, reduction="mean")
 
 
 def make(n):
     tokens = torch.randint(0, VOCAB, (n, LENGTH))
-    tags = tokens // 5
-    lengths = torch.randint(3, LENGTH + 1, (n, 1))
-    mask = (torch.arange(LENGTH)[None] < lengths).float()
-    return tokens, mask, tags
-
-
-def brute_force(emissions, crf):
-    """The best path of one sequence among all of them."""
-    paths = torch.cartesian_prod(*[torch.arange(TAGS)] * emissions.size(0))
-    scores = crf.numerator(emissions.expand(len(paths), -1, -1), paths, torch.ones(len(paths), emissions.size(0)))
-    return paths[scores.argmax()]
+    return tokens, (torch.arange(LENGTH)[None] < torch.randint(3, LENGTH + 1, (n, 1))).float(), tokens // 5
 
 
 torch.manual_seed(0)
 model = Tagger()
-opts = poptorch.Options()
-opts.deviceIterations(2)
+opts = poptorch.Options().deviceIterations(2)
 training = poptorch.trainingModel(model, opts, poptorch.optim.Adam(model.parameters(), lr=2e-2))
-losses = [training(*make(32)).item() for _ in range(25)]
-print(f"negative log-likelihood {losses[0]:.2f} -> {losses[-1]:.2f}")
+check_learned(train(training, (make(32) for _ in range(25))), 0.3)
 training.detachFromDevice()
 
-model.eval()
-inference = poptorch.inferenceModel(model)
 tokens, mask, tags = make(32)
-path = inference(tokens, mask)
-right = ((path == tags) * mask.bool()).sum() / mask.sum()
-print(f"{100 * right:.0f} % of the tags right")
-
-with torch.no_grad():
-    full = int(mask.sum(1).argmax())
-    size = int(mask[full].sum())
-    emissions = model.emissions(model.lstm(model.embedding(tokens[full : full + 1]))[0])[0, :5]
-    best = brute_force(emissions, model.crf)
-    decoded = model.crf.decode(emissions.unsqueeze(0), torch.ones(1, 5))[0]
-assert torch.equal(best, decoded)
-assert losses[-1] < 0.3 * losses[0] and right > 0.9
+path, emissions = poptorch.inferenceModel(model.eval())(tokens, mask)
+assert ((path == tags) * mask.bool()).sum() / mask.sum() > 0.9
+# The decoded path of one sequence is the best among all of them.
+paths, ones = torch.cartesian_prod(*[torch.arange(TAGS)] * 5), torch.ones(TAGS**5, 5)
+best = paths[model.crf.numerator(emissions[:1, :5].expand(len(paths), -1, -1), paths, ones).argmax()]
+assert torch.equal(best, model.crf.decode(emissions[:1, :5], ones[:1])[0])

@@ -4,6 +4,7 @@ import copy
 import math
 
 import torch
+from program_kit import WithLoss, accuracy, check_close, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,43 +18,29 @@ def make_network(width, depth):
     return nn.Sequential(*layers, nn.Linear(width, 4))
 
 
-class Supervised(nn.Module):
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens, labels):
-        logits = self.network(tokens)
-        return logits, F.cross_entropy(logits, labels)
-
-
 class Distillation(nn.Module):
-    def __init__(self, teacher, student, temperature=2.0, alpha=0.7):
+    def __init__(self, teacher, student):
         super().__init__()
         self.teacher, self.student = teacher.requires_grad_(False), student
-        self.temperature, self.alpha = temperature, alpha
         self.features = {}
         self.student[2].register_forward_hook(lambda module, args, out: self.features.update(student=out))
 
     def forward(self, tokens, labels):
         with torch.no_grad():
-            target = F.softmax(self.teacher(tokens) / self.temperature, dim=-1)
+            target = F.softmax(self.teacher(tokens) / 2, dim=-1)
         logits = self.student(tokens)
-        soft = F.kl_div(F.log_softmax(logits / self.temperature, -1), target, reduction="batchmean")
-        hard = F.cross_entropy(logits, labels)
-        penalty = self.features.pop("student").pow(2).mean()
-        loss = self.alpha * self.temperature**2 * soft + (1 - self.alpha) * hard + 1e-4 * penalty
+        soft = F.kl_div(F.log_softmax(logits / 2, -1), target, reduction="batchmean")
+        loss = 2.8 * soft + 0.3 * F.cross_entropy(logits, labels) + 1e-4 * self.features.pop("student").pow(2).mean()
         return logits, poptorch.identity_loss(loss, reduction="none")
 
 
 class LoRALinear(nn.Module):
     def __init__(self, linear, rank=4, alpha=8):
         super().__init__()
-        self.linear = linear.requires_grad_(False)
+        self.linear, self.scaling = linear.requires_grad_(False), alpha / rank
         self.A = nn.Parameter(torch.empty(rank, linear.in_features))
         self.B = nn.Parameter(torch.zeros(linear.out_features, rank))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
-        self.scaling = alpha / rank
 
     def forward(self, x):
         return self.linear(x) + F.linear(F.linear(x, self.A), self.B) * self.scaling
@@ -69,51 +56,39 @@ def task(n, shift=0):
     return tokens, ((tokens[:, 0] + shift) // 8) % 4
 
 
-def fit(model, parameters, data, steps, lr=5e-3):
-    executor = poptorch.trainingModel(
-        model, poptorch.Options().deviceIterations(2), poptorch.optim.Adam(parameters, lr=lr)
-    )
-    for _ in range(steps):
-        _, loss = executor(*data())
+def fit(model, parameters, steps, lr, shift=0):
+    optimizer = poptorch.optim.Adam(parameters, lr=lr)
+    executor = poptorch.trainingModel(model, poptorch.Options().deviceIterations(2), optimizer)
+    losses = train(executor, (task(64, shift) for _ in range(steps)))
     executor.destroy()
-    return loss.item()
+    return losses[-1]
 
 
-def accuracy(network, data):
+def right(network):
     executor = poptorch.inferenceModel(network.eval())
-    tokens, labels = data()
-    right = (executor(tokens).argmax(1) == labels).float().mean().item()
+    tokens, labels = task(256)
+    scores = executor(tokens)
     executor.destroy()
-    return right
+    return accuracy(scores, labels)
 
 
-def main():
-    torch.manual_seed(0)
-    teacher, student = make_network(48, 2), make_network(16, 1)
-    fit(Supervised(teacher), teacher.parameters(), lambda: task(64), 40)
-    taught = accuracy(teacher, lambda: task(256))
-    frozen = copy.deepcopy(teacher.state_dict())
+torch.manual_seed(0)
+teacher, student = make_network(48, 2), make_network(16, 1)
+fit(WithLoss(teacher, F.cross_entropy), teacher.parameters(), 40, lr=5e-3)
+assert right(teacher) > 0.9
+frozen = copy.deepcopy(teacher.state_dict())
+fit(Distillation(teacher, student.train()), student.parameters(), 100, lr=1e-2)
+assert all(torch.equal(value, frozen[name]) for name, value in teacher.state_dict().items())
+assert right(student) > 0.75
 
-    fit(Distillation(teacher, student.train()), student.parameters(), lambda: task(64), 100, lr=1e-2)
-    assert all(torch.equal(value, frozen[name]) for name, value in teacher.state_dict().items())
-    learnt = accuracy(student, lambda: task(256))
-    print(f"teacher {taught:.2f}, student {learnt:.2f}")
-    assert taught > 0.9 and learnt > 0.75
-
-    adapted = copy.deepcopy(student).requires_grad_(False).train()
-    for index, layer in enumerate(adapted):
-        if isinstance(layer, nn.Linear):
-            adapted[index] = LoRALinear(layer)
-    trainable = [p for p in adapted.parameters() if p.requires_grad]
-    before = {name: value.clone() for name, value in student.state_dict().items()}
-    loss = fit(Supervised(adapted), trainable, lambda: task(64, shift=4), 100, lr=2e-2)
-    merged = nn.Sequential(*(layer.merge() if isinstance(layer, LoRALinear) else layer for layer in adapted))
-    tokens, _ = task(32)
-    torch.testing.assert_close(merged.eval()(tokens), adapted.eval()(tokens), rtol=1e-4, atol=1e-4)
-    assert torch.equal(adapted[2].linear.weight, before["2.weight"])
-    print(f"adapted: loss {loss:.3f}, accuracy {accuracy(merged, lambda: task(256, shift=4)):.2f}")
-    assert loss < 1.0
-
-
-if __name__ == "__main__":
-    main()
+adapted = copy.deepcopy(student).requires_grad_(False).train()
+for index, layer in enumerate(adapted):
+    if isinstance(layer, nn.Linear):
+        adapted[index] = LoRALinear(layer)
+trainable = [p for p in adapted.parameters() if p.requires_grad]
+before = {name: value.clone() for name, value in student.state_dict().items()}
+assert fit(WithLoss(adapted, F.cross_entropy), trainable, 100, lr=2e-2, shift=4) < 1.0
+merged = nn.Sequential(*(layer.merge() if isinstance(layer, LoRALinear) else layer for layer in adapted))
+tokens, _ = task(32)
+check_close(merged.eval()(tokens), adapted.eval()(tokens))
+assert torch.equal(adapted[2].linear.weight, before["2.weight"])

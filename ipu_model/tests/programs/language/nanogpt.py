@@ -7,34 +7,22 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn as nn
+from program_kit import check_learned
+from torch import nn
 from torch.nn import functional as F
 
 import poptorch
 
-TEXT = (
-    """to be or not to be that is the question whether tis nobler in the mind to suffer
+TEXT = """to be or not to be that is the question whether tis nobler in the mind to suffer
 the slings and arrows of outrageous fortune or to take arms against a sea of troubles """
-    * 2
-)
-
-# -----------------------------------------------------------------------------
-batch_size = 4
-block_size = 24
-gradient_accumulation_steps = 4
-max_iters = 50
-learning_rate = 1e-2
-min_lr = 1e-3
-warmup_iters = 5
-weight_decay = 1e-1
-betas = (0.9, 0.95)
-# -----------------------------------------------------------------------------
+CHARS = sorted(set(TEXT))
+BATCH, BLOCK, ACCUMULATION, STEPS, WARMUP, RATE, LOWEST_RATE = 4, 24, 4, 50, 5, 1e-2, 1e-3
 
 
 @dataclass
 class GPTConfig:
-    block_size: int = 24
-    vocab_size: int = 64
+    block_size: int = BLOCK
+    vocab_size: int = len(CHARS)
     n_layer: int = 3
     n_head: int = 4
     n_embd: int = 48
@@ -57,12 +45,10 @@ class LayerNorm(nn.Module):
 class CausalSelfAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        assert config.n_embd % config.n_head == 0
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.n_head, self.n_embd = config.n_head, config.n_embd
-        mask = torch.tril(torch.ones(config.block_size, config.block_size))
-        self.register_buffer("mask", mask.view(1, 1, config.block_size, config.block_size))
+        self.register_buffer("mask", torch.tril(torch.ones(1, 1, config.block_size, config.block_size)))
 
     def forward(self, x):
         B, T, C = x.size()
@@ -74,23 +60,17 @@ class CausalSelfAttention(nn.Module):
         return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
 
 
-class MLP(nn.Sequential):
+class Block(nn.Module):
     def __init__(self, config):
-        super().__init__(
+        super().__init__()
+        self.ln_1, self.ln_2 = LayerNorm(config.n_embd, config.bias), LayerNorm(config.n_embd, config.bias)
+        self.attn = CausalSelfAttention(config)
+        self.mlp = nn.Sequential(
             nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
             nn.GELU(approximate="tanh"),
             nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
             nn.Dropout(config.dropout),
         )
-
-
-class Block(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.ln_1 = LayerNorm(config.n_embd, config.bias)
-        self.attn = CausalSelfAttention(config)
-        self.ln_2 = LayerNorm(config.n_embd, config.bias)
-        self.mlp = MLP(config)
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -100,15 +80,13 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.config = config
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, config.n_embd),
-                "wpe": nn.Embedding(config.block_size, config.n_embd),
-                "h": nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
-                "ln_f": LayerNorm(config.n_embd, config.bias),
-            }
-        )
+        parts = {
+            "wte": nn.Embedding(config.vocab_size, config.n_embd),
+            "wpe": nn.Embedding(config.block_size, config.n_embd),
+            "h": nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+            "ln_f": LayerNorm(config.n_embd, config.bias),
+        }
+        self.transformer = nn.ModuleDict(parts)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         self.apply(self._init_weights)
@@ -128,65 +106,40 @@ class GPT(nn.Module):
             return logits
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
 
-    def configure_optimizers(self):
-        params = [p for p in self.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in params if p.dim() >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
-        ]
-        return poptorch.optim.AdamW(groups, lr=learning_rate, betas=betas)
 
-
-def get_lr(it):
-    if it < warmup_iters:
-        return learning_rate * (it + 1) / warmup_iters
-    ratio = (it - warmup_iters) / (max_iters - warmup_iters)
-    return min_lr + 0.5 * (1.0 + math.cos(math.pi * ratio)) * (learning_rate - min_lr)
-
-
-chars = sorted(set(TEXT))
-stoi = {ch: i for i, ch in enumerate(chars)}
-data = torch.tensor([stoi[c] for c in TEXT], dtype=torch.long)
-
-
-def get_batch():
-    starts = torch.randint(len(data) - block_size, (batch_size * gradient_accumulation_steps,))
-    x = torch.stack([data[i : i + block_size] for i in starts])
-    y = torch.stack([data[i + 1 : i + 1 + block_size] for i in starts])
-    return x, y
+def get_lr(step):
+    if step < WARMUP:
+        return RATE * (step + 1) / WARMUP
+    return LOWEST_RATE + 0.5 * (1.0 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) * (RATE - LOWEST_RATE)
 
 
 torch.manual_seed(1337)
-config = GPTConfig(vocab_size=len(chars))
-model = GPT(config)
-print(f"number of parameters: {sum(p.numel() for p in model.parameters()) / 1e3:.1f}k")
-optimizer = model.configure_optimizers()
-opts = poptorch.Options()
-opts.Training.gradientAccumulation(gradient_accumulation_steps)
-opts.outputMode(poptorch.OutputMode.Final)
+data = torch.tensor([CHARS.index(c) for c in 2 * TEXT], dtype=torch.long)
+model = GPT(GPTConfig())
+groups = [
+    {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
+    {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+]
+optimizer = poptorch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95))
+opts = poptorch.Options().outputMode(poptorch.OutputMode.Final)
+opts.Training.gradientAccumulation(ACCUMULATION)
 training = poptorch.trainingModel(model, opts, optimizer)
-
 losses = []
-for it in range(max_iters):
+for step in range(STEPS):
     for group in optimizer.param_groups:
-        group["lr"] = get_lr(it)
+        group["lr"] = get_lr(step)
     training.setOptimizer(optimizer)
-    losses.append(training(*get_batch()).item())
-    if it % 10 == 0:
-        print(f"iter {it}: loss {losses[-1]:.4f}")
+    starts = torch.randint(len(data) - BLOCK, (BATCH * ACCUMULATION, 1)) + torch.arange(BLOCK)
+    losses.append(training(data[starts], data[starts + 1]).item())
 training.destroy()
+assert losses[0] > 2.5
+check_learned(losses, 0.6, count=5)
 
 # The program is static: the context is padded at its end and the logits are read where the text ends.
-model.eval()
-inference = poptorch.inferenceModel(model)
-context = [stoi[c] for c in "to be or "]
+inference = poptorch.inferenceModel(model.eval())
+context = [CHARS.index(c) for c in "to be or "]
 for _ in range(12):
-    window = context[-block_size:]
-    padded = torch.tensor([window + [0] * (block_size - len(window))])
-    logits = inference(padded)
-    context.append(logits[0, len(window) - 1].argmax().item())
-text = "".join(chars[i] for i in context)
-print(repr(text))
-assert len(text) == 9 + 12
-assert losses[0] > 2.5
-assert sum(losses[-5:]) / 5 < 0.6 * losses[0], losses[-5:]
+    logits = inference(torch.tensor([context + [0] * (BLOCK - len(context))]))
+    context.append(logits[0, len(context) - 1].argmax().item())
+print(repr("".join(CHARS[i] for i in context)))
+assert len(context) == 9 + 12

@@ -1,6 +1,7 @@
 """Collaborative filtering with biases on a dense rating table; the user table stays in streaming memory."""
 
 import torch
+from program_kit import stacked
 from torch import nn
 
 import poptorch
@@ -20,53 +21,33 @@ class MatrixFactorisation(nn.Module):
     def forward(self, user, item, rating=None):
         score = torch.einsum("bd,bd->b", self.user(user), self.item(item))
         score = score + self.user_bias(user).squeeze(-1) + self.item_bias(item).squeeze(-1) + self.mean
-        if rating is None:
-            return score
-        return score, nn.functional.mse_loss(score, rating)
+        return score if rating is None else (score, nn.functional.mse_loss(score, rating))
 
 
-def ratings():
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(USERS, RANK, generator=generator) @ torch.randn(RANK, ITEMS, generator=generator) / 2 + 3
-    user, item = torch.meshgrid(torch.arange(USERS), torch.arange(ITEMS), indexing="ij")
-    rows = torch.utils.data.TensorDataset(user.flatten().int(), item.flatten().int(), table.flatten())
-    return torch.utils.data.random_split(rows, [2048, 352], generator=generator)
+torch.manual_seed(0)
+table = torch.randn(USERS, RANK) @ torch.randn(RANK, ITEMS) / 2 + 3
+user, item = torch.meshgrid(torch.arange(USERS), torch.arange(ITEMS), indexing="ij")
+rows = torch.utils.data.TensorDataset(user.flatten().int(), item.flatten().int(), table.flatten())
+known, test = torch.utils.data.random_split(rows, [2048, 352])
 
+model = MatrixFactorisation(mean=3.0)
+opts = poptorch.Options().deviceIterations(8).replicationFactor(2).outputMode(poptorch.OutputMode.Sum)
+opts.TensorLocations.setOptimizerLocation(
+    poptorch.TensorLocationSettings()
+    .minElementsForOffChip(0)
+    .useOnChipStorage(False)
+    .useReplicatedTensorSharding(True)
+    .minElementsForReplicatedTensorSharding(2)
+)
+optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.01)
+trainer = poptorch.trainingModel(model, opts, optimizer)
+loader = poptorch.DataLoader(opts, known, batch_size=16, shuffle=True)
+history = [sum(trainer(*batch)[1].sum().item() for batch in loader) for _ in range(25)]
+assert history[-1] < 0.4 * history[0]
+assert len(optimizer.state_dict()["param_groups"]) == 1
+trainer.detachFromDevice()
 
-def main():
-    torch.manual_seed(0)
-    train, test = ratings()
-    model = MatrixFactorisation(mean=3.0)
-    opts = poptorch.Options()
-    opts.deviceIterations(8)
-    opts.replicationFactor(2)
-    opts.outputMode(poptorch.OutputMode.Sum)
-    opts.TensorLocations.setOptimizerLocation(
-        poptorch.TensorLocationSettings()
-        .minElementsForOffChip(0)
-        .useOnChipStorage(False)
-        .useReplicatedTensorSharding(True)
-        .minElementsForReplicatedTensorSharding(2)
-    )
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.01)
-    trainer = poptorch.trainingModel(model, opts, optimizer)
-    loader = poptorch.DataLoader(opts, train, batch_size=16, shuffle=True)
-    history = []
-    for _ in range(25):
-        losses = [trainer(*batch)[1].sum().item() / 16 for batch in loader]
-        history.append(sum(losses) / len(losses))
-    print(f"mean squared error {history[0]:.3f} -> {history[-1]:.3f}")
-    assert len(optimizer.state_dict()["param_groups"]) == 1
-    trainer.detachFromDevice()
-
-    rank = poptorch.inferenceModel(model)
-    user, item, rating = (torch.stack(column) for column in zip(*test))
-    error = (rank(user, item) - rating).square().mean().sqrt().item()
-    baseline = rating.std().item()
-    print(f"test RMSE {error:.3f}; always predicting the mean gives {baseline:.3f}")
-    assert history[-1] < 0.4 * history[0]
-    assert error < 0.9 * baseline
-
-
-if __name__ == "__main__":
-    main()
+user, item, rating = stacked(test)
+error = (poptorch.inferenceModel(model)(user, item) - rating).square().mean().sqrt()
+print(f"test RMSE {error:.3f}; always predicting the mean gives {rating.std():.3f}")
+assert error < 0.9 * rating.std()

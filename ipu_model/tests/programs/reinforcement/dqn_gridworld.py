@@ -2,61 +2,32 @@
 
 import collections
 import random
-from types import SimpleNamespace
 
-import numpy as np
 import torch
-import torch.nn as nn
+from torch import nn
 
 import poptorch
 
-Transition = collections.namedtuple("Transition", "state action reward next_state done")
+EPISODES, BATCH, GAMMA, TARGET_UPDATE, SIZE, LIMIT = 70, 32, 0.95, 20, 4, 16
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+GOAL = (SIZE - 1, SIZE - 1)
 
 
-class GridWorld:
-    """Walk from a random cell to the goal in the corner; each step costs a little."""
-
-    MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
-
-    def __init__(self, size=4, limit=16):
-        self.size, self.limit = size, limit
-
-    def observation(self):
-        grid = np.zeros((self.size, self.size), dtype=np.float32)
-        grid[tuple(self.position)] = 1.0
-        return torch.from_numpy(grid.ravel())
-
-    def reset(self):
-        self.position, self.steps = np.array([random.randrange(self.size) for _ in range(2)]), 0
-        return self.observation() if tuple(self.position) != self.goal else self.reset()
-
-    @property
-    def goal(self):
-        return (self.size - 1, self.size - 1)
-
-    def step(self, action):
-        self.position = np.clip(self.position + self.MOVES[action], 0, self.size - 1)
-        self.steps += 1
-        reached = tuple(self.position) == self.goal
-        return self.observation(), 1.0 if reached else -0.05, reached, reached or self.steps >= self.limit
+def observation(cell):
+    return nn.functional.one_hot(torch.tensor(SIZE * cell[0] + cell[1]), SIZE**2).float()
 
 
-class ReplayMemory:
-    def __init__(self, capacity):
-        self.memory = collections.deque(maxlen=capacity)
-
-    def push(self, *args):
-        self.memory.append(Transition(*args))
-
-    def sample(self, count):
-        return Transition(*zip(*random.sample(self.memory, count)))
+def step(cell, action):
+    """Walk to the goal in the corner; each step costs a little."""
+    cell = tuple(min(max(x + move, 0), SIZE - 1) for x, move in zip(cell, MOVES[action]))
+    return cell, 1.0 if cell == GOAL else -0.05, cell == GOAL
 
 
 class QNetwork(nn.Module):
-    def __init__(self, observations, actions, hidden=32):
+    def __init__(self, hidden=32):
         super().__init__()
-        self.trunk = nn.Sequential(nn.Linear(observations, hidden), nn.ReLU())
-        self.value, self.advantage = nn.Linear(hidden, 1), nn.Linear(hidden, actions)
+        self.trunk = nn.Sequential(nn.Linear(SIZE**2, hidden), nn.ReLU())
+        self.value, self.advantage = nn.Linear(hidden, 1), nn.Linear(hidden, len(MOVES))
 
     def forward(self, x):
         h = self.trunk(x)
@@ -74,52 +45,41 @@ class Learner(nn.Module):
         return self.huber(q, targets)
 
 
-def main():
-    args = SimpleNamespace(episodes=70, batch_size=32, gamma=0.95, target_update=20)
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
-
-    env, memory = GridWorld(), ReplayMemory(2000)
-    policy, target = QNetwork(16, 4), QNetwork(16, 4)
-    acting, target_copy = QNetwork(16, 4).eval(), target.eval()
-    actor = poptorch.inferenceModel(acting)
-    target_net = poptorch.inferenceModel(target_copy)
-    learner = poptorch.trainingModel(
-        Learner(policy), poptorch.Options(), poptorch.optim.Adam(policy.parameters(), lr=5e-3)
-    )
-    returns, updates = [], 0
-    for episode in range(args.episodes):
-        state, done, total = env.reset(), False, 0.0
-        epsilon = max(0.05, 0.9 - episode / 40)
-        while not done:
-            if random.random() < epsilon:
-                action = random.randrange(4)
-            else:
-                action = actor(state.unsqueeze(0)).argmax(dim=1).item()
-            next_state, reward, terminal, done = env.step(action)
-            memory.push(state, action, reward, next_state, float(terminal))
-            state, total = next_state, total + reward
-            if len(memory.memory) < args.batch_size or env.steps % 2:
-                continue
-            batch = memory.sample(args.batch_size)
-            next_q = target_net(torch.stack(batch.next_state)).max(dim=1).values
-            targets = torch.tensor(batch.reward) + args.gamma * next_q * (1 - torch.tensor(batch.done))
-            learner(torch.stack(batch.state), torch.tensor(batch.action), targets)
+random.seed(0)
+torch.manual_seed(0)
+policy, acting, target = QNetwork(), QNetwork().eval(), QNetwork().eval()
+actor, target_net = poptorch.inferenceModel(acting), poptorch.inferenceModel(target)
+optimizer = poptorch.optim.Adam(policy.parameters(), lr=5e-3)
+learner = poptorch.trainingModel(Learner(policy), poptorch.Options(), optimizer)
+memory, returns, updates = collections.deque(maxlen=2000), [], 0
+for episode in range(EPISODES):
+    cell, total = divmod(random.randrange(SIZE**2 - 1), SIZE), 0.0
+    for steps in range(1, LIMIT + 1):
+        if random.random() < max(0.05, 0.9 - episode / 40):
+            action = random.randrange(len(MOVES))
+        else:
+            action = actor(observation(cell).unsqueeze(0)).argmax(dim=1).item()
+        before = cell
+        cell, reward, done = step(cell, action)
+        memory.append((observation(before), action, reward, observation(cell), float(done)))
+        total += reward
+        if len(memory) >= BATCH and steps % 2 == 0:
+            states, actions, rewards, next_states, ends = zip(*random.sample(memory, BATCH))
+            next_q = target_net(torch.stack(next_states)).max(dim=1).values
+            targets = torch.tensor(rewards) + GAMMA * next_q * (1 - torch.tensor(ends))
+            learner(torch.stack(states), torch.tensor(actions), targets)
             updates += 1
-            if updates % args.target_update == 0:
+            if updates % TARGET_UPDATE == 0:
                 learner.copyWeightsToHost()
                 for network, executor in ((target, target_net), (acting, actor)):
                     network.load_state_dict(policy.state_dict())
                     if executor.isCompiled():
                         executor.copyWeightsToDevice()
-        returns.append(total)
-    early, late = np.mean(returns[:15]), np.mean(returns[-15:])
-    print(f"{updates} updates, mean return {early:.2f} -> {late:.2f}")
-    assert updates > 100
-    assert late > early + 0.3
-    assert late > 0.4
-
-
-if __name__ == "__main__":
-    main()
+        if done:
+            break
+    returns.append(total)
+early, late = sum(returns[:15]) / 15, sum(returns[-15:]) / 15
+print(f"{updates} updates, mean return {early:.2f} -> {late:.2f}")
+assert updates > 100
+assert late > early + 0.3
+assert late > 0.4

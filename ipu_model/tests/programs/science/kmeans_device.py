@@ -2,13 +2,13 @@
 
 import itertools
 
-import numpy as np
 import torch
-import torch.nn as nn
+from program_kit import check_close
+from torch import nn
 
 import poptorch
 
-POINTS, CLUSTERS, DIM = 200, 4, 3
+POINTS, CLUSTERS, DIM, STEPS = 200, 4, 3, 6
 
 
 class Assign(nn.Module):
@@ -38,38 +38,23 @@ class Lloyd(nn.Module):
         return distance.sum(), nearest
 
 
-def reference(points, centres, iterations):
-    for _ in range(iterations):
-        nearest = ((points[:, None] - centres[None]) ** 2).sum(-1).argmin(1)
-        centres = np.stack([points[nearest == k].mean(0) for k in range(CLUSTERS)])
-    return centres
+torch.manual_seed(0)
+truth = torch.cat([torch.zeros(1, DIM), 4 * torch.eye(DIM)])
+points = truth[torch.arange(POINTS) % CLUSTERS] + 0.5 * torch.randn(POINTS, DIM)
+start = poptorch.inferenceModel(FarthestStart())(points)
+assert start.shape == (CLUSTERS,)
+expected = points[start.long()]
 
+lloyd = Lloyd(expected.clone())
+step = poptorch.inferenceModel(lloyd, poptorch.Options().updatableNamedBuffers(["centres"]))
+inertia = [step(points)[0].item() for _ in range(STEPS)]
+step.copyWeightsToHost()
+for _ in range(STEPS):
+    nearest = torch.cdist(points, expected).argmin(1)
+    expected = torch.stack([points[nearest == k].mean(0) for k in range(CLUSTERS)])
+check_close(lloyd.centres, expected)
+assert all(later <= earlier + 1e-3 for earlier, later in itertools.pairwise(inertia)), inertia
 
-def main():
-    torch.manual_seed(0)
-    truth = torch.tensor([[0.0, 0.0, 0.0], [4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
-    points = truth[torch.arange(POINTS) % CLUSTERS] + 0.5 * torch.randn(POINTS, DIM)
-
-    start = poptorch.inferenceModel(FarthestStart())(points)
-    assert start.shape == (CLUSTERS,)
-    centres = points[start.long()]
-
-    lloyd = Lloyd(centres.clone())
-    opts = poptorch.Options().updatableNamedBuffers(["centres"])
-    step = poptorch.inferenceModel(lloyd, opts)
-    inertia = [step(points)[0].item() for _ in range(6)]
-    step.copyWeightsToHost()
-    print("inertia", [round(value, 2) for value in inertia])
-    expected = reference(points.numpy(), centres.numpy(), 6)
-    np.testing.assert_allclose(lloyd.centres.numpy(), expected, rtol=1e-4, atol=1e-4)
-
-    labels = poptorch.inferenceModel(Assign())(points, lloyd.centres)
-    sizes = torch.bincount(labels.long(), minlength=CLUSTERS)
-    print("cluster sizes", sizes.tolist())
-    assert int(sizes.sum()) == POINTS
-    assert all(later <= earlier + 1e-3 for earlier, later in itertools.pairwise(inertia))
-    assert sizes.min() > 40
-
-
-if __name__ == "__main__":
-    main()
+sizes = torch.bincount(poptorch.inferenceModel(Assign())(points, lloyd.centres).long(), minlength=CLUSTERS)
+assert sizes.sum() == POINTS
+assert sizes.min() > 40

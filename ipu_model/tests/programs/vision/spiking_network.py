@@ -1,8 +1,8 @@
 """Leaky integrate-and-fire neurons with a surrogate gradient; hidden states are plain attributes, as in snnTorch."""
 
 import torch
-import torch.nn as nn
-from program_kit import accuracy, train
+from program_kit import accuracy, check_close, check_learned, train
+from torch import nn
 
 import poptorch
 
@@ -12,10 +12,9 @@ STEPS, CLASSES, BATCH = 8, 3, 16
 class Leaky(nn.Module):
     """The membrane potential lives in `self.mem` between time steps; `reset` makes it None."""
 
-    def __init__(self, beta=0.9, threshold=1.0, slope=5.0):
+    def __init__(self, beta, threshold=1.0, slope=5.0):
         super().__init__()
-        self.beta = nn.Parameter(torch.tensor(beta))
-        self.threshold, self.slope = threshold, slope
+        self.beta, self.threshold, self.slope = nn.Parameter(torch.tensor(beta)), threshold, slope
         self.mem = None
 
     def reset(self):
@@ -35,22 +34,14 @@ class Leaky(nn.Module):
 class SpikingNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.lif1 = nn.Linear(25, 32), Leaky()
-        self.fc2, self.lif2 = nn.Linear(32, CLASSES), Leaky(beta=0.95)
-        self.spikes_seen = torch.zeros(1)
+        self.layers = nn.Sequential(nn.Linear(25, 32), Leaky(0.9), nn.Linear(32, CLASSES), Leaky(0.95))
 
     def forward(self, frames, labels=None):
         for module in self.modules():
             if isinstance(module, Leaky):
                 module.reset()
-        spikes = []
-        for t in range(STEPS):
-            hidden = self.lif1(self.fc1(frames[:, t].flatten(1)))
-            spikes.append(self.lif2(self.fc2(hidden)))
-        rate = torch.stack(spikes).sum(dim=0)
-        if labels is None:
-            return rate
-        return rate, nn.functional.cross_entropy(rate, labels)
+        rate = torch.stack([self.layers(frames[:, t].flatten(1)) for t in range(STEPS)]).sum(dim=0)
+        return rate if labels is None else (rate, nn.functional.cross_entropy(rate, labels))
 
 
 def event_data(count):
@@ -60,30 +51,21 @@ def event_data(count):
     for i, label in enumerate(labels.tolist()):
         start = int(torch.randint(5, ()))
         for t in range(STEPS):
-            row = (start + (t, -t, 0)[label]) % 5
-            frames[i, t, row] += 1 + (label == 2) * 0.5
+            frames[i, t, (start + (t, -t, 0)[label]) % 5] += 1 + (label == 2) * 0.5
     return frames, labels
 
 
-def main():
-    torch.manual_seed(0)
-    model = SpikingNet()
-    opts = poptorch.Options().deviceIterations(3)
-    dataset = torch.utils.data.TensorDataset(*event_data(480))
-    loader = poptorch.DataLoader(opts, dataset, batch_size=BATCH, shuffle=True)
-    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
-    training_model = poptorch.trainingModel(model, opts, optimizer)
-    losses = train(training_model, loader, epochs=8)
-    training_model.destroy()
-
-    frames, labels = event_data(60)
-    inference_model = poptorch.inferenceModel(model)
-    rate = inference_model(frames)
-    torch.testing.assert_close(rate, model(frames), rtol=1e-3, atol=1e-3)
-    assert torch.equal(rate, rate.round())
-    assert losses[-1] < losses[0]
-    assert accuracy(rate, labels) > 0.5
-
-
-if __name__ == "__main__":
-    main()
+torch.manual_seed(0)
+model = SpikingNet()
+opts = poptorch.Options().deviceIterations(3)
+dataset = torch.utils.data.TensorDataset(*event_data(480))
+loader = poptorch.DataLoader(opts, dataset, batch_size=BATCH, shuffle=True)
+optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
+training_model = poptorch.trainingModel(model, opts, optimizer)
+check_learned(train(training_model, loader, epochs=8), 1)
+training_model.destroy()
+frames, labels = event_data(60)
+rate = poptorch.inferenceModel(model)(frames)
+check_close(rate, SpikingNet.forward(model, frames), 1e-3)
+assert torch.equal(rate, rate.round())
+assert accuracy(rate, labels) > 0.5

@@ -8,49 +8,39 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fuzz.leftovers import Leftovers
-from torch import nn
+from fuzz.networks import Network
 
 import poptorch
 
-_FEATURES, _CLASSES, _ROWS = 16, 4, 8
-_ITEMS_PER_PASS = 200
+_ROWS = 8
 _ITEMS_OF_A_SHORT_PASS = 60
-_QUARTERS = 4
-_KIB_PER_MIB = 1024
-_COUNTS = ("descriptors", "threads", "processes", "shared_maps")
+_POINTS = 4
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """What a program holds at one moment: resident memory in MiB, of this process and of its loaders', and the rest."""
 
     step: int
     own_mib: float
     loaders_mib: float
-    left: Leftovers
+    descriptors: int
+    threads: int
+    processes: int
+    shared_maps: int
 
     @classmethod
     def now(cls, step: int) -> Usage:
         """Measure, after a collection of garbage; Linux only."""
         gc.collect()
-        loaders = (child.pid for child in multiprocessing.active_children() if child.pid)
-        return cls(step, _resident_mib(os.getpid()), sum(map(_resident_mib, loaders)), Leftovers.now())
-
-    def __str__(self) -> str:
-        left = self.left
-        return (
-            f"{self.step:>8} {self.own_mib:>10.1f} {self.loaders_mib:>12.1f} {left.descriptors:>6} {left.threads:>8} "
-            f"{left.processes:>10} {left.shared_maps:>7}"
-        )
-
-
-HEADING = f"{'step':>8} {'own MiB':>10} {'loaders MiB':>12} {'files':>6} {'threads':>8} {'processes':>10} {'shared':>7}"
+        loaders = (_resident_mib(child.pid) for child in multiprocessing.active_children() if child.pid)
+        left = Leftovers.now()
+        counts = (left.descriptors, left.threads, left.processes, left.shared_maps)
+        return cls(step, _resident_mib(os.getpid()), sum(loaders), *counts)
 
 
 def _resident_mib(pid: int) -> float:
@@ -58,12 +48,10 @@ def _resident_mib(pid: int) -> float:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    sizes = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
-    return float(sizes[0]) / _KIB_PER_MIB if sizes else 0.0
+    return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:")), 0.0)
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(NamedTuple):
     """How much more memory, in MiB, may be held at the end than after the warm-up; counts may not grow at all."""
 
     own_mib: float
@@ -71,15 +59,10 @@ class Tolerance:
 
     def complaints(self, first: Usage, last: Usage) -> list[str]:
         """Return in words what has grown."""
-        limits = (
-            ("MiB of this process", first.own_mib, last.own_mib, self.own_mib),
-            ("MiB of loaders", first.loaders_mib, last.loaders_mib, self.loaders_mib),
-            *((name, getattr(first.left, name), getattr(last.left, name), 0.0) for name in _COUNTS),
-        )
         return [
-            f"{name} grew from {before:.1f} to {after:.1f}, more than {limit}"
-            for name, before, after, limit in limits
-            if after - before > limit
+            f"{name} grew from {getattr(first, name):.1f} to {getattr(last, name):.1f}, more than {limit}"
+            for name in Usage._fields[1:]
+            if getattr(last, name) - getattr(first, name) > (limit := getattr(self, name, 0.0))
         ]
 
 
@@ -89,35 +72,16 @@ STEPS = Tolerance(own_mib=8, loaders_mib=8)
 PROGRAMS = Tolerance(own_mib=24, loaders_mib=8)
 
 
-class Classifier(nn.Module):
-    """Two layers and their loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(_FEATURES, 32), nn.ReLU(), nn.Linear(32, _CLASSES))
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores and loss."""
-        scores = self.body(x)
-        return scores, nn.functional.cross_entropy(scores, y)
-
-
-def _options() -> poptorch.Options:
+def _program(items: int, sharing: poptorch.SharingStrategy) -> tuple[Any, poptorch.DataLoader]:
+    """Return a training model and a loader that gives it so many batches."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(2)
-    return options
-
-
-def _wrapped(options: poptorch.Options) -> Any:
-    model = Classifier()
-    return poptorch.trainingModel(model, options, poptorch.optim.AdamW(model.parameters(), lr=1e-3))
-
-
-def _loader(options: poptorch.Options, items: int, **others: Any) -> poptorch.DataLoader:
-    data = torch.randn(items * 2 * _ROWS, _FEATURES, generator=torch.Generator().manual_seed(0))
-    samples = torch.utils.data.TensorDataset(data, data[:, :_CLASSES].argmax(1))
-    mode = poptorch.DataLoaderMode.Async
-    return poptorch.DataLoader(options, samples, batch_size=_ROWS, shuffle=True, mode=mode, **others)
+    network = Network("perceptron")
+    network.with_loss = True
+    training = poptorch.trainingModel(network, options, poptorch.optim.AdamW(network.parameters(), lr=1e-3))
+    data = torch.randn(items * 2 * _ROWS, 3, generator=torch.Generator().manual_seed(0))
+    mode, how = poptorch.DataLoaderMode.Async, {"sharing_strategy": sharing}
+    return training, poptorch.DataLoader(options, data, _ROWS, shuffle=True, mode=mode, async_options=how)
 
 
 def training_steps(
@@ -128,15 +92,12 @@ def training_steps(
     A tenth of `steps` more comes first, to warm up. Every third pass over the data is left halfway; now and then the
     weights come to the host.
     """
-    options = _options()
-    training = _wrapped(options)
-    loader = _loader(options, _ITEMS_PER_PASS, async_options={"sharing_strategy": sharing})
+    training, loader = _program(200, sharing)
     batches = _passes(loader)
-    warm_up = max(1, steps // 10)
-    for done in range(-warm_up, steps):
+    for done in range(-max(1, steps // 10), steps):
         if done >= 0 and done % max(1, steps // points) == 0:
             yield Usage.now(done)
-        _, loss = training(*next(batches))
+        _, loss = training(next(batches))
         if not bool(loss.isfinite().all()):
             raise ArithmeticError(f"the loss of step {done} is {loss}")
         if done % 100 == 0:
@@ -158,15 +119,12 @@ def _passes(loader: poptorch.DataLoader) -> Iterator[Any]:
 
 def programs(count: int, points: int) -> Iterator[Usage]:
     """Make a model and a loader, train some steps and drop both, `count` times; yield as `training_steps` does."""
-    sharing = {"sharing_strategy": poptorch.SharingStrategy.Fork}
-    warm_up = max(2, count // 10)
-    for done in range(-warm_up, count):
+    for done in range(-max(2, count // 10), count):
         if done >= 0 and done % max(1, count // points) == 0:
             yield Usage.now(done)
-        options = _options()
-        training, loader = _wrapped(options), _loader(options, 4, async_options=sharing)
+        training, loader = _program(4, poptorch.SharingStrategy.Fork)
         for batch in loader:
-            training(*batch)
+            training(batch)
         if done % 2:
             loader.terminate()
             training.destroy()
@@ -182,22 +140,19 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=200, help="models and loaders made in turn (default 200)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps = f"{arguments.steps} training steps with asynchronous loading"
-    found = _watch(steps, training_steps(arguments.steps, _QUARTERS), STEPS)
-    made = f"{arguments.programs} programs, each with a model and a loader"
-    found += _watch(made, programs(arguments.programs, _QUARTERS), PROGRAMS)
+    found = []
+    for name, run, tolerance in (
+        (f"{arguments.steps} training steps", training_steps(arguments.steps, _POINTS), STEPS),
+        (f"{arguments.programs} programs", programs(arguments.programs, _POINTS), PROGRAMS),
+    ):
+        print(f"{name} with asynchronous loading; MiB may grow by {tolerance}")
+        seen = []
+        for usage in run:
+            print(usage, flush=True)
+            seen.append(usage)
+        found += tolerance.complaints(seen[0], seen[-1])
     print("grew: " + "; ".join(found) if found else "nothing grew beyond the tolerance")
     return int(bool(found))
-
-
-def _watch(what: str, run: Iterator[Usage], tolerance: Tolerance) -> list[str]:
-    print(f"{what} (may grow by {tolerance.own_mib} MiB here, {tolerance.loaders_mib} MiB in loaders)")
-    print(HEADING)
-    seen = []
-    for usage in run:
-        print(usage, flush=True)
-        seen.append(usage)
-    return tolerance.complaints(seen[0], seen[-1])
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fuzz import trial
-from fuzz.cases import Case
-from fuzz.drawing import cases
+from fuzz.cases import Case, cases
 from fuzz.networks import Network
 from fuzz.trial import FAULT, REFUSED, RIGHT, run
 from hypothesis import HealthCheck, Phase, given, settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import time
 import warnings
@@ -12,9 +13,8 @@ from collections import Counter
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fuzz.cases import Case
-from fuzz.drawing import cases
-from fuzz.trial import FAULT, REFUSED, RIGHT, Outcome, run, template
+from fuzz.cases import Case, cases
+from fuzz.trial import FAULT, REFUSED, RIGHT, Outcome, run
 
 _AT_ONCE = 200
 
@@ -29,16 +29,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     outcomes: list[tuple[Case, Outcome]] = []
-    number = arguments.seed
-    while time.process_time() < arguments.seconds:
-        _try_some(number, arguments.seconds, outcomes)
-        number += 1
-    report(outcomes)
-    return int(any(outcome.kind == FAULT for _, outcome in outcomes))
 
-
-def _try_some(number: int, seconds: float, outcomes: list[tuple[Case, Outcome]]) -> None:
-    @seed(number)
     @settings(
         max_examples=_AT_ONCE,
         deadline=None,
@@ -48,24 +39,29 @@ def _try_some(number: int, seconds: float, outcomes: list[tuple[Case, Outcome]])
     )
     @given(cases())
     def attempt(case: Case) -> None:
-        if time.process_time() < seconds:
-            outcome = run(case)
-            outcomes.append((case, outcome))
-            if outcome.kind == FAULT:
-                print(f"FAULT {outcome.text}\n  {case}", flush=True)
+        if time.process_time() < arguments.seconds:
+            outcomes.append((case, run(case)))
+            if outcomes[-1][1].kind == FAULT:
+                print(f"FAULT {outcomes[-1][1].text}\n  {case}", flush=True)
 
-    attempt()
+    number = arguments.seed
+    while time.process_time() < arguments.seconds:
+        seed(number)(attempt)()
+        number += 1
+    _report(outcomes)
+    return int(any(outcome.kind == FAULT for _, outcome in outcomes))
 
 
-def report(outcomes: list[tuple[Case, Outcome]]) -> None:
-    """Print how many inputs were tried and what came of them, errors by their words."""
+def _report(outcomes: list[tuple[Case, Outcome]]) -> None:
+    """Print how many inputs were tried and what came of them, errors by their words without numbers and names."""
     kinds = Counter(outcome.kind for _, outcome in outcomes)
+    actions = Counter(case.action for case, _ in outcomes)
     print(f"programs tried  {len(outcomes)}  ({len({case for case, _ in outcomes})} different)")
     for kind in (RIGHT, REFUSED, FAULT):
         print(f"{kind:<14}  {kinds[kind]}")
-    print("interrupts and other actions between calls: ", end="")
-    print(", ".join(f"{name} {count}" for name, count in Counter(case.action for case, _ in outcomes).most_common()))
-    words = Counter(template(outcome.text) for _, outcome in outcomes if outcome.kind == REFUSED)
+    print("between calls: " + ", ".join(f"{name} {count}" for name, count in actions.most_common()))
+    refusals = (outcome.text.splitlines()[0] for _, outcome in outcomes if outcome.kind == REFUSED)
+    words = Counter(re.sub(r"'[^']*'|\[[^\]]*\]|\d+", "*", text)[:110] for text in refusals)
     for text, count in words.most_common():
         print(f"{count:>7}  {text}")
 

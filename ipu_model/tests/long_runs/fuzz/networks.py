@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import register_dataclass, tree_leaves
 
 import poptorch
 
@@ -31,7 +32,6 @@ class Kind:
     back: Callable[[Any, Any, Any], Any]
     inputs: Callable[[int, torch.dtype], Any]
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
-    draws_random_numbers: bool = False
     constants: frozenset[int] = frozenset()
 
 
@@ -61,9 +61,7 @@ class Network(nn.Module):
             hidden = self.kind.front(self, x)
         with self._block("back", 1):
             output = self.kind.back(self, hidden, x)
-            if not self.with_loss:
-                return output
-            return output, poptorch.identity_loss(_penalty(output), "mean")
+            return (output, poptorch.identity_loss(_penalty(output), "mean")) if self.with_loss else output
 
     def _block(self, name: str, position: int) -> AbstractContextManager[None]:
         return nullcontext() if self.ipus is None else poptorch.Block(name, ipu_id=self.ipus[position])
@@ -71,7 +69,7 @@ class Network(nn.Module):
 
 def _penalty(output: Any) -> Tensor:
     """Return a value for each element of the first floating-point output, if there is one: something to minimise."""
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     real = [leaf for leaf in leaves if leaf.is_floating_point()]
     return (real or [leaves[0].to(torch.float32)])[0].square() / 2
 
@@ -84,7 +82,7 @@ class Pair:
     right: Tensor
 
 
-torch.utils._pytree.register_dataclass(Pair)
+register_dataclass(Pair)
 
 
 def _floats(*shape: int) -> Callable[[int, torch.dtype], Any]:
@@ -113,6 +111,12 @@ def _with_attributes(m: Any, x: Tensor) -> Any:
     return m.a(x) + m.offsets
 
 
+def _edges() -> Tensor:
+    """A constant sparse matrix, as graph networks keep their edges."""
+    ends = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+    return torch.sparse_coo_tensor(ends, torch.tensor([0.5, 2.0, -1.0, 1.5]), (3, 3)).coalesce()
+
+
 def _selected(m: Any, hidden: Tensor, x: Tensor) -> Any:
     top, index = hidden.topk(2, -1)
     kept = torch.zeros_like(hidden).scatter(-1, index, top)
@@ -120,14 +124,8 @@ def _selected(m: Any, hidden: Tensor, x: Tensor) -> Any:
 
 
 def _ends(m: Any, hidden: Tensor, x: Tensor) -> Any:
-    outputs, last = m.plain(hidden.transpose(0, 1))
-    return outputs.transpose(0, 1), last.transpose(0, 1)
-
-
-def _edges() -> Tensor:
-    """A constant sparse matrix, as graph networks keep their edges."""
-    ends = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
-    return torch.sparse_coo_tensor(ends, torch.tensor([0.5, 2.0, -1.0, 1.5]), (3, 3)).coalesce()
+    outputs, last = m.rnn(hidden.transpose(0, 1))
+    return *m.gru(hidden)[0][:, -1:].unbind(1), outputs.transpose(0, 1), last.transpose(0, 1)
 
 
 KINDS: dict[str, Kind] = {
@@ -144,31 +142,25 @@ KINDS: dict[str, Kind] = {
         inputs=_floats(1, 6, 6),
     ),
     "upsampling": Kind(
-        parts=lambda: {
-            "a": nn.Conv2d(1, 2, 2, stride=2),
-            "b": nn.ConvTranspose2d(2, 1, 2, stride=2),
-            "norm": nn.GroupNorm(1, 2),
-        },
+        parts=lambda: {"a": nn.Conv2d(1, 2, 2, 2), "b": nn.ConvTranspose2d(2, 1, 2, 2), "norm": nn.GroupNorm(1, 2)},
         front=lambda m, x: m.norm(m.a(x)),
-        back=lambda m, hidden, x: {
-            "image": m.b(hidden),
-            "larger": F.interpolate(hidden, scale_factor=2, mode="bilinear"),
-        },
+        back=lambda m, hidden, x: {"image": m.b(hidden), "larger": F.interpolate(hidden, scale_factor=2.0)},
         inputs=_floats(1, 4, 4),
     ),
     "recurrent": Kind(
-        parts=lambda: {"lstm": nn.LSTM(3, 4, batch_first=True), "gru": nn.GRU(4, 2, batch_first=True)},
+        parts=lambda: {
+            "lstm": nn.LSTM(3, 4, batch_first=True, bidirectional=True, proj_size=2),
+            "gru": nn.GRU(4, 2, batch_first=True),
+            "rnn": nn.RNN(4, 2, 2, nonlinearity="relu"),
+        },
         front=lambda m, x: m.lstm(x)[0],
-        back=lambda m, hidden, x: tuple(m.gru(hidden)[0][:, -1:].unbind(1)),
+        back=_ends,
         inputs=_floats(5, 3),
     ),
     "attention": Kind(
-        parts=lambda: {
-            "layer": nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
-            "norm": nn.LayerNorm(4),
-        },
-        front=lambda m, x: m.layer(x),
-        back=lambda m, hidden, x: m.norm(hidden).mean(1),
+        parts=lambda: {"a": nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), "b": nn.LayerNorm(4)},
+        front=lambda m, x: m.a(x),
+        back=lambda m, hidden, x: m.b(hidden).mean(1),
         inputs=_floats(3, 4),
     ),
     "tied words": Kind(
@@ -186,11 +178,7 @@ KINDS: dict[str, Kind] = {
     "masks": Kind(
         parts=lambda: {"fill": nn.Parameter(torch.tensor(0.25))},
         front=lambda m, x: torch.where(x["mask"], x["values"], m.fill.to(x["values"].dtype)),
-        back=lambda m, hidden, x: {
-            "out": hidden.masked_fill(~x["mask"], 0.5).softmax(-1),
-            "mask": ~x["mask"],
-            "none": x["none"],
-        },
+        back=lambda m, hidden, x: {**x, "out": hidden.masked_fill(~x["mask"], 0.5).softmax(-1), "mask": ~x["mask"]},
         inputs=_masked,
     ),
     "in place": Kind(
@@ -205,7 +193,6 @@ KINDS: dict[str, Kind] = {
         front=lambda m, x: F.dropout(m.a(x), 0.5, training=True),
         back=lambda m, hidden, x: (hidden, torch.randn_like(hidden), torch.rand(2, 3)),
         inputs=_floats(3),
-        draws_random_numbers=True,
     ),
     "constants": Kind(
         parts=lambda: {"a": nn.Linear(3, 1)},
@@ -217,14 +204,8 @@ KINDS: dict[str, Kind] = {
     ),
     "extremes": Kind(
         parts=lambda: {"scale": nn.Parameter(torch.tensor(30.0))},
-        front=lambda m, x: F.log_softmax(x * m.scale, -1),
-        back=lambda m, hidden, x: (
-            hidden.exp(),
-            x / (x.norm(dim=-1, keepdim=True) + 1e-3),
-            torch.sigmoid(-100 * x),
-            F.softplus(50 * x),
-            x.logsumexp(-1),
-        ),
+        front=lambda m, x: (F.log_softmax(x * m.scale, -1).exp(), x / (x.norm(dim=-1, keepdim=True) + 1e-3)),
+        back=lambda m, hidden, x: (*hidden, torch.sigmoid(-100 * x), F.softplus(50 * x), x.logsumexp(-1)),
         inputs=_floats(3),
     ),
     "selecting": Kind(
@@ -232,15 +213,6 @@ KINDS: dict[str, Kind] = {
         front=lambda m, x: m.a(x),
         back=_selected,
         inputs=_floats(3),
-    ),
-    "gated": Kind(
-        parts=lambda: {
-            "projected": nn.LSTM(3, 4, batch_first=True, bidirectional=True, proj_size=2),
-            "plain": nn.RNN(4, 2, 2, nonlinearity="relu"),
-        },
-        front=lambda m, x: m.projected(x)[0],
-        back=_ends,
-        inputs=_floats(5, 3),
     ),
     "attributes": Kind(
         parts=lambda: {"a": nn.Linear(3, 3), "offsets": torch.tensor([0.5, 1.0, -2.0]), "cache": torch.zeros(3)},

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import gc
-import re
+import io
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map_only
 
+import ipu_model
 import poptorch
-from fuzz.actions import ACTIONS, Interrupted
-from fuzz.cases import OPTIMISERS, Case, inputs_of, network_of, options_of
+from fuzz.cases import Case, inputs_of, network_of, optimiser_of, options_of
 from fuzz.leftovers import Leftovers
-from fuzz.loading import batches_of
 from fuzz.networks import Network
-from fuzz.plain import PlainProgram, slices
+from fuzz.plain import PlainProgram
 
 RIGHT, REFUSED, FAULT = "right", "refused", "fault"
 _CALLS = 2
 _SHORTEST_MESSAGE = 15
 _TOLERANCE = 2e-4
+# An interrupt comes at some moment of a call of this length, in seconds.
+_CALL = 0.006
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,8 @@ def run(case: Case) -> Outcome:
     """Run a case from its seed and return the verdict; nothing is raised."""
     torch.manual_seed(case.seed)
     before = Leftovers.now()
-    network = network_of(case)
     try:
-        outcome = _judged(case, network)
+        outcome = _judged(case, network_of(case))
         gc.collect()
         _check(before.difference(), "left behind")
     except Fault as fault:
@@ -52,40 +57,57 @@ def run(case: Case) -> Outcome:
 
 
 def _judged(case: Case, network: Network) -> Outcome:
+    wrapped = None
     try:
         wrapped = _wrapped(case, network)
-    except Exception as error:
-        return _refusal(case, error, network, None)
-    plain = PlainProgram(network, OPTIMISERS[case.optimiser][1] if case.training else None, case)
-    interrupted = False
-    try:
-        for number, inputs in enumerate(batches_of(case, _CALLS)):
+        plain, predictable = PlainProgram(network, case), True
+        for number, inputs in enumerate(_batches(case)):
             if number == 1:
-                interrupted = _act(case, wrapped, inputs)
-            _call(case, wrapped, plain, inputs, compare=not interrupted)
+                predictable = not ACTIONS.get(case.action, _nothing)(case, wrapped, inputs)
+            _call(case, wrapped, plain, inputs, compare=predictable)
     except Fault:
         raise
     except Exception as error:
         return _refusal(case, error, network, wrapped)
-    _destroyed(network, wrapped)
-    if case.training and not interrupted and _comparable(case):
+    _destroy(network, wrapped)
+    if predictable and plain.optimiser is not None and _comparable(case):
         _check(difference(_weights(network), _weights(plain.network), values=True), "weights")
     return Outcome(RIGHT)
 
 
-def _wrapped(case: Case, network: Network) -> poptorch.PoplarExecutor:
-    options = options_of(case)
+def _wrapped(case: Case, network: Network) -> Any:
     if not case.training:
-        return poptorch.inferenceModel(network, options)
-    return poptorch.trainingModel(network, options, OPTIMISERS[case.optimiser][0](network.parameters()))
+        return poptorch.inferenceModel(network, options_of(case))
+    return poptorch.trainingModel(network, options_of(case), optimiser_of(case, network))
 
 
-def _act(case: Case, wrapped: Any, inputs: Any) -> bool:
-    """Do the case's action between two calls; return whether results cannot be predicted after it."""
+def _batches(case: Case) -> Iterator[Any]:
+    """Yield the inputs of each call, straight or through a loader, which must deliver the rows in order."""
+    data = inputs_of(case, case.rows * max(1, case.slices) + case.surplus)
+    if case.loader == "tensors" or not isinstance(data, Tensor) or case.rows == 0:
+        # Each call gets data of its own: a network may write into its inputs.
+        same = (lambda tensor: tensor) if case.layout != "contiguous" else Tensor.clone
+        yield from (tree_map_only(Tensor, same, data) for _ in range(_CALLS))
+        return
+    data = inputs_of(case, _CALLS * case.rows * case.slices + case.surplus).detach()
+    others: dict[str, Any] = {"drop_last": case.drop_last, "num_workers": case.workers}
+    if case.loader != "Sync":
+        others["async_options"] = {"sharing_strategy": poptorch.SharingStrategy.Fork}
+    mode = poptorch.DataLoaderMode[case.loader]
+    loader = poptorch.DataLoader(options_of(case), data, batch_size=case.rows, mode=mode, **others)
     try:
-        return ACTIONS[case.action](case, wrapped, inputs)
-    except Interrupted as interrupt:
-        raise Fault(f"an interrupt was not handled: {interrupt}") from interrupt
+        start = 0
+        for item in loader:
+            if not torch.equal(item, data[start : start + len(item)]):
+                raise Fault(f"rows {start} to {start + len(item) - 1} came out as others")
+            start += len(item)
+            yield item
+        left = len(data) - start
+        if left and (not case.drop_last or left >= case.rows * case.slices):
+            raise Fault(f"{left} rows of {len(data)} did not come out")
+    finally:
+        with suppress(AttributeError):
+            loader.terminate()
 
 
 def _call(case: Case, wrapped: Any, plain: PlainProgram, inputs: Any, *, compare: bool) -> None:
@@ -93,7 +115,7 @@ def _call(case: Case, wrapped: Any, plain: PlainProgram, inputs: Any, *, compare
         wrapped.compile(inputs)
         return
     state = torch.get_rng_state()
-    given = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), inputs)
+    given = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     results = wrapped(inputs)
     if not torch.equal(state, torch.get_rng_state()):
         raise Fault("a call drew from the host's random generator")
@@ -103,8 +125,7 @@ def _call(case: Case, wrapped: Any, plain: PlainProgram, inputs: Any, *, compare
         if case.half or case.dtype != "float32":
             return  # Plain PyTorch has no such kernel, so there is nothing to compare with.
         raise Fault(f"plain PyTorch refuses what was computed: {type(error).__name__}: {error}") from error
-    random = plain.network.kind.draws_random_numbers or case.has("synthetic data")
-    if compare and not random:
+    if compare and case.network != "dropout" and not case.has("synthetic data"):
         _check(difference(results, expected, values=_comparable(case)), "results")
     else:
         _check(difference(results, expected, values=False, nan=False), "shapes")
@@ -114,13 +135,13 @@ def _comparable(case: Case) -> bool:
     """Whether the program's arithmetic is plain PyTorch's: fp32, no rounding or scaling of its own."""
     own = {"stochastic rounding", "half partials", "synthetic data", "automatic loss scaling", "offline"}
     exact = case.dtype not in ("float16", "bfloat16", "float64") and not case.half
-    known = not case.training or OPTIMISERS[case.optimiser][1] is not None
+    known = not case.training or case.optimiser not in ("lamb", "rmsprop")
     return exact and known and not case.switches & own and case.network != "dropout"
 
 
-def _destroyed(network: Network, wrapped: Any) -> None:
-    """Destroy the executor and see that the module is a plain one again, with finite weights."""
-    if not wrapped.isCompiled():
+def _destroy(network: Network, wrapped: Any) -> None:
+    """Destroy the executor and see that the module is a plain one again."""
+    if wrapped is None or not wrapped.isCompiled():
         return  # Such an executor unwraps its module when it is deleted.
     wrapped.destroy()
     if type(network).__name__.startswith("Poptorch"):
@@ -130,7 +151,7 @@ def _destroyed(network: Network, wrapped: Any) -> None:
     network.state_dict()
 
 
-def _weights(network: Network) -> dict[str, torch.Tensor]:
+def _weights(network: Network) -> dict[str, Tensor]:
     """Return what a device changes: integer buffers, such as counters of batches, are constants there."""
     return {name: value for name, value in network.state_dict().items() if value.is_floating_point()}
 
@@ -140,32 +161,21 @@ def _refusal(case: Case, error: Exception, network: Network, wrapped: Any) -> Ou
     text = f"{type(error).__name__}: {error}"
     documented = isinstance(error, (poptorch.Error, AssertionError))
     documented = documented or (isinstance(error, ValueError) and wrapped is None)
-    if wrapped is not None:
-        _destroyed(network, wrapped)
-    if not (documented and len(str(error)) >= _SHORTEST_MESSAGE) and not _plain_refuses(case, error):
+    _destroy(network, wrapped)
+    if not (documented and len(str(error)) >= _SHORTEST_MESSAGE):
+        try:
+            PlainProgram(network_of(case), case).call(inputs_of(case, case.rows * max(1, case.slices)))
+        except type(error):
+            return Outcome(REFUSED, text)
+        except Exception as other:
+            raise Fault(f"an error of no documented class: {text}") from other
         raise Fault(f"an error of no documented class: {text}") from error
     return Outcome(REFUSED, text)
-
-
-def _plain_refuses(case: Case, error: Exception) -> bool:
-    """Whether plain PyTorch raises the same class of error for one micro-batch."""
-    network = network_of(case)
-    plain = PlainProgram(network, None, case)
-    try:
-        plain.call(inputs_of(case, case.rows * max(1, slices(case))))
-    except Exception as same:
-        return type(same) is type(error)
-    return False
 
 
 def _check(complaint: str, what: str) -> None:
     if complaint:
         raise Fault(f"{what}: {complaint}")
-
-
-def template(text: str) -> str:
-    """Return an error's text without numbers and names, to count its kind."""
-    return re.sub(r"'[^']*'|\[[^\]]*\]|\d+", "*", text.splitlines()[0])[:110]
 
 
 def difference(got: Any, expected: Any, *, values: bool, nan: bool = True) -> str:
@@ -192,9 +202,113 @@ def _leaf(value: Any, reference: Any, values: bool, nan: bool) -> str:
         return f"type {value.dtype} instead of {reference.dtype}"
     if nan and value.is_floating_point() and bool((value.isnan() & ~reference.isnan()).any()):
         return f"NaN where plain PyTorch has {reference[value.isnan()][:3].tolist()}"
-    if not values:
-        return ""
     a, b = value.detach().to(torch.float64), reference.detach().to(torch.float64)
-    if torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+    if not values or torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
         return ""
     return f"values {a.flatten()[:4].tolist()} instead of {b.flatten()[:4].tolist()}"
+
+
+# The actions of cases between two calls; each returns whether results cannot be predicted after it.
+
+
+def _nothing(case: Case, wrapped: Any, inputs: Any) -> bool:
+    return False
+
+
+def _refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except (poptorch.Error, AssertionError):
+        return False
+    raise Fault("a call that differs from the compiled one was not refused")
+
+
+def _doubled(inputs: Any) -> Any:
+    return tree_map_only(Tensor, lambda tensor: torch.cat((tensor, tensor)).detach(), inputs)
+
+
+def _there_and_back(out: str, back: str) -> Callable[[Case, Any, Any], bool]:
+    """Weights that go to the host and back lose what the plain program keeps.
+
+    That is the state of an optimiser, and a counter in a buffer: an inference model never brings its buffers back.
+    """
+
+    def act(case: Case, wrapped: Any, inputs: Any) -> bool:
+        if out == "state_dict":
+            pickle.loads(pickle.dumps(copy.deepcopy(wrapped.model)))
+            wrapped.load_state_dict(wrapped.state_dict())
+        elif not case.has("offline"):
+            getattr(wrapped, out)()
+            getattr(wrapped, back)()
+        return (case.training and case.optimiser != "sgd") or case.network == "in place"
+
+    return act
+
+
+def _latency(case: Case, wrapped: Any, inputs: Any) -> bool:
+    low, high, average = wrapped.getLatency()
+    if not low <= average <= high:
+        raise Fault(f"latencies {low}, {high}, {average} are out of order")
+    return False
+
+
+def _evaluate_beside(case: Case, wrapped: Any, inputs: Any) -> bool:
+    if case.training and not case.has("offline"):
+        beside = poptorch.inferenceModel(wrapped.model, poptorch.Options().showCompilationProgressBar(False))
+        beside(tree_map_only(Tensor, Tensor.detach, inputs))
+        beside.destroy()
+    return case.network == "in place"  # It counts its calls: a second model shares the count through the host.
+
+
+def _new_optimiser(case: Case, wrapped: Any, inputs: Any) -> bool:
+    if case.training:
+        wrapped.setOptimizer(optimiser_of(case, wrapped.model))
+    return case.training and case.optimiser != "sgd"
+
+
+def _compile_again(case: Case, wrapped: Any, inputs: Any) -> bool:
+    wrapped.destroy()
+    return True
+
+
+def _interrupt(case: Case, wrapped: Any, inputs: Any) -> bool:
+    """Stop a call, or a compilation, as Ctrl-C does, at a moment that the seed decides."""
+    if case.seed % 2:
+        wrapped.destroy()
+    before = signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, _CALL * (1 + 9 * (case.seed % 2)) * (case.seed % 997 + 1) / 997)
+        wrapped.compile(inputs) if case.has("offline") else wrapped(inputs)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return True
+
+
+def _copy(case: Case, wrapped: Any, inputs: Any) -> bool:
+    """Copy the wrapped module in every way that programs do; the program itself goes on undisturbed."""
+    copy.copy(wrapped.model)
+    copy.deepcopy(wrapped.model)
+    pickle.loads(pickle.dumps(wrapped.model))
+    torch.save(wrapped, io.BytesIO())
+    return False
+
+
+ACTIONS: dict[str, Callable[[Case, Any, Any], bool]] = {
+    "other rows": lambda case, wrapped, inputs: _refused(lambda: wrapped(_doubled(inputs))),
+    "other type": lambda case, wrapped, inputs: _refused(lambda: wrapped([inputs])),
+    "missing argument": lambda case, wrapped, inputs: _refused(wrapped),
+    "detach and attach": _there_and_back("detachFromDevice", "attachToDevice"),
+    "copy weights": _there_and_back("copyWeightsToHost", "copyWeightsToDevice"),
+    "state dict": _there_and_back("state_dict", "load_state_dict"),
+    "profile": lambda case, wrapped, inputs: ipu_model.profile(wrapped) is None,
+    "latency": _latency,
+    "evaluate beside": _evaluate_beside,
+    "collect": lambda case, wrapped, inputs: gc.collect() < 0,
+    "new optimiser": _new_optimiser,
+    "compile again": _compile_again,
+    "interrupt": _interrupt,
+    "copy": _copy,
+}

@@ -74,8 +74,7 @@ class PlainProgram:
 def _joined(case: Case, steps: list[list[Tensor]]) -> Tensor:
     mode = case.mode if case.mode != "Default" else "Final" if case.training else "All"
     if mode == "Sum":
-        columns = list(zip(*steps, strict=True))
-        parts = [sum(column[1:], start=column[0]).to(column[0].dtype) for column in columns]
+        parts = [sum(rest, start=first).to(first.dtype) for first, *rest in zip(*steps, strict=True)]
     else:
         kept = {"All": steps, "Final": steps[-1:], "EveryN": steps[case.period - 1 :: case.period]}[mode]
         parts = [value for step in kept for value in step]

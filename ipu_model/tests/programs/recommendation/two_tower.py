@@ -1,0 +1,58 @@
+"""Retrieval with two towers on two IPUs and in-batch negatives; the towers are exported and used apart."""
+
+import torch
+from program_kit import check_close, check_learned, train
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+import poptorch
+
+USERS, ITEMS, TASTES, BATCH = 40, 24, 6, 16
+
+
+class Tower(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(count, 16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def forward(self, index):
+        return normalize(self.layers(index), dim=-1)
+
+
+class TwoTowers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user, self.item = Tower(USERS), Tower(ITEMS)
+
+    def forward(self, user, item):
+        with poptorch.Block("user", ipu_id=0):
+            u = self.user(user)
+        with poptorch.Block("item", ipu_id=1):
+            scores = u @ self.item(item).t() / 0.1
+            # Other items of the batch that the user likes as well do not count as wrong.
+            same = (item[None, :] % TASTES == item[:, None] % TASTES) & ~torch.eye(len(item), dtype=torch.bool)
+            loss = cross_entropy(scores.masked_fill(same, -1e4), torch.arange(len(item)))
+            return poptorch.identity_loss(loss, reduction="none")
+
+
+def batch():
+    user = torch.randint(0, USERS, (4 * BATCH,))
+    return user, user % TASTES + TASTES * torch.randint(0, ITEMS // TASTES, user.shape)
+
+
+torch.manual_seed(0)
+model = TwoTowers()
+opts = poptorch.Options()
+opts.Training.gradientAccumulation(4)
+opts.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu))
+training = poptorch.trainingModel(model, opts, poptorch.optim.AdamW(model.parameters(), lr=1e-2))
+check_learned(train(training, (batch() for _ in range(60))), 0.6)
+training.destroy()
+
+vectors = []
+for name, tower, count in (("user", model.user, USERS), ("item", model.item, ITEMS)):
+    poptorch.inferenceModel(tower.eval()).compileAndExport(f"{name}.poptorch", torch.arange(count))
+    vectors.append(poptorch.load(f"{name}.poptorch")(torch.arange(count)))
+    check_close(vectors[-1], Tower.forward(tower, torch.arange(count)))
+best = (vectors[0] @ vectors[1].t()).argmax(dim=1)
+assert (best % TASTES == torch.arange(USERS) % TASTES).float().mean() > 0.7

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from companion_packages import need
+from companion_packages import Computes, need, seeded
 from torch import Tensor, nn
 
 import poptorch
@@ -55,32 +55,20 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    torch.manual_seed(1)
-    return make()
+def assert_same_results(model: nn.Module, *inputs: Any) -> None:
+    with torch.no_grad():
+        expected = model.eval()(*inputs)
+    torch.testing.assert_close(poptorch.inferenceModel(model)(*inputs), expected)
 
 
-class MeanSquare(nn.Module):
-    """The loss by which a layer is trained here."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return poptorch.identity_loss(self.layer(x, edge_index).square().mean(), "none")
+def mean_square(layer: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+    return poptorch.identity_loss(layer(x, edge_index).square().mean(), "none")
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_computes_what_it_does_without_poptorch(name: str) -> None:
-    layer = seeded(LAYERS[name]).eval()
-    found = poptorch.inferenceModel(layer)(X, EDGE_INDEX)
-    torch.testing.assert_close(found, seeded(LAYERS[name]).eval()(X, EDGE_INDEX))
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_trains_as_it_does_without_poptorch(name: str) -> None:
-    model, plain = MeanSquare(seeded(LAYERS[name])).train(), MeanSquare(seeded(LAYERS[name])).train()
+def test_a_layer_computes_and_trains_as_it_does_without_poptorch(name: str) -> None:
+    assert_same_results(seeded(LAYERS[name]), X, EDGE_INDEX)
+    model, plain = (Computes(mean_square, seeded(LAYERS[name])).train() for _ in range(2))
     training = poptorch.trainingModel(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.01)
     for _ in range(2):
@@ -92,28 +80,45 @@ def test_a_layer_trains_as_it_does_without_poptorch(name: str) -> None:
         torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize("name", ["global_add_pool", "global_mean_pool", "global_max_pool"])
-def test_pooling_with_a_known_number_of_graphs(name: str) -> None:
-    class Pool(nn.Module):
-        def forward(self, x: Tensor, batch: Tensor) -> Tensor:
-            return getattr(layers, name)(x, batch, GRAPHS)
-
-    torch.testing.assert_close(poptorch.inferenceModel(Pool())(X, GRAPH_OF_NODE), Pool()(X, GRAPH_OF_NODE))
+def on_edges_in_a_buffer(layer: nn.Module) -> nn.Module:
+    model = Computes(lambda layer, x: layer(x, layer.constant_edges), layer)
+    layer.register_buffer("constant_edges", EDGE_INDEX)
+    return model
 
 
-@pytest.mark.parametrize(
-    ("layer", "inputs"),
-    [
-        (layers.GINEConv(nn.Linear(FEATURES, 6), edge_dim=4), (X, EDGE_INDEX, EDGE_FEATURES)),
-        (layers.NNConv(FEATURES, 6, nn.Linear(4, FEATURES * 6)), (X, EDGE_INDEX, EDGE_FEATURES)),
-        (InteractionBlock(FEATURES, 4, FEATURES, 4.0), (X, EDGE_INDEX, EDGE_FEATURES[:, 0].abs(), EDGE_FEATURES)),
-    ],
-    ids=["GINEConv", "NNConv", "SchNet's"],
-)
-def test_features_of_edges(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    with torch.no_grad():
-        expected = layer.eval()(*inputs)
-    torch.testing.assert_close(poptorch.inferenceModel(layer)(*inputs), expected)
+def pooling(name: str) -> nn.Module:
+    return Computes(lambda _, x, batch: getattr(layers, name)(x, batch, GRAPHS))
+
+
+POOLS = ("global_add_pool", "global_mean_pool", "global_max_pool")
+WITH_EDGES = (X, EDGE_INDEX, EDGE_FEATURES)
+MEETING = HeteroData()
+MEETING["author"].x, MEETING["paper"].x = torch.randn(5, FEATURES), torch.randn(7, 4)
+MEETING["author", "wrote", "paper"].edge_index = torch.stack([torch.randint(0, 5, (9,)), torch.randint(0, 7, (9,))])
+COMPUTED: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
+    **{f"{name} of a known number of graphs": (pooling(name), (X, GRAPH_OF_NODE)) for name in POOLS},
+    "features of edges, GINEConv": (layers.GINEConv(nn.Linear(FEATURES, 6), edge_dim=4), WITH_EDGES),
+    "features of edges, NNConv": (layers.NNConv(FEATURES, 6, nn.Linear(4, FEATURES * 6)), WITH_EDGES),
+    "features of edges, SchNet's": (
+        InteractionBlock(FEATURES, 4, FEATURES, 4.0),
+        (X, EDGE_INDEX, EDGE_FEATURES[:, 0].abs(), EDGE_FEATURES),
+    ),
+    "constant edges that a layer changes, GCN": (on_edges_in_a_buffer(layers.GCNConv(FEATURES, 6)), (X,)),
+    "constant edges that a layer changes, Cheb": (on_edges_in_a_buffer(layers.ChebConv(FEATURES, 6, 2)), (X,)),
+    "a graph of several kinds": (
+        Computes(
+            lambda layer, data: layer((data["author"].x, data["paper"].x), data["author", "wrote", "paper"].edge_index),
+            layers.SAGEConv((FEATURES, 4), 6),
+        ),
+        (MEETING,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_results_are_those_without_poptorch(name: str) -> None:
+    model, inputs = COMPUTED[name]
+    assert_same_results(model, *inputs)
 
 
 @pytest.mark.parametrize("layer", [layers.GCNConv(FEATURES, 6), layers.GATConv(FEATURES, 6)], ids=["GCN", "GAT"])
@@ -122,49 +127,28 @@ def test_added_self_loops_are_refused_as_every_shape_that_depends_on_data(layer:
         poptorch.inferenceModel(layer.eval())(X, EDGE_INDEX)
 
 
-@pytest.mark.parametrize("layer", [layers.GCNConv(FEATURES, 6), layers.ChebConv(FEATURES, 6, 2)], ids=["GCN", "Cheb"])
-def test_edges_in_a_buffer_are_constants_that_a_layer_may_change(layer: nn.Module) -> None:
-    class OnOneGraph(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-            self.register_buffer("edge_index", EDGE_INDEX)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x, self.edge_index)
-
-    model = OnOneGraph().eval()
-    torch.testing.assert_close(poptorch.inferenceModel(model)(X), model(X))
-
-
 class Classifier(nn.Module):
     """Two GCN layers, the mean of each graph's nodes, and a class for each graph."""
 
-    def __init__(self, graphs: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.first = layers.GCNConv(FEATURES, 16, add_self_loops=False)
-        self.second = layers.GCNConv(16, 16, add_self_loops=False)
+        self.first, self.second = (layers.GCNConv(n, 16, add_self_loops=False) for n in (FEATURES, 16))
         self.out = nn.Linear(16, 2)
-        self.graphs = graphs
 
     def forward(self, data: Batch) -> Any:
         hidden = self.first(data.x, data.edge_index).relu()
         hidden = self.second(hidden, data.edge_index).relu()
-        classes = self.out(layers.global_mean_pool(hidden, data.batch, size=self.graphs))
+        classes = self.out(layers.global_mean_pool(hidden, data.batch, size=4))
         # The last graph is padding.
         return (classes, nn.functional.cross_entropy(classes[:-1], data.y[:-1])) if self.training else classes
 
 
-def graphs(count: int) -> list[Data]:
-    """Return graphs of different sizes; the mean of a graph's features gives its class away."""
-    made = []
-    for index in range(count):
-        draw = torch.Generator().manual_seed(index)
-        nodes = 4 + index % 3
-        features = torch.randn(nodes, FEATURES, generator=draw) + index % 2
-        edges = torch.randint(0, nodes, (2, 8), generator=draw)
-        made.append(Data(x=features, edge_index=edges, y=torch.tensor([index % 2])))
-    return made
+def graph(index: int) -> Data:
+    """Return a graph; graphs are of different sizes, and the mean of the features gives the class away."""
+    draw, nodes = torch.Generator().manual_seed(index), 4 + index % 3
+    features = torch.randn(nodes, FEATURES, generator=draw) + index % 2
+    edges = torch.randint(0, nodes, (2, 8), generator=draw)
+    return Data(x=features, edge_index=edges, y=torch.tensor([index % 2]))
 
 
 def fixed_size(batch: list[Data], nodes: int = 24, edges: int = 40) -> Batch:
@@ -180,43 +164,23 @@ def fixed_size(batch: list[Data], nodes: int = 24, edges: int = 40) -> Batch:
 def loader(options: poptorch.Options, **more: Any) -> poptorch.DataLoader:
     """Return a loader as poptorch_geometric makes it: of ready-made batches, joined to those of a call."""
     batches = [list(range(first, first + 3)) for first in range(0, 36, 3)]
-    return poptorch.DataLoader(options, graphs(36), batch_sampler=batches, collate_fn=fixed_size, **more)
-
-
-def test_a_batch_of_graphs_is_an_argument() -> None:
-    batch = fixed_size(graphs(3))
-    model = Classifier(graphs=4).eval()
-    torch.testing.assert_close(poptorch.inferenceModel(model)(batch), model(batch))
+    graphs: Any = [graph(index) for index in range(36)]
+    return poptorch.DataLoader(options, graphs, batch_sampler=batches, collate_fn=fixed_size, **more)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_graphs_are_trained_on_in_batches_of_a_fixed_size(workers: int) -> None:
     torch.manual_seed(0)
     options = poptorch.Options().deviceIterations(2)
-    model = Classifier(graphs=4).train()
+    model = Classifier().train()
     training = poptorch.trainingModel(model, options, poptorch.optim.Adam(model.parameters(), lr=0.02))
     losses = [float(training(batch)[1].mean()) for _ in range(8) for batch in loader(options, num_workers=workers)]
     assert losses[-1] < 0.25 * losses[0]
 
 
-def test_the_batches_of_a_call_are_joined_attribute_by_attribute() -> None:
+def test_a_batch_of_graphs_is_an_argument_and_those_of_a_call_are_joined_attribute_by_attribute() -> None:
+    first, second = fixed_size([graph(i) for i in range(3)]), fixed_size([graph(i) for i in range(3, 6)])
+    assert_same_results(Classifier(), first)
     joined = next(iter(loader(poptorch.Options().deviceIterations(2))))
-    first, second = fixed_size(graphs(36)[:3]), fixed_size(graphs(36)[3:6])
     for name in ("x", "edge_index", "y", "batch"):
         assert torch.equal(joined[name], torch.cat([first[name], second[name]]))
-
-
-def test_a_graph_of_several_kinds_is_an_argument() -> None:
-    class Meeting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layers.SAGEConv((FEATURES, 4), 6)
-
-        def forward(self, data: HeteroData) -> Tensor:
-            return self.layer((data["author"].x, data["paper"].x), data["author", "wrote", "paper"].edge_index)
-
-    data = HeteroData()
-    data["author"].x, data["paper"].x = torch.randn(5, FEATURES), torch.randn(7, 4)
-    data["author", "wrote", "paper"].edge_index = torch.stack([torch.randint(0, 5, (9,)), torch.randint(0, 7, (9,))])
-    model = Meeting().eval()
-    torch.testing.assert_close(poptorch.inferenceModel(model)(data), model(data))

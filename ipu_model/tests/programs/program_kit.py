@@ -1,7 +1,10 @@
-"""What the programs share and PopTorch has no part in: data, a loop over it, common layers, and checks."""
+"""What the programs share and are not about: data, a loop over it, common layers, and checks."""
 
 import torch
 from torch import nn
+
+import popart
+import poptorch
 
 
 class Items(torch.utils.data.Dataset):
@@ -41,13 +44,40 @@ def train(executor, batches, epochs=1, after=None):
     return losses
 
 
+def following(scheduler, executor):
+    """Return what to do after each call: the executor gets the scheduler's next rate."""
+
+    def follow():
+        scheduler.step()
+        executor.setOptimizer(scheduler.optimizer)
+
+    return follow
+
+
+def save_memory(opts):
+    """Set what production scripts set in PopART for this."""
+    schedule = int(popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized)
+    opts._Popart.set("accumulateOuterFragmentSettings.schedule", schedule)
+    opts._Popart.set("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"])
+    opts._Popart.set("disableGradAccumulationTensorStreams", True)
+    opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
+
+
 def check_learned(losses, share, count=1):
     """Check that the last `count` losses are less than this share of the first ones."""
     assert sum(losses[-count:]) < share * sum(losses[:count]), losses
 
 
 def check_close(results, expected, tolerance=1e-4):
-    torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def inferred(model, *inputs, options=None, tolerance=1e-4):
+    """Return what a model computes on the IPU, which is what it computes on the CPU."""
+    results = poptorch.inferenceModel(model.eval(), options)(*inputs)
+    with torch.no_grad():
+        check_close(results, model(*inputs), tolerance)
+    return results
 
 
 def accuracy(scores, labels):
@@ -55,12 +85,20 @@ def accuracy(scores, labels):
     return (scores.argmax(dim=-1) == labels).float().mean().item()
 
 
-class WithLoss(nn.Module):
+class Over(nn.Module):
+    """Something that is computed with a network."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+
+class WithLoss(Over):
     """A network's output, and its loss where a call has a target."""
 
     def __init__(self, network, loss):
-        super().__init__()
-        self.network, self.loss = network, loss
+        super().__init__(network)
+        self.loss = loss
 
     def forward(self, x, target=None):
         output = self.network(x)

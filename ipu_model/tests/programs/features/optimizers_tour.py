@@ -25,27 +25,25 @@ def data(step):
     return torch.randn(8, 6, generator=g), torch.randint(0, 3, (8,), generator=g)
 
 
-def groups(model, lr):
-    return [{"params": model.network[0].parameters()}, {"params": model.network[2].parameters(), "lr": lr / 2}]
-
-
-def on_cpu(model, optimizer):
+def trained(make, arguments, options=None):
+    """Return the weights after training on the IPU, or on the CPU without options."""
+    model, lr = copy.deepcopy(start), arguments["lr"]
+    first, second = model.network[0].parameters(), model.network[2].parameters()
+    optimizer = make([{"params": first}, {"params": second, "lr": lr / 2}], **arguments)
+    executor = poptorch.trainingModel(model, options, optimizer) if options else model
     for step in range(STEPS):
         if step == STEPS // 2:
             optimizer.param_groups[0]["lr"] *= 0.1
-        optimizer.zero_grad()
-        model(*data(step))[1].backward()
-        optimizer.step()
-
-
-def on_ipu(model, optimizer, options):
-    executor = poptorch.trainingModel(model, options, optimizer)
-    for step in range(STEPS):
-        if step == STEPS // 2:
-            optimizer.param_groups[0]["lr"] *= 0.1
-            executor.setOptimizer(optimizer)
-        executor(*data(step))
-    executor.detachFromDevice()
+            if options:
+                executor.setOptimizer(optimizer)
+        loss = executor(*data(step))[1]
+        if not options:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    if options:
+        executor.detachFromDevice()
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 warnings.simplefilter("ignore")
@@ -54,15 +52,10 @@ layers = torch.nn.Linear(6, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 3)
 start = WithLoss(torch.nn.Sequential(*layers), torch.nn.functional.cross_entropy)
 for name, arguments in OPTIMIZERS.items():
     ours, theirs = (getattr(library, name.split(",")[0]) for library in (poptorch.optim, torch.optim))
-    lr = arguments["lr"]
-    reference, model, converted = (copy.deepcopy(start) for _ in range(3))
-    on_cpu(reference, theirs(groups(reference, lr), **arguments))
-    on_ipu(model, ours(groups(model, lr), **arguments), poptorch.Options())
-    check_close(list(model.parameters()), list(reference.parameters()))
+    reference = trained(theirs, arguments)
+    check_close(trained(ours, arguments, poptorch.Options()), reference)
     # PyTorch's own optimiser is converted; unknown attributes of groups are allowed, then.
-    options = poptorch.Options().relaxOptimizerAttributesChecks()
-    on_ipu(converted, theirs(groups(converted, lr), **arguments), options)
-    check_close(list(converted.parameters()), list(reference.parameters()))
+    check_close(trained(theirs, arguments, poptorch.Options().relaxOptimizerAttributesChecks()), reference)
 
 model = copy.deepcopy(start)
 lamb = poptorch.optim.LAMB(model.parameters(), lr=0.01, max_weight_norm=1.0, bias_correction=False)

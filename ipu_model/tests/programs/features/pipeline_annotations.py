@@ -9,37 +9,39 @@ import poptorch
 class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer1, self.layer2 = torch.nn.Linear(5, 10), torch.nn.Linear(10, 10)
-        self.layer3, self.layer4 = torch.nn.Linear(10, 5), torch.nn.Linear(5, 5)
-        self.loss = torch.nn.MSELoss()
+        sizes = (5, 10, 10, 5, 5)
+        layers = (torch.nn.Sequential(torch.nn.Linear(n, m), torch.nn.ReLU()) for n, m in zip(sizes, sizes[1:]))
+        self.layer1, self.layer2, self.layer3, self.layer4 = layers
 
-    def forward(self, x, target):
+    def compute(self, x):
         for i, layer in enumerate((self.layer1, self.layer2, self.layer3), start=1):
             with poptorch.Block(f"B{i}"):
-                x = layer(x).relu()
-        with poptorch.Block("B4"):
-            x = self.layer4(x).relu()
-            return x, self.loss(x, target)
+                x = layer(x)
+        poptorch.Block.start("B4")
+        return self.layer4(x)
+
+    def forward(self, x, target):
+        x = self.compute(x)
+        return x, torch.nn.functional.mse_loss(x, target)
 
 
 class BeginBlocks(Network):
-    def forward(self, x, target):
+    def compute(self, x):
         poptorch.Block.start("B1", ipu_id=0)
-        x = self.layer2(self.layer1(x).relu()).relu()
+        x = self.layer2(self.layer1(x))
         poptorch.Block.start("B3", ipu_id=1)
-        x = self.layer4(self.layer3(x).relu()).relu()
-        return x, self.loss(x, target)
+        return self.layer4(self.layer3(x))
 
 
 class Decorated(Network):
     @poptorch.BlockFunction("first", ipu_id=0)
     def first(self, x):
-        return self.layer2(self.layer1(x).relu()).relu()
+        return self.layer2(self.layer1(x))
 
     @poptorch.BlockFunction("second", ipu_id=1)
     def second(self, x, target):
-        x = self.layer4(self.layer3(x).relu()).relu()
-        return x, self.loss(x, target)
+        x = self.layer4(self.layer3(x))
+        return x, torch.nn.functional.mse_loss(x, target)
 
     def forward(self, x, target):
         return self.second(self.first(x), target)
@@ -50,9 +52,8 @@ class WrappedLayers(Network):
         super().__init__()
         self.layer3 = poptorch.BeginBlock(self.layer3, "B3", ipu_id=1)
 
-    def forward(self, x, target):
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x).relu()).relu()).relu()).relu()
-        return x, self.loss(x, target)
+    def compute(self, x):
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
 def serial_phased():

@@ -6,6 +6,7 @@ import weakref
 from collections import defaultdict
 
 import torch
+from program_kit import Over
 from torch import nn
 
 import poptorch
@@ -18,9 +19,8 @@ class EarlyStopping:
         self.metric, self.patience, self.best, self.waited = metric, patience, float("inf"), 0
 
     def __call__(self, trainer, metrics):
-        improved = metrics[self.metric] < self.best - 1e-3
+        self.waited = 0 if metrics[self.metric] < self.best - 1e-3 else self.waited + 1
         self.best = min(self.best, metrics[self.metric])
-        self.waited = 0 if improved else self.waited + 1
         trainer.should_stop |= self.waited >= self.patience
 
 
@@ -33,6 +33,14 @@ def throughput(trainer, metrics):
     metrics["counters"] = len(trainer.training.getPerfCounters())
 
 
+@contextlib.contextmanager
+def attached(executor):
+    if executor.isCompiled() and not executor.isAttachedToDevice():
+        executor.attachToDevice()
+    yield executor
+    executor.detachFromDevice()
+
+
 class Trainer:
     def __init__(self, model, optimizer, train_options, valid_options, callbacks):
         self.model, self.callbacks, self.should_stop = model, callbacks, False
@@ -40,19 +48,9 @@ class Trainer:
         self.validation = poptorch.inferenceModel(model, valid_options)
         weakref.finalize(self, print, "trainer collected")
 
-    @contextlib.contextmanager
-    def attached(self, executor):
-        if executor.isCompiled() and not executor.isAttachedToDevice():
-            executor.attachToDevice()
-        try:
-            yield executor
-        finally:
-            if executor.isCompiled() and executor.isAttachedToDevice():
-                executor.detachFromDevice()
-
     def run(self, executor, loader, prefix):
         sums = defaultdict(float)
-        with self.attached(executor):
+        with attached(executor):
             for batch in loader:
                 for name, value in executor(*batch).items():
                     sums[prefix + name] += value.float().mean().item() / len(loader)
@@ -72,26 +70,21 @@ class Trainer:
         return metrics
 
 
-class Net(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
+class Net(Over):
     def forward(self, x, y):
-        logits = self.layers(x)
+        logits = self.network(x)
         loss = nn.functional.cross_entropy(logits, y)
         return {"loss": poptorch.identity_loss(loss, "none"), "accuracy": (logits.argmax(1) == y).float().mean()}
 
 
 def moons(n):
-    y = torch.randint(0, 2, (n,))
-    angle = 3.1416 * torch.rand(n)
+    y, angle = torch.randint(0, 2, (n,)), 3.1416 * torch.rand(n)
     x = torch.stack([angle.cos() + y, (1 - 2 * y) * angle.sin() + 0.5 * y], 1) + 0.05 * torch.randn(n, 2)
     return torch.utils.data.TensorDataset(x, y)
 
 
 torch.manual_seed(0)
-net = Net(nn.Linear(2, 16), nn.Softplus(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2))
+net = Net(nn.Sequential(nn.Linear(2, 16), nn.Softplus(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2)))
 train_options = poptorch.Options().deviceIterations(4).outputMode(poptorch.OutputMode.All)
 valid_options = poptorch.Options().deviceIterations(2)
 optimizer = poptorch.optim.Adam(net.parameters(), lr=0.03)

@@ -1,8 +1,9 @@
 """DCGAN with two training models; the weights of the frozen half are copied between the steps."""
 
 import torch
-from program_kit import check_close
+from program_kit import Over, check_close
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 import poptorch
 
@@ -19,56 +20,37 @@ def weights_init(m):
 
 
 def generator():
-    return nn.Sequential(
-        nn.ConvTranspose2d(NZ, WIDTH * 2, 4, 1, 0, bias=False),
-        nn.BatchNorm2d(WIDTH * 2),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(WIDTH * 2, WIDTH, 4, 2, 1, bias=False),
-        nn.BatchNorm2d(WIDTH),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(WIDTH, 1, 4, 2, 1, bias=False),
-        nn.Tanh(),
-    )
+    first, second = nn.ConvTranspose2d(NZ, 16, 4, 1, 0, bias=False), nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False)
+    layers = first, nn.BatchNorm2d(16), nn.ReLU(True), second, nn.BatchNorm2d(8), nn.ReLU(True)
+    return nn.Sequential(*layers, nn.ConvTranspose2d(8, 1, 4, 2, 1, bias=False), nn.Tanh()).apply(weights_init)
 
 
 def discriminator():
-    return nn.Sequential(
-        nn.Conv2d(1, WIDTH, 4, 2, 1, bias=False),
-        nn.LeakyReLU(0.2, inplace=True),
-        nn.Conv2d(WIDTH, WIDTH * 2, 4, 2, 1, bias=False),
-        nn.BatchNorm2d(WIDTH * 2),
-        nn.LeakyReLU(0.2, inplace=True),
-        nn.Conv2d(WIDTH * 2, 1, 4, 1, 0, bias=False),
-        nn.Flatten(0),
-    )
+    first, second = nn.Conv2d(1, 8, 4, 2, 1, bias=False), nn.Conv2d(8, 16, 4, 2, 1, bias=False)
+    layers = first, nn.LeakyReLU(0.2, inplace=True), second, nn.BatchNorm2d(16), nn.LeakyReLU(0.2, inplace=True)
+    return nn.Sequential(*layers, nn.Conv2d(16, 1, 4, 1, 0, bias=False), nn.Flatten(0)).apply(weights_init)
 
 
-class DiscriminatorStep(nn.Module):
-    def __init__(self, discriminator):
-        super().__init__()
-        self.discriminator, self.criterion = discriminator, nn.BCEWithLogitsLoss()
-
+class DiscriminatorStep(Over):
     def forward(self, real, fake):
-        on_real, on_fake = self.discriminator(real), self.discriminator(fake)
-        error = self.criterion(on_real, torch.full_like(on_real, 0.9))
-        error = error + self.criterion(on_fake, torch.zeros_like(on_fake))
+        on_real, on_fake = self.network(real), self.network(fake)
+        error = bce(on_real, torch.full_like(on_real, 0.9)) + bce(on_fake, torch.zeros_like(on_fake))
         return torch.sigmoid(on_real).mean(), torch.sigmoid(on_fake).mean(), poptorch.identity_loss(error, "mean")
 
 
-class GeneratorStep(nn.Module):
+class GeneratorStep(Over):
     def __init__(self, generator, discriminator):
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator.requires_grad_(False)
-        self.criterion = nn.BCEWithLogitsLoss()
+        super().__init__(generator)
+        self.discriminator = discriminator.requires_grad_(False)
 
     def forward(self, noise):
-        fake = self.generator(noise)
+        fake = self.network(noise)
         score = self.discriminator(fake)
-        return fake, self.criterion(score, torch.ones_like(score))
+        return fake, nn.BCEWithLogitsLoss()(score, torch.ones_like(score))
 
 
 torch.manual_seed(999)
-net_g, net_d, frozen_d = generator().apply(weights_init), discriminator().apply(weights_init), discriminator()
+net_g, net_d, frozen_d = generator(), discriminator(), discriminator()
 frozen_d.load_state_dict(net_d.state_dict())
 opts = poptorch.Options()
 step_d, step_g = DiscriminatorStep(net_d), GeneratorStep(net_g, frozen_d)
@@ -80,8 +62,7 @@ train_g = poptorch.trainingModel(step_g, options=opts.clone(), optimizer=optimiz
 pattern = torch.sign(torch.sin(torch.arange(16.0))).expand(16, 16)
 fake, similarity = torch.zeros(8, 1, 16, 16), []
 for i in range(STEPS):
-    real = (pattern + 0.1 * torch.randn(8, 1, 16, 16)).clamp(-1, 1)
-    d_x, d_gz, error_d = train_d(real, fake.detach())
+    _, _, error_d = train_d((pattern + 0.1 * torch.randn(8, 1, 16, 16)).clamp(-1, 1), fake.detach())
     train_d.copyWeightsToHost()
     if i:
         train_g.copyWeightsToHost()

@@ -1,4 +1,4 @@
-"""Super-resolution with sub-pixel convolution in half precision; the best weights by PSNR are kept."""
+"""Super-resolution with sub-pixel convolution in half precision; executors take turns, the best weights are kept."""
 
 import copy
 import io
@@ -18,21 +18,19 @@ class SubPixelNet(nn.Module):
     def __init__(self):
         super().__init__()
         first, second = nn.Conv2d(1, WIDTH, 5, padding=2), nn.Conv2d(WIDTH, SCALE**2, 3, padding=1)
-        nn.init.zeros_(second.weight)
         self.body = nn.Sequential(first, nn.PReLU(num_parameters=WIDTH), second, nn.PixelShuffle(SCALE))
+        nn.init.zeros_(second.weight)
 
     def forward(self, low, high=None):
         out = self.body(low) + F.interpolate(low, scale_factor=SCALE, mode="bilinear", align_corners=False)
         if high is None:
             return out
-        charbonnier = torch.sqrt((out.float() - high.float()) ** 2 + 1e-6)
-        return out, poptorch.identity_loss(charbonnier, reduction="mean")
+        return out, poptorch.identity_loss(torch.sqrt((out.float() - high.float()) ** 2 + 1e-6), reduction="mean")
 
 
 def textures(count):
-    frequency, phase = 3 + 4 * torch.rand(count, 2, 1, 1), 6 * torch.rand(count, 1, 1)
-    grid = 2 * math.pi * torch.arange(SIZE) / SIZE
-    high = 0.5 + 0.5 * torch.sin(frequency[:, 0] * grid[:, None] + frequency[:, 1] * grid + phase).unsqueeze(1)
+    frequency, grid = 3 + 4 * torch.rand(count, 2, 1, 1), 2 * math.pi * torch.arange(SIZE) / SIZE
+    high = 0.5 + 0.5 * torch.sin(frequency[:, 0] * grid[:, None] + frequency[:, 1] * grid).unsqueeze(1)
     return F.avg_pool2d(high, SCALE).half(), high.half()
 
 
@@ -41,8 +39,7 @@ def psnr(a, b):
 
 
 torch.manual_seed(0)
-model = SubPixelNet().half()
-low, high = textures(16)
+model, (low, high) = SubPixelNet().half(), textures(16)
 opts = poptorch.Options().deviceIterations(4)
 loader = poptorch.DataLoader(opts, torch.utils.data.TensorDataset(*textures(256)), batch_size=8, shuffle=True)
 optimizer = poptorch.optim.Adam(model.parameters(), lr=4e-3, eps=1e-5, loss_scaling=1024.0, accum_type=torch.float16)

@@ -7,51 +7,41 @@ from torch.nn import functional as F
 
 import poptorch
 
-CODES, CODE_DIM, GRID, WIDTH = 12, 8, 4, 16
-
-
-class VectorQuantizer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.codebook = nn.Embedding(CODES, CODE_DIM)
-        nn.init.uniform_(self.codebook.weight, -0.5, 0.5)
-
-    def forward(self, z):
-        flat = z.permute(0, 2, 3, 1).reshape(-1, z.shape[1])
-        codes = self.codebook.weight
-        distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
-        indices = distance.argmin(dim=1)
-        quantized = self.codebook(indices).view(z.shape[0], GRID, GRID, -1).permute(0, 3, 1, 2)
-        loss = F.mse_loss(quantized, z.detach()) + 0.25 * F.mse_loss(z, quantized.detach())
-        return z + (quantized - z).detach(), indices.view(z.shape[0], -1), loss
+CODES, CODE_DIM, GRID, WIDTH, DIM = 12, 8, 4, 16, 32
 
 
 class VQVAE(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(nn.Conv2d(1, WIDTH, 4, 2, 1), nn.ReLU(), nn.Conv2d(WIDTH, CODE_DIM, 4, 2, 1))
-        self.quantizer = VectorQuantizer()
         layers = nn.ConvTranspose2d(CODE_DIM, WIDTH, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(WIDTH, 1, 4, 2, 1)
-        self.decoder = nn.Sequential(*layers)
+        self.decoder, self.codebook = nn.Sequential(*layers), nn.Embedding(CODES, CODE_DIM)
+        nn.init.uniform_(self.codebook.weight, -0.5, 0.5)
+
+    def quantize(self, z):
+        flat, codes = z.permute(0, 2, 3, 1).reshape(-1, CODE_DIM), self.codebook.weight
+        distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
+        indices = distance.argmin(dim=1)
+        quantized = self.codebook(indices).view(z.shape[0], GRID, GRID, -1).permute(0, 3, 1, 2)
+        loss = F.mse_loss(quantized, z.detach()) + 0.25 * F.mse_loss(z, quantized.detach())
+        return z + (quantized - z).detach(), indices.view(z.shape[0], -1), loss
 
     def forward(self, images):
-        quantized, indices, vq_loss = self.quantizer(self.encoder(images))
+        quantized, indices, loss = self.quantize(self.encoder(images))
         reconstruction = self.decoder(quantized)
         if not self.training:
             return indices, reconstruction
-        return reconstruction, poptorch.identity_loss(F.mse_loss(reconstruction, images) + vq_loss, reduction="none")
+        return reconstruction, poptorch.identity_loss(F.mse_loss(reconstruction, images) + loss, reduction="none")
 
 
 class TokenTransformer(nn.Module):
     """Predicts each picture token from the caption and the tokens before it."""
 
-    def __init__(self, dim=32, captions=2):
+    def __init__(self):
         super().__init__()
-        self.text = nn.Embedding(captions, dim)
-        self.tokens, self.positions = nn.Embedding(CODES, dim), nn.Embedding(GRID**2, dim)
-        layers = (nn.TransformerEncoderLayer(dim, 2, 2 * dim, dropout=0.0, batch_first=True) for _ in range(2))
-        self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(dim, CODES)
+        self.text, self.tokens, self.positions = (nn.Embedding(n, DIM) for n in (2, CODES, GRID**2))
+        layers = (nn.TransformerEncoderLayer(DIM, 2, 2 * DIM, dropout=0.0, batch_first=True) for _ in range(2))
+        self.layers, self.head = nn.ModuleList(layers), nn.Linear(DIM, CODES)
         self.register_buffer("causal", torch.triu(torch.full((GRID**2, GRID**2), -1e4), diagonal=1))
 
     def forward(self, caption, tokens, targets=None):
@@ -74,34 +64,31 @@ def pictures(count):
     return caption, images
 
 
+def captioned():
+    caption, images = pictures(4 * 16)
+    tokens, _ = tokenizer(images)
+    return caption, tokens, tokens.clone()
+
+
 torch.manual_seed(0)
 vae = VQVAE().train()
 trainer = poptorch.trainingModel(vae, poptorch.Options(), poptorch.optim.Adam(vae.parameters(), lr=5e-3))
 check_learned(train(trainer, (pictures(16)[1:] for _ in range(80))), 0.8)
 trainer.destroy()
 
-tokenizer = poptorch.inferenceModel(vae.eval())
-transformer = TokenTransformer()
+tokenizer, transformer = poptorch.inferenceModel(vae.eval()), TokenTransformer()
 opts = poptorch.Options()
 opts.Training.gradientAccumulation(4)
 opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
 transformer.layers[1] = poptorch.BeginBlock(transformer.layers[1], ipu_id=1)
 trainer = poptorch.trainingModel(transformer, opts, poptorch.optim.AdamW(transformer.parameters(), lr=3e-3))
-losses = []
-for _ in range(30):
-    caption, images = pictures(4 * 16)
-    tokens, _ = tokenizer(images)
-    losses.append(trainer(caption, tokens, tokens.clone())[1].item())
-check_learned(losses, 0.8)
+check_learned(train(trainer, (captioned() for _ in range(30))), 0.8)
 trainer.detachFromDevice()
 
 # Without the blocks, the small model that writes the tokens fits on one IPU.
 poptorch.removeBlocks(transformer)
-writer = poptorch.inferenceModel(transformer.eval())
-tokens = torch.zeros(4, GRID**2, dtype=torch.long)
+writer, tokens = poptorch.inferenceModel(transformer.eval()), torch.zeros(4, GRID**2, dtype=torch.long)
 for position in range(GRID**2):
     logits = writer(torch.tensor([0, 1, 0, 1]), tokens)[:, position]
     tokens[:, position] = torch.multinomial(torch.softmax(logits / 0.7, dim=-1), 1).squeeze(1)
-drawn = vae.decoder(vae.quantizer.codebook(tokens).view(4, GRID, GRID, -1).permute(0, 3, 1, 2))
-assert drawn.shape == (4, 1, 16, 16)
-assert int(tokens.max()) < CODES
+assert vae.decoder(vae.codebook(tokens).view(4, GRID, GRID, -1).permute(0, 3, 1, 2)).shape == (4, 1, 16, 16)

@@ -4,7 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
-from program_kit import check_close
+from program_kit import inferred
 from torch import nn
 
 import poptorch
@@ -107,5 +107,4 @@ trainer.destroy()
 assert set(shapes) == {(BATCH, NODES, DIM)}
 assert not isinstance(best, poptorch.PoplarExecutor)
 assert best_loss < 0.6 * sum(history[:5]) / 5
-data = packed_batch(with_target=False)
-check_close(poptorch.inferenceModel(best.eval())(data), GPS.forward(best, data), 1e-3)
+inferred(best, packed_batch(with_target=False), tolerance=1e-3)

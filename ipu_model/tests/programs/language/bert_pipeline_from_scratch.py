@@ -1,23 +1,20 @@
 """BERT pretraining over four IPUs: embeddings on the first, encoder layers on the others, heads on the last."""
 
 import torch
-from program_kit import Items, TransformerLayer, train
+from program_kit import Items, TransformerLayer, following, save_memory, train
 from torch import nn
 
-import popart
 import poptorch
 
 HIDDEN, HEADS, VOCAB, LENGTH, MASKED, ACCUMULATION, STEPS = 32, 4, 128, 16, 3, 8, 12
-LAYERS_PER_IPU = [0, 1, 1, 1]
+LAYER_ON_IPU = [1, 2, 3]
 
 
 def get_options():
     opts = poptorch.Options()
-    opts.autoRoundNumIPUs(True)
+    opts.autoRoundNumIPUs(True).outputMode(poptorch.OutputMode.Sum).randomSeed(1984)
     opts.Training.gradientAccumulation(ACCUMULATION)
     opts.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
-    opts.outputMode(poptorch.OutputMode.Sum)
-    opts.randomSeed(1984)
     opts.enableExecutableCaching("cache")
     opts.setAvailableMemoryProportion({"IPU0": 0.15, "IPU1": 0.3, "IPU2": 0.3, "IPU3": 0.3})
     opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.SameAsIpu))
@@ -26,12 +23,8 @@ def get_options():
     )
     opts.Precision.setPartialsType(torch.half)
     opts.Precision.enableStochasticRounding(True)
-    opts._Popart.set("disableGradAccumulationTensorStreams", True)
-    opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
+    save_memory(opts)
     opts._Popart.set("scheduleNonWeightUpdateGradientConsumersEarly", True)
-    schedule = int(popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized)
-    opts._Popart.set("accumulateOuterFragmentSettings.schedule", schedule)
-    opts._Popart.set("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"])
     opts._Popart.setPatterns({"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True})
     return opts
 
@@ -49,13 +42,12 @@ class SerializedEmbedding(nn.Module):
         return nn.Embedding.from_pretrained(torch.vstack([part.weight for part in self.parts]))
 
     def forward(self, indices):
-        total = None
+        total = 0
         for i, part in enumerate(self.parts):
             local = indices - i * self.size
-            mask = ((local >= 0) & (local < self.size)).unsqueeze(-1)
-            values = part(torch.where(mask.squeeze(-1), local, torch.zeros_like(local)))
-            values = values * mask.to(values.dtype)
-            total = values if total is None else total + values
+            mask = (local >= 0) & (local < self.size)
+            values = part(torch.where(mask, local, torch.zeros_like(local)))
+            total = total + values * mask.unsqueeze(-1).to(values.dtype)
         return total
 
 
@@ -64,7 +56,7 @@ class PipelinedBert(nn.Module):
         super().__init__()
         self.word, self.position, self.segment = (nn.Embedding(n, HIDDEN) for n in (VOCAB, LENGTH, 2))
         self.norm = nn.LayerNorm(HIDDEN, eps=1e-5)
-        self.layers = nn.ModuleList(TransformerLayer(HIDDEN, HEADS) for _ in range(sum(LAYERS_PER_IPU)))
+        self.layers = nn.ModuleList(TransformerLayer(HIDDEN, HEADS) for _ in LAYER_ON_IPU)
         self.pooler, self.nsp = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 2)
         self.mlm = nn.Linear(HIDDEN, VOCAB, bias=False)
         for parameter in (self.word, self.position, self.segment, self.mlm):
@@ -73,20 +65,17 @@ class PipelinedBert(nn.Module):
 
     def parallelize(self):
         self.word = poptorch.BeginBlock(SerializedEmbedding(self.word, factor=4), "Embedding", ipu_id=0)
-        placement = [ipu for ipu, count in enumerate(LAYERS_PER_IPU) for _ in range(count)]
-        for index, ipu in enumerate(placement):
+        for index, ipu in enumerate(LAYER_ON_IPU):
             hook = self.layers[index].register_forward_hook(lambda *args: poptorch.recomputationCheckpoint(args[-1]))
             self.hooks.append(hook)
             self.layers[index] = poptorch.BeginBlock(self.layers[index], f"Encoder{index}", ipu_id=ipu)
         self.pooler = poptorch.BeginBlock(self.pooler, "Pooler", ipu_id=3)
-        return self
 
     def deparallelize(self):
         for hook in self.hooks:
             hook.remove()
         poptorch.removeBlocks(self)
         self.word = self.word.deserialize()
-        return self
 
     def forward(self, input_ids, attention_mask, token_type_ids, masked_positions, masked_labels, next_sentence_label):
         positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
@@ -120,16 +109,14 @@ def get_optimizer(model):
     regularized, others = [], []
     for name, parameter in model.named_parameters():
         (others if name.endswith("bias") or "norm" in name else regularized).append(parameter)
+    groups = [
+        {"params": regularized, "weight_decay": 0.01},
+        {"params": others, "weight_decay": 0, "max_weight_norm": 0},
+    ]
+    common = {"lr": 0.02, "weight_decay": 0, "loss_scaling": 256.0, "max_weight_norm": None, "bias_correction": True}
     optimizer = poptorch.optim.LAMB(
-        [
-            {"params": regularized, "weight_decay": 0.01},
-            {"params": others, "weight_decay": 0, "max_weight_norm": 0},
-        ],
-        lr=0.02,
-        weight_decay=0,
-        loss_scaling=256.0,
-        max_weight_norm=None,
-        bias_correction=True,
+        groups,
+        **common,
         accum_type=torch.float16,
         first_order_momentum_accum_type=torch.float16,
         second_order_momentum_accum_type=torch.float32,
@@ -144,23 +131,18 @@ data = Items(2 * ACCUMULATION * STEPS, item)
 loader = poptorch.DataLoader(opts, data, batch_size=2, num_workers=0, drop_last=True, shuffle=False)
 model = PipelinedBert()
 before = {name: value.clone() for name, value in model.state_dict().items()}
-model.parallelize().half().train()
+model.parallelize()
+model.half().train()
 optimizer = get_optimizer(model)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 3, max(0.1, (12 - step) / 9)))
 poptorch_model = poptorch.trainingModel(model, opts, optimizer=optimizer)
 poptorch_model.compile(*next(iter(loader)))
-
-
-def follow_schedule():
-    scheduler.step()
-    poptorch_model.setOptimizer(optimizer)
-
-
-losses = train(poptorch_model, loader, after=follow_schedule)
+losses = train(poptorch_model, loader, after=following(scheduler, poptorch_model))
 poptorch_model.detachFromDevice()
 assert losses[-1] < losses[0] - 0.2 * ACCUMULATION, losses
 
-model.float().deparallelize()
+model.float()
+model.deparallelize()
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loss": losses[-1]}, "step_final.pt")
 restored = PipelinedBert()
 restored.load_state_dict(torch.load("step_final.pt")["model"])

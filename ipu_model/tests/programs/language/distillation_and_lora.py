@@ -4,7 +4,7 @@ import copy
 import math
 
 import torch
-from program_kit import WithLoss, accuracy, check_close, train
+from program_kit import Over, WithLoss, accuracy, check_close, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,35 +18,33 @@ def make_network(width, depth):
     return nn.Sequential(*layers, nn.Linear(width, 4))
 
 
-class Distillation(nn.Module):
+class Distillation(Over):
     def __init__(self, teacher, student):
-        super().__init__()
-        self.teacher, self.student = teacher.requires_grad_(False), student
-        self.features = {}
-        self.student[2].register_forward_hook(lambda module, args, out: self.features.update(student=out))
+        super().__init__(student)
+        self.teacher, self.features = teacher.requires_grad_(False), {}
+        student[2].register_forward_hook(lambda module, args, out: self.features.update(student=out))
 
     def forward(self, tokens, labels):
         with torch.no_grad():
             target = F.softmax(self.teacher(tokens) / 2, dim=-1)
-        logits = self.student(tokens)
+        logits = self.network(tokens)
         soft = F.kl_div(F.log_softmax(logits / 2, -1), target, reduction="batchmean")
         loss = 2.8 * soft + 0.3 * F.cross_entropy(logits, labels) + 1e-4 * self.features.pop("student").pow(2).mean()
         return logits, poptorch.identity_loss(loss, reduction="none")
 
 
-class LoRALinear(nn.Module):
+class LoRALinear(Over):
     def __init__(self, linear, rank=4, alpha=8):
-        super().__init__()
-        self.linear, self.scaling = linear.requires_grad_(False), alpha / rank
-        self.A = nn.Parameter(torch.empty(rank, linear.in_features))
+        super().__init__(linear.requires_grad_(False))
+        self.scaling, self.A = alpha / rank, nn.Parameter(torch.empty(rank, linear.in_features))
         self.B = nn.Parameter(torch.zeros(linear.out_features, rank))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
 
     def forward(self, x):
-        return self.linear(x) + F.linear(F.linear(x, self.A), self.B) * self.scaling
+        return self.network(x) + F.linear(F.linear(x, self.A), self.B) * self.scaling
 
     def merge(self):
-        merged = copy.deepcopy(self.linear)
+        merged = copy.deepcopy(self.network)
         merged.weight.data += self.scaling * self.B.detach() @ self.A.detach()
         return merged
 
@@ -65,8 +63,7 @@ def fit(model, parameters, steps, lr, shift=0):
 
 
 def right(network):
-    executor = poptorch.inferenceModel(network.eval())
-    tokens, labels = task(256)
+    executor, (tokens, labels) = poptorch.inferenceModel(network.eval()), task(256)
     scores = executor(tokens)
     executor.destroy()
     return accuracy(scores, labels)
@@ -81,14 +78,13 @@ fit(Distillation(teacher, student.train()), student.parameters(), 100, lr=1e-2)
 assert all(torch.equal(value, frozen[name]) for name, value in teacher.state_dict().items())
 assert right(student) > 0.75
 
-adapted = copy.deepcopy(student).requires_grad_(False).train()
+adapted, before = copy.deepcopy(student).requires_grad_(False).train(), student[2].weight.clone()
 for index, layer in enumerate(adapted):
     if isinstance(layer, nn.Linear):
         adapted[index] = LoRALinear(layer)
 trainable = [p for p in adapted.parameters() if p.requires_grad]
-before = {name: value.clone() for name, value in student.state_dict().items()}
 assert fit(WithLoss(adapted, F.cross_entropy), trainable, 100, lr=2e-2, shift=4) < 1.0
+assert torch.equal(adapted[2].network.weight, before)
 merged = nn.Sequential(*(layer.merge() if isinstance(layer, LoRALinear) else layer for layer in adapted))
 tokens, _ = task(32)
 check_close(merged.eval()(tokens), adapted.eval()(tokens))
-assert torch.equal(adapted[2].linear.weight, before["2.weight"])

@@ -21,8 +21,6 @@ BATCH, BLOCK, ACCUMULATION, STEPS, WARMUP, RATE, LOWEST_RATE = 4, 24, 4, 50, 5, 
 
 @dataclass
 class GPTConfig:
-    block_size: int = BLOCK
-    vocab_size: int = len(CHARS)
     n_layer: int = 3
     n_head: int = 4
     n_embd: int = 48
@@ -42,35 +40,24 @@ class LayerNorm(nn.Module):
         return F.layer_norm(input, self.weight.shape, self.weight, self.bias, 1e-5)
 
 
-class CausalSelfAttention(nn.Module):
+class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.n_head, self.n_embd = config.n_head, config.n_embd
-        self.register_buffer("mask", torch.tril(torch.ones(1, 1, config.block_size, config.block_size)))
+        size, self.n_head = config.n_embd, config.n_head
+        self.ln_1, self.ln_2 = LayerNorm(size, config.bias), LayerNorm(size, config.bias)
+        self.c_attn, self.c_proj = (nn.Linear(size, n * size, bias=config.bias) for n in (3, 1))
+        self.register_buffer("mask", torch.tril(torch.ones(1, 1, BLOCK, BLOCK)))
+        up, down = nn.Linear(size, 4 * size, bias=config.bias), nn.Linear(4 * size, size, bias=config.bias)
+        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down, nn.Dropout(config.dropout))
 
-    def forward(self, x):
+    def attn(self, x):
         B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
+        q, k, v = self.c_attn(x).split(C, dim=2)
         q, k, v = (t.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for t in (q, k, v))
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
         att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
         y = F.softmax(att, dim=-1) @ v
         return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
-
-
-class Block(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.ln_1, self.ln_2 = LayerNorm(config.n_embd, config.bias), LayerNorm(config.n_embd, config.bias)
-        self.attn = CausalSelfAttention(config)
-        self.mlp = nn.Sequential(
-            nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
-            nn.GELU(approximate="tanh"),
-            nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
-            nn.Dropout(config.dropout),
-        )
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -80,14 +67,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self, config):
         super().__init__()
-        parts = {
-            "wte": nn.Embedding(config.vocab_size, config.n_embd),
-            "wpe": nn.Embedding(config.block_size, config.n_embd),
-            "h": nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
-            "ln_f": LayerNorm(config.n_embd, config.bias),
-        }
-        self.transformer = nn.ModuleDict(parts)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        wte, wpe = nn.Embedding(len(CHARS), config.n_embd), nn.Embedding(BLOCK, config.n_embd)
+        blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
+        norm = LayerNorm(config.n_embd, config.bias)
+        self.transformer = nn.ModuleDict({"wte": wte, "wpe": wpe, "h": blocks, "ln_f": norm})
+        self.lm_head = nn.Linear(config.n_embd, len(CHARS), bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         self.apply(self._init_weights)
 
@@ -108,9 +92,8 @@ class GPT(nn.Module):
 
 
 def get_lr(step):
-    if step < WARMUP:
-        return RATE * (step + 1) / WARMUP
-    return LOWEST_RATE + 0.5 * (1.0 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) * (RATE - LOWEST_RATE)
+    cosine = math.cos(math.pi * max(0, step - WARMUP) / (STEPS - WARMUP))
+    return min(RATE * (step + 1) / WARMUP, LOWEST_RATE + 0.5 * (1.0 + cosine) * (RATE - LOWEST_RATE))
 
 
 torch.manual_seed(1337)
@@ -142,4 +125,3 @@ for _ in range(12):
     logits = inference(torch.tensor([context + [0] * (BLOCK - len(context))]))
     context.append(logits[0, len(context) - 1].argmax().item())
 print(repr("".join(CHARS[i] for i in context)))
-assert len(context) == 9 + 12

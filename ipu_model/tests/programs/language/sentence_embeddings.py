@@ -3,7 +3,7 @@
 import collections
 
 import torch
-from program_kit import check_learned, train
+from program_kit import Over, check_learned, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,24 +25,17 @@ class Encoder(nn.Module):
         return F.normalize((x * mask).sum(1) / mask.sum(1).clamp_min(1e-6), p=2, dim=-1)
 
 
-class InBatchNegatives(nn.Module):
-    def __init__(self, encoder):
-        super().__init__()
-        self.encoder = encoder
-
+class InBatchNegatives(Over):
     def forward(self, anchor, positive):
-        scores = self.encoder(anchor) @ self.encoder(positive).t() / 0.1
+        scores = self.network(anchor) @ self.network(positive).t() / 0.1
         return F.cross_entropy(scores, torch.arange(scores.shape[0]))
 
 
-class Triplets(nn.Module):
-    def __init__(self, encoder):
-        super().__init__()
-        self.encoder, self.loss = encoder, nn.TripletMarginLoss(margin=0.5)
-
+class Triplets(Over):
     def forward(self, triplet):
-        a, p, n = torch.chunk(self.encoder(torch.cat(triplet)), 3)
-        return F.cosine_similarity(a, p), F.cosine_similarity(a, n), poptorch.identity_loss(self.loss(a, p, n), "none")
+        a, p, n = torch.chunk(self.network(torch.cat(triplet)), 3)
+        loss = nn.TripletMarginLoss(margin=0.5)(a, p, n)
+        return F.cosine_similarity(a, p), F.cosine_similarity(a, n), poptorch.identity_loss(loss, "none")
 
 
 def sentences(topics):
@@ -50,24 +43,17 @@ def sentences(topics):
     return tokens.masked_fill(torch.rand(tokens.shape) < 0.15, 0)
 
 
-def pair():
-    topics = torch.cat([torch.randperm(TOPICS) for _ in range(REPLICAS)])
-    return sentences(topics), sentences(topics)
-
-
 torch.manual_seed(0)
-encoder = Encoder()
+encoder, topics = Encoder(), torch.arange(TOPICS)
 opts = poptorch.Options().replicationFactor(REPLICAS).outputMode(poptorch.OutputMode.All)
 optimizer = poptorch.optim.Adam(encoder.parameters(), lr=2e-3)
 contrastive = poptorch.trainingModel(InBatchNegatives(encoder), opts.clone(), optimizer)
-check_learned(train(contrastive, (pair() for _ in range(25))), 0.8)
+pairs = ([sentences(topics.repeat(REPLICAS)) for _ in range(2)] for _ in range(25))
+check_learned(train(contrastive, pairs), 0.8)
 contrastive.detachFromDevice()
-
-triplet = poptorch.trainingModel(
-    Triplets(encoder), poptorch.Options(), poptorch.optim.SGD(encoder.parameters(), lr=0.05)
-)
+optimizer = poptorch.optim.SGD(encoder.parameters(), lr=0.05)
+triplet = poptorch.trainingModel(Triplets(encoder), poptorch.Options(), optimizer)
 for _ in range(10):
-    topics = torch.randperm(TOPICS)
-    near, far, _ = triplet(Triplet(sentences(topics), sentences(topics), sentences((topics + 1) % TOPICS)))
+    near, far, _ = triplet(Triplet(*(sentences(part) for part in (topics, topics, topics.roll(1)))))
 triplet.detachFromDevice()
 assert near.mean() > far.mean() + 0.2

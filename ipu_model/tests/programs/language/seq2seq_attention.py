@@ -22,29 +22,20 @@ class Encoder(nn.Module):
         return self.rnn(self.embedding(tokens.t()))
 
 
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.cell = nn.Embedding(DIGITS + 1, HIDDEN), nn.GRUCell(2 * HIDDEN, HIDDEN)
-        self.query, self.key = nn.Linear(HIDDEN, HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.v = nn.Parameter(torch.randn(HIDDEN) / HIDDEN**0.5)
-        self.out = nn.Linear(2 * HIDDEN, DIGITS + 1)
-
-    def attend(self, query, memory):
-        energy = torch.tanh(self.query(query).unsqueeze(0) + self.key(memory))
-        weights = torch.softmax(torch.einsum("sbh,h->sb", energy, self.v), dim=0)
-        return torch.einsum("sb,sbh->bh", weights, memory), weights
-
-    def forward(self, token, state, memory):
-        context, weights = self.attend(state, memory)
-        state = self.cell(torch.cat([self.embedding(token), context], dim=-1), state)
-        return self.out(torch.cat([state, context], dim=-1)), state, weights
-
-
 class Seq2Seq(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder, self.decoder = poptorch.BeginBlock(Encoder(), "encoder", ipu_id=0), Decoder()
+        self.encoder = poptorch.BeginBlock(Encoder(), "encoder", ipu_id=0)
+        self.embedding, self.cell = nn.Embedding(DIGITS + 1, HIDDEN), nn.GRUCell(2 * HIDDEN, HIDDEN)
+        self.query, self.key = nn.Linear(HIDDEN, HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.v, self.out = nn.Parameter(torch.randn(HIDDEN) / HIDDEN**0.5), nn.Linear(2 * HIDDEN, DIGITS + 1)
+
+    def decode(self, token, state, memory):
+        energy = torch.tanh(self.query(state).unsqueeze(0) + self.key(memory))
+        weights = torch.softmax(torch.einsum("sbh,h->sb", energy, self.v), dim=0)
+        context = torch.einsum("sb,sbh->bh", weights, memory)
+        state = self.cell(torch.cat([self.embedding(token), context], dim=-1), state)
+        return self.out(torch.cat([state, context], dim=-1)), state, weights
 
     def forward(self, source, target=None):
         memory, state = self.encoder(source)
@@ -53,7 +44,7 @@ class Seq2Seq(nn.Module):
             state, token = state.squeeze(0), torch.full_like(source[:, 0], SOS)
             outputs, attention = [], []
             for i in range(LENGTH):
-                logits, state, weights = self.decoder(token, state, memory)
+                logits, state, weights = self.decode(token, state, memory)
                 outputs.append(logits)
                 attention.append(weights)
                 token = logits.argmax(-1) if target is None else target[:, i]

@@ -6,7 +6,7 @@ Every layer shares one table of biases, as in T5. Replicated over two IPUs with 
 import math
 
 import torch
-from program_kit import check_close, check_learned
+from program_kit import check_learned, inferred
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,18 +15,14 @@ import poptorch
 DIM, HEADS, FEED_FORWARD, BUCKETS, FARTHEST, CLASSES, LENGTH = 32, 4, 64, 16, 32, 6, 12
 
 
-def linear(inputs, outputs):
-    return nn.Linear(inputs, outputs, bias=False)
-
-
 class T5LayerNorm(nn.Module):
-    def __init__(self, eps=1e-6):
+    def __init__(self):
         super().__init__()
-        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(DIM)), eps
+        self.weight = nn.Parameter(torch.ones(DIM))
 
     def forward(self, hidden_states):
         variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+        hidden_states = hidden_states * torch.rsqrt(variance + 1e-6)
         if self.weight.dtype in [torch.float16, torch.bfloat16]:
             hidden_states = hidden_states.to(self.weight.dtype)
         return self.weight * hidden_states
@@ -45,15 +41,14 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm1, self.norm2 = T5LayerNorm(), T5LayerNorm()
-        self.q, self.k, self.v, self.o = (linear(DIM, DIM) for _ in range(4))
-        self.wi_0, self.wi_1, self.wo = linear(DIM, FEED_FORWARD), linear(DIM, FEED_FORWARD), linear(FEED_FORWARD, DIM)
-
-    def shape(self, x):
-        return x.view(x.size(0), -1, HEADS, x.size(-1) // HEADS).transpose(1, 2)
+        self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM, bias=False) for _ in range(4))
+        self.wi_0, self.wi_1 = (nn.Linear(DIM, FEED_FORWARD, bias=False) for _ in range(2))
+        self.wo = nn.Linear(FEED_FORWARD, DIM, bias=False)
 
     def forward(self, x, position_bias):
         normed = self.norm1(x)
-        q, k, v = self.shape(self.q(normed)), self.shape(self.k(normed)), self.shape(self.v(normed))
+        parts = (layer(normed) for layer in (self.q, self.k, self.v))
+        q, k, v = (part.view(part.size(0), -1, HEADS, part.size(-1) // HEADS).transpose(1, 2) for part in parts)
         scores = torch.matmul(q, k.transpose(3, 2)) + position_bias
         weights = F.softmax(scores.float(), dim=-1).type_as(scores)
         x = x + self.o(torch.matmul(weights, v).transpose(1, 2).contiguous().flatten(2))
@@ -66,7 +61,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.shared, self.bias = nn.Embedding(8, DIM), nn.Embedding(BUCKETS, HEADS)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.norm, self.head = T5LayerNorm(), nn.Linear(DIM, CLASSES)
+        self.head = nn.Sequential(T5LayerNorm(), nn.Linear(DIM, CLASSES))
 
     def forward(self, input_ids, labels=None):
         positions = torch.arange(input_ids.size(1), dtype=torch.long)
@@ -74,7 +69,7 @@ class Encoder(nn.Module):
         x = self.shared(input_ids)
         for block in self.blocks:
             x = block(x, position_bias)
-        logits = self.head(self.norm(x)[:, 0])
+        logits = self.head(x[:, 0])
         return (logits, position_bias) if labels is None else (logits, F.cross_entropy(logits, labels))
 
 
@@ -99,5 +94,4 @@ for _ in range(30):
     means.append(loss.mean().item())
 check_learned(means, 0.6)
 training.destroy()
-ids, _ = make_data(64)
-check_close(poptorch.inferenceModel(model.eval(), poptorch.Options())(ids), Encoder.forward(model, ids))
+inferred(model, make_data(64)[0], options=poptorch.Options())

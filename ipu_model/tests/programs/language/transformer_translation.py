@@ -3,7 +3,7 @@
 import math
 
 import torch
-from program_kit import Items, check_learned, train
+from program_kit import Items, check_learned, following, train
 from torch import nn
 from torch.nn.functional import pad
 
@@ -72,14 +72,7 @@ noam = torch.optim.lr_scheduler.LambdaLR(
     optimizer, lambda step: 0.4 * DIM**-0.5 * min((step + 1) ** -0.5, (step + 1) * 20**-1.5)
 )
 training = poptorch.trainingModel(model, opts, optimizer)
-
-
-def follow_schedule():
-    noam.step()
-    training.setOptimizer(optimizer)
-
-
-check_learned(train(training, loader, epochs=7, after=follow_schedule), 0.6)
+check_learned(train(training, loader, epochs=7, after=following(noam, training)), 0.6)
 training.destroy()
 executor = poptorch.inferenceModel(model.eval())
 for source, _, labels in (Items(6, sentence)[index] for index in range(6)):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from program_kit import check_close, check_learned, train
+from program_kit import check_learned, inferred, train
 from torch import nn
 
 import poptorch
@@ -73,6 +73,5 @@ model.detachFromDevice()
 opts = poptorch.Options().deviceIterations(2)
 opts.setExecutionStrategy(poptorch.PipelinedExecution("embeddings", "interaction"))
 dense, indices, target = (part[1024:] for part in data)
-p = poptorch.inferenceModel(dlrm.eval(), opts)(dense, indices)
-check_close(p, DLRM.forward(dlrm, dense, indices))
+p = inferred(dlrm, dense, indices, options=opts)
 assert ((p > 0.5) == (target > 0.5)).float().mean() > 0.6

@@ -10,25 +10,20 @@ import poptorch
 USERS, ITEMS, TASTES, BATCH = 40, 24, 6, 16
 
 
-class Tower(nn.Module):
-    def __init__(self, count):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Embedding(count, 16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
-
-    def forward(self, index):
-        return normalize(self.layers(index), dim=-1)
+def tower(count):
+    return nn.Sequential(nn.Embedding(count, 16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
 
 
 class TwoTowers(nn.Module):
     def __init__(self):
         super().__init__()
-        self.user, self.item = Tower(USERS), Tower(ITEMS)
+        self.user, self.item = tower(USERS), tower(ITEMS)
 
     def forward(self, user, item):
         with poptorch.Block("user", ipu_id=0):
-            u = self.user(user)
+            u = normalize(self.user(user), dim=-1)
         with poptorch.Block("item", ipu_id=1):
-            scores = u @ self.item(item).t() / 0.1
+            scores = u @ normalize(self.item(item), dim=-1).t() / 0.1
             # Other items of the batch that the user likes as well do not count as wrong.
             same = (item[None, :] % TASTES == item[:, None] % TASTES) & ~torch.eye(len(item), dtype=torch.bool)
             loss = cross_entropy(scores.masked_fill(same, -1e4), torch.arange(len(item)))
@@ -48,11 +43,10 @@ opts.setExecutionStrategy(poptorch.ShardedExecution(poptorch.AutoStage.SameAsIpu
 training = poptorch.trainingModel(model, opts, poptorch.optim.AdamW(model.parameters(), lr=1e-2))
 check_learned(train(training, (batch() for _ in range(60))), 0.6)
 training.destroy()
-
 vectors = []
-for name, tower, count in (("user", model.user, USERS), ("item", model.item, ITEMS)):
-    poptorch.inferenceModel(tower.eval()).compileAndExport(f"{name}.poptorch", torch.arange(count))
-    vectors.append(poptorch.load(f"{name}.poptorch")(torch.arange(count)))
-    check_close(vectors[-1], Tower.forward(tower, torch.arange(count)))
+for part, count in ((model.user, USERS), (model.item, ITEMS)):
+    poptorch.inferenceModel(part.eval()).compileAndExport("tower.poptorch", torch.arange(count))
+    vectors.append(normalize(poptorch.load("tower.poptorch")(torch.arange(count)), dim=-1))
+    check_close(vectors[-1], normalize(part(torch.arange(count)), dim=-1))
 best = (vectors[0] @ vectors[1].t()).argmax(dim=1)
 assert (best % TASTES == torch.arange(USERS) % TASTES).float().mean() > 0.7

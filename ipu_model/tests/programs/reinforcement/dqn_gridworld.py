@@ -4,6 +4,7 @@ import collections
 import random
 
 import torch
+from program_kit import Over
 from torch import nn
 
 import poptorch
@@ -35,14 +36,10 @@ class QNetwork(nn.Module):
         return self.value(h) + advantage - advantage.mean(dim=-1, keepdim=True)
 
 
-class Learner(nn.Module):
-    def __init__(self, online):
-        super().__init__()
-        self.online, self.huber = online, nn.SmoothL1Loss()
-
+class Learner(Over):
     def forward(self, states, actions, targets):
-        q = self.online(states).gather(1, actions.unsqueeze(1)).squeeze(1)
-        return self.huber(q, targets)
+        q = self.network(states).gather(1, actions.unsqueeze(1)).squeeze(1)
+        return nn.SmoothL1Loss()(q, targets)
 
 
 random.seed(0)

@@ -1,32 +1,27 @@
 """PPO on balancing poles simulated inline: rollouts with an inference executor, updates with a training executor."""
 
 import torch
+from program_kit import Over
 from torch import nn
 from torch.distributions import Categorical
 
 import poptorch
 
 ENVIRONMENTS, HORIZON, ITERATIONS, CLIP = 8, 32, 8, 0.2
-SAMPLES = ENVIRONMENTS * HORIZON
 
 
 class ActorCritic(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.critic = nn.Sequential(nn.Linear(2, 32), nn.Tanh()), nn.Linear(32, 1)
-        self.actor = nn.Linear(32, 2)
+        self.body, self.actor, self.critic = nn.Linear(2, 32), nn.Linear(32, 2), nn.Linear(32, 1)
         nn.init.orthogonal_(self.actor.weight, gain=0.01)
 
     def forward(self, state):
-        h = self.body(state)
+        h = torch.tanh(self.body(state))
         return self.actor(h), self.critic(h).squeeze(-1)
 
 
-class PPOLoss(nn.Module):
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
+class PPOLoss(Over):
     def forward(self, states, actions, old_log_probs, returns, advantages):
         logits, values = self.network(states)
         log_probs = torch.log_softmax(logits, dim=-1)
@@ -37,6 +32,12 @@ class PPOLoss(nn.Module):
         return poptorch.identity_loss(loss, reduction="none"), entropy
 
 
+def move(state, action):
+    angle, speed = state.unbind(1)
+    speed = speed + 0.1 * (3 * torch.sin(angle) + 4 * action - 2)
+    return torch.stack([angle + 0.1 * speed, speed], dim=1)
+
+
 torch.manual_seed(0)
 network = ActorCritic()
 policy = poptorch.inferenceModel(network)
@@ -44,27 +45,22 @@ optimizer = poptorch.optim.Adam(network.parameters(), lr=1e-2, eps=1e-5)
 update = poptorch.trainingModel(PPOLoss(network), poptorch.Options().deviceIterations(4), optimizer)
 state, history = 0.1 * torch.randn(ENVIRONMENTS, 2), []
 for _ in range(ITERATIONS):
-    steps, following = [], torch.zeros(ENVIRONMENTS)
+    steps, returns = [], [torch.zeros(ENVIRONMENTS)]
     for _ in range(HORIZON):
         logits, value = policy(state)
         distribution = Categorical(logits=logits)
         action = distribution.sample()
-        angle, speed = state.unbind(1)
-        speed = speed + 0.1 * (3 * torch.sin(angle) + 2 * (2 * action - 1))
-        moved = torch.stack([angle + 0.1 * speed, speed], dim=1)
+        moved = move(state, action)
         fallen = moved[:, 0].abs() > 0.6
         steps.append((state, action, distribution.log_prob(action), value, fallen))
         state = torch.where(fallen[:, None], 0.1 * torch.randn(ENVIRONMENTS, 2), moved)
-    returns = []
     for *_, fallen in reversed(steps):
-        following = torch.where(fallen, 0.0, 1 + 0.95 * following)
-        returns.insert(0, following)
+        returns.insert(0, torch.where(fallen, 0.0, 1 + 0.95 * returns[0]))
     states, actions, log_probs, values, falls = (torch.cat(column) for column in zip(*steps))
-    returns = torch.cat(returns) / 10
-    advantages = returns - values
-    data = states, actions, log_probs, returns, (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    advantages = torch.cat(returns[:-1]) / 10 - values
+    data = states, actions, log_probs, advantages + values, advantages / (advantages.std() + 1e-8)
     for _ in range(4):
-        order = torch.randperm(SAMPLES)
+        order = torch.randperm(ENVIRONMENTS * HORIZON)
         update(*(part[order] for part in data))
     update.copyWeightsToHost()
     policy.copyWeightsToDevice()

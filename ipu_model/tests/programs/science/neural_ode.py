@@ -1,7 +1,7 @@
 """A neural ordinary differential equation for a spiral: Runge-Kutta steps, unrolled to train, looped to predict."""
 
 import torch
-from program_kit import check_close, check_learned, train
+from program_kit import Over, check_close, check_learned, train
 from torch import nn
 
 import poptorch
@@ -10,10 +10,10 @@ STEP, LENGTH, SEGMENT = 0.05, 200, 5
 
 
 def rk4_step(f, y):
-    k1 = f(y)
-    k2 = f(y + STEP / 2 * k1)
-    k3 = f(y + STEP / 2 * k2)
-    k4 = f(y + STEP * k3)
+    k1 = f(y**3)
+    k2 = f((y + STEP / 2 * k1) ** 3)
+    k3 = f((y + STEP / 2 * k2) ** 3)
+    k4 = f((y + STEP * k3) ** 3)
     return y + STEP / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
@@ -24,40 +24,23 @@ def simulate(f, y, count):
     return torch.stack(states)
 
 
-class Dynamics(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
-
-    def forward(self, y):
-        return self.net(y**3)
-
-
-class NeuralODE(nn.Module):
-    def __init__(self, dynamics):
-        super().__init__()
-        self.dynamics, self.l1 = dynamics, nn.L1Loss()
-
+class NeuralODE(Over):
     def forward(self, y, trajectory):
         states = []
         for _ in range(SEGMENT):
-            y = poptorch.recomputationCheckpoint(rk4_step(self.dynamics, y))
+            y = poptorch.recomputationCheckpoint(rk4_step(self.network, y))
             states.append(y)
-        return torch.stack(states, dim=1), self.l1(torch.stack(states, dim=1), trajectory)
+        return y, nn.L1Loss()(torch.stack(states, dim=1), trajectory)
 
 
-class Integrator(nn.Module):
-    def __init__(self, dynamics):
-        super().__init__()
-        self.dynamics = dynamics
-
+class Integrator(Over):
     def forward(self, y):
-        return poptorch.for_loop(20, lambda y: (rk4_step(self.dynamics, y),), [y])[0]
+        return poptorch.for_loop(20, lambda y: (rk4_step(self.network, y),), [y])[0]
 
 
 torch.manual_seed(0)
 spiral = torch.tensor([[-0.1, 2.0], [-2.0, -0.1]])
-trajectory = simulate(lambda y: y**3 @ spiral, torch.tensor([2.0, 0.0]), LENGTH)
+trajectory = simulate(lambda cubes: cubes @ spiral, torch.tensor([2.0, 0.0]), LENGTH)
 
 
 def segments(count=4 * 16):
@@ -65,7 +48,7 @@ def segments(count=4 * 16):
     return trajectory[start[:, 0]], trajectory[start + torch.arange(1, SEGMENT + 1)]
 
 
-dynamics = Dynamics()
+dynamics = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
 opts = poptorch.Options().deviceIterations(4)
 training = poptorch.trainingModel(NeuralODE(dynamics), opts, poptorch.optim.RMSprop(dynamics.parameters(), lr=3e-3))
 check_learned(train(training, (segments() for _ in range(80))), 0.6, count=5)

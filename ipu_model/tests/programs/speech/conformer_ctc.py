@@ -12,37 +12,20 @@ import popart
 import poptorch
 
 BLANK, MELS, FRAMES, DIM, HEADS, KERNEL, VOCAB, LONGEST = 0, 16, 48, 32, 4, 7, 6, 5
-
-
-class Subsampling(nn.Module):
-    """Two strided convolutions: a quarter of the frames remains."""
-
-    def __init__(self):
-        super().__init__()
-        convs = [nn.Conv2d(n, 8, 3, stride=2, padding=1) for n in (1, 8)]
-        self.conv, self.out = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU()), nn.Linear(8 * (MELS // 4), DIM)
-
-    def forward(self, x):
-        x = self.conv(x.unsqueeze(1))
-        b, c, t, f = x.size()
-        return self.out(x.transpose(1, 2).contiguous().view(b, t, c * f))
+SPECTRA = torch.randn(VOCAB, MELS, generator=torch.Generator().manual_seed(99))
 
 
 def feed_forward():
-    return nn.Sequential(
-        nn.LayerNorm(DIM), nn.Linear(DIM, 4 * DIM), nn.SiLU(), nn.Dropout(0.0), nn.Linear(4 * DIM, DIM)
-    )
+    layers = nn.Linear(DIM, 4 * DIM), nn.SiLU(), nn.Dropout(0.0), nn.Linear(4 * DIM, DIM)
+    return nn.Sequential(nn.LayerNorm(DIM), *layers)
 
 
 class RelativeAttention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.pos = nn.LayerNorm(DIM), nn.Linear(DIM, DIM, bias=False)
-        self.query, self.key, self.value, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
+        self.norm, self.qkv = nn.LayerNorm(DIM), nn.Linear(DIM, 3 * DIM)
+        self.out, self.pos = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM, bias=False)
         self.u, self.v = (nn.Parameter(nn.init.xavier_uniform_(torch.zeros(HEADS, DIM // HEADS))) for _ in range(2))
-
-    def split(self, x):
-        return x.view(x.size(0), -1, HEADS, DIM // HEADS)
 
     def rel_shift(self, x):
         b, h, t1, t2 = x.size()
@@ -51,13 +34,11 @@ class RelativeAttention(nn.Module):
         return x_padded[:, :, 1:].view_as(x)[:, :, :, : t2 // 2 + 1]
 
     def forward(self, x, pos_emb, mask):
-        x = self.norm(x)
-        q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)).transpose(1, 2)
-        p = self.split(self.pos(pos_emb))
-        content = (q + self.u).transpose(1, 2) @ k.transpose(1, 2).transpose(-2, -1)
-        position = self.rel_shift((q + self.v).transpose(1, 2) @ p.transpose(1, 2).transpose(-2, -1))
-        scores = (content + position) / (DIM // HEADS) ** 0.5
-        scores = scores.masked_fill(mask[:, None, None, :], -1e4)
+        parts = (*self.qkv(self.norm(x)).chunk(3, dim=-1), self.pos(pos_emb))
+        q, k, v, p = (part.view(part.size(0), -1, HEADS, DIM // HEADS).transpose(1, 2) for part in parts)
+        content = (q + self.u[:, None]) @ k.transpose(-2, -1)
+        position = self.rel_shift((q + self.v[:, None]) @ p.transpose(-2, -1))
+        scores = ((content + position) / (DIM // HEADS) ** 0.5).masked_fill(mask[:, None, None, :], -1e4)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
 
 
@@ -70,8 +51,7 @@ class ConvModule(nn.Module):
 
     def forward(self, x):
         x = F.glu(self.pointwise1(self.norm(x).transpose(1, 2)), dim=1)
-        x = F.silu(self.batch_norm(self.depthwise(x)))
-        return self.pointwise2(x).transpose(1, 2)
+        return self.pointwise2(F.silu(self.batch_norm(self.depthwise(x)))).transpose(1, 2)
 
 
 class ConformerLayer(nn.Module):
@@ -90,14 +70,17 @@ class ConformerLayer(nn.Module):
 class Conformer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.subsampling, self.ctc = Subsampling(), nn.Linear(DIM, VOCAB)
+        # Two strided convolutions: a quarter of the frames remains.
+        convs = [nn.Conv2d(n, 8, 3, stride=2, padding=1) for n in (1, 8)]
+        self.subsampling = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU())
+        self.project, self.ctc = nn.Linear(8 * (MELS // 4), DIM), nn.Linear(DIM, VOCAB)
         self.layers = nn.ModuleList(ConformerLayer() for _ in range(2))
         positions = torch.arange(FRAMES // 4 - 1, -FRAMES // 4, -1.0)
         angles = positions[:, None] / (10000 ** (torch.arange(0.0, DIM, 2.0) / DIM))
         self.register_buffer("pos_emb", torch.cat([angles.sin(), angles.cos()], dim=-1).unsqueeze(0), persistent=False)
 
     def forward(self, features, feature_lengths, targets=None, target_lengths=None):
-        x = self.subsampling(features)
+        x = self.project(self.subsampling(features.unsqueeze(1)).transpose(1, 2).contiguous().flatten(2))
         lengths = torch.div(feature_lengths + 3, 4, rounding_mode="trunc")
         mask = torch.arange(x.size(1))[None, :] >= lengths[:, None]
         for layer in self.layers:
@@ -108,9 +91,6 @@ class Conformer(nn.Module):
         inputs = log_probs.transpose(0, 1), targets, lengths, target_lengths
         loss = F.ctc_loss(*inputs, blank=BLANK, reduction="mean", zero_infinity=True)
         return log_probs.argmax(-1), poptorch.identity_loss(loss, reduction="none")
-
-
-SPECTRA = torch.randn(VOCAB, MELS, generator=torch.Generator().manual_seed(99))
 
 
 def speech(index, g):
@@ -140,9 +120,8 @@ optimizer = poptorch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=1e-3,
 training = poptorch.trainingModel(model, opts, optimizer)
 check_learned(train(training, loader, epochs=7), 0.6, count=8)
 training.destroy()
-
-inference = poptorch.inferenceModel(model.eval(), poptorch.Options().deviceIterations(4))
 features, feature_lengths, targets, _ = stacked(data[i] for i in range(16))
+inference = poptorch.inferenceModel(model.eval(), poptorch.Options().deviceIterations(4))
 log_probs, lengths = inference(features, feature_lengths)
 for path, length, target in zip(log_probs.argmax(-1), lengths, targets):
     print([symbol for symbol in path[:length].unique_consecutive().tolist() if symbol != BLANK], "for", target.tolist())

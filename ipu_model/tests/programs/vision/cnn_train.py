@@ -3,7 +3,7 @@
 import math
 
 import torch
-from program_kit import Items, accuracy, check_learned, train
+from program_kit import Items, Over, accuracy, check_learned, following, save_memory, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,30 +25,28 @@ def corner(index, generator):
 class NormalizeInput(nn.Module):
     """Casts and normalises the bytes on the IPU, so that a quarter of the data crosses the PCIe link."""
 
-    def __init__(self, mean, std):
+    def __init__(self):
         super().__init__()
-        self.register_buffer("mul", (1.0 / (255.0 * std)).view(-1, 1, 1))
-        self.register_buffer("sub", (mean / std).view(-1, 1, 1))
+        self.register_buffer("mul", torch.full((3, 1, 1), 1 / (255.0 * 0.25)))
+        self.register_buffer("sub", torch.full((3, 1, 1), 0.4 / 0.25))
 
     def forward(self, img):
         return torch.sub(torch.mul(img.half(), self.mul), self.sub)
 
 
-class ResidualBlock(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
-        self.norm1, self.norm2 = nn.GroupNorm(4, channels), nn.GroupNorm(4, channels)
+def convolution(channels):
+    return nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.GroupNorm(4, channels)
 
+
+class ResidualBlock(Over):
     def forward(self, x):
-        out = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(out)) + x)
+        return F.relu(self.network(x) + x)
 
 
 def small_resnet():
-    normalise = NormalizeInput(torch.full((3,), 0.4), torch.full((3,), 0.25))
-    stem, blocks = nn.Conv2d(3, 16, 3, stride=2, padding=1), [ResidualBlock(16), ResidualBlock(16)]
-    return nn.Sequential(normalise, stem, *blocks, nn.AvgPool2d(4), nn.Flatten(1), nn.Linear(64, CLASSES))
+    stem = NormalizeInput(), nn.Conv2d(3, 16, 3, stride=2, padding=1)
+    blocks = [ResidualBlock(nn.Sequential(*convolution(16), nn.ReLU(), *convolution(16))) for _ in range(2)]
+    return nn.Sequential(*stem, *blocks, nn.AvgPool2d(4), nn.Flatten(1), nn.Linear(64, CLASSES))
 
 
 class TrainingModelWithLoss(nn.Module):
@@ -82,11 +80,7 @@ def training_options():
     opts.Precision.enableStochasticRounding(True)
     opts.setExecutionStrategy(poptorch.ShardedExecution())
     opts._Popart.set("autoRecomputation", int(popart.RecomputationType.Standard))
-    schedule = int(popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized)
-    opts._Popart.set("accumulateOuterFragmentSettings.schedule", schedule)
-    opts._Popart.set("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"])
-    opts._Popart.set("disableGradAccumulationTensorStreams", True)
-    opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
+    save_memory(opts)
     opts._Popart.setEngineOptions({"target.syncReplicasIndependently": "true"})
     opts._Popart.setPatterns({"DepthwiseConvDegroup": True})
     opts.TensorLocations.setOptimizerLocation(
@@ -117,14 +111,7 @@ opts = training_options()
 loader = poptorch.DataLoader(opts, Items(192, corner), batch_size=4, shuffle=True, drop_last=True)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine)
 training_model = poptorch.trainingModel(model, opts, optimizer)
-
-
-def follow_schedule():
-    scheduler.step()
-    training_model.setOptimizer(optimizer)
-
-
-losses = train(training_model, loader, EPOCHS, after=follow_schedule)
+losses = train(training_model, loader, EPOCHS, after=following(scheduler, training_model))
 check_learned(losses, 0.7)
 states = {"model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}
 torch.save({"epoch": EPOCHS, "loss": losses[-1], **states}, "model.pt")

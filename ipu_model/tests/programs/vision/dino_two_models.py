@@ -4,7 +4,7 @@ import copy
 import math
 
 import torch
-from program_kit import TransformerLayer, check_close
+from program_kit import Over, TransformerLayer, check_close
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,23 +30,18 @@ class ViTWithHead(nn.Module):
         return self.head(F.normalize(self.layers(x)[:, 0], dim=-1))
 
 
-class Student(nn.Module):
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
+class Student(Over):
     def forward(self, view, teacher_probabilities):
         log_probs = F.log_softmax(self.network(view) / 0.1, dim=-1)
         loss = torch.sum(-teacher_probabilities * log_probs, dim=-1).mean()
         return poptorch.identity_loss(loss, reduction="none")
 
 
-class Teacher(nn.Module):
+class Teacher(Over):
     """Centres and sharpens; the centre is a buffer that the device updates at each call."""
 
     def __init__(self, network):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self.register_buffer("centre", torch.zeros(1, PROTOTYPES))
 
     def forward(self, view):

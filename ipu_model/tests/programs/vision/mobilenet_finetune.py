@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from program_kit import check_close
+from program_kit import inferred
 from torch import nn
 from torchvision.models import mobilenet_v2
 
@@ -66,5 +66,4 @@ for _ in range(12):
 assert sum(losses[-3:]) / 3 < losses[0]
 assert torch.equal(model.backbone.features[0][0].weight.detach(), frozen_before)
 training_model.detachFromDevice()
-images, _ = make_batch(BATCH)
-check_close(poptorch.inferenceModel(averaged, poptorch.Options())(images), averaged(images), 1e-3)
+inferred(averaged, make_batch(BATCH)[0], options=poptorch.Options(), tolerance=1e-3)

@@ -1,7 +1,7 @@
 """PointNet on balls, cubes and planes: sampled points, an input transform, and a maximum over the points."""
 
 import torch
-from program_kit import accuracy, check_learned, train
+from program_kit import accuracy, check_learned, following, inferred, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -48,6 +48,6 @@ optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01)
 steps = {"epochs": epochs, "steps_per_epoch": len(loader)}
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, cycle_momentum=False, **steps)
 training = poptorch.trainingModel(model, opts, optimizer)
-check_learned(train(training, loader, epochs, after=lambda: (scheduler.step(), training.setOptimizer(optimizer))), 0.5)
+check_learned(train(training, loader, epochs, after=following(scheduler, training)), 0.5)
 training.detachFromDevice()
-assert accuracy(poptorch.inferenceModel(model.eval())(points), labels) > 0.8
+assert accuracy(inferred(model, points), labels) > 0.8

@@ -5,7 +5,7 @@ import logging
 import math
 
 import torch
-from program_kit import TransformerLayer, accuracy, check_learned, train
+from program_kit import TransformerLayer, accuracy, check_learned, save_memory, train
 from torch import nn
 
 import popart
@@ -107,9 +107,7 @@ def get_options():
     opts._Popart.set("autoRecomputation", int(popart.RecomputationType.Pipeline))
     opts._Popart.set("decomposeGradSum", True)
     opts._Popart.set("batchSerializationSettings.factor", 1)
-    schedule = int(popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized)
-    opts._Popart.set("accumulateOuterFragmentSettings.schedule", schedule)
-    opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
+    save_memory(opts)
     opts._Popart.set("virtualGraphMode", int(popart.VirtualGraphMode.Manual))
     opts._Popart.set("enableGradientAccumulation", True)
     opts._Popart.setPatterns({"InPlace": True})

@@ -2,14 +2,13 @@
 
 import itertools
 
-import numpy as np
 import torch
 from program_kit import check_learned, train
 from torch import nn
 
 import poptorch
 
-SIZE, STEPS, STAGES = 24, 14, ["encoder", "bottom", "decoder", "head"]
+SIZE, STEPS, STAGES, WIDTH = 24, 14, ["encoder", "bottom", "decoder", "head"], 8
 
 
 def double_conv(inputs, outputs):
@@ -19,21 +18,16 @@ def double_conv(inputs, outputs):
     return nn.Sequential(*layers)
 
 
-class Up(nn.Module):
-    def __init__(self, outputs):
-        super().__init__()
-        self.up, self.conv = nn.ConvTranspose2d(2 * outputs, outputs, 2, stride=2), double_conv(2 * outputs, outputs)
-
-    def forward(self, x, skip):
-        return self.conv(torch.cat([skip, self.up(x)], dim=1))
-
-
 class UNet(nn.Module):
-    def __init__(self, c=8):
+    def __init__(self, c=WIDTH):
         super().__init__()
         self.inc, self.pool, self.out = double_conv(1, c), nn.MaxPool2d(2), nn.Conv2d(c, 2, 1)
         self.down1, self.down2 = double_conv(c, 2 * c), double_conv(2 * c, 4 * c)
-        self.up1, self.up2 = Up(2 * c), Up(c)
+        self.grow1, self.grow2 = (
+            nn.ConvTranspose2d(4 * c, 2 * c, 2, stride=2),
+            nn.ConvTranspose2d(2 * c, c, 2, stride=2),
+        )
+        self.up1, self.up2 = double_conv(4 * c, 2 * c), double_conv(2 * c, c)
 
     def forward(self, x, target=None):
         with poptorch.Block("encoder", ipu_id=0):
@@ -42,9 +36,9 @@ class UNet(nn.Module):
             x2 = self.down1(self.pool(x1))
             x3 = self.down2(self.pool(x2))
         with poptorch.Block("decoder", ipu_id=2):
-            y = self.up1(x3, x2)
+            y = self.up1(torch.cat([x2, self.grow1(x3)], dim=1))
         with poptorch.Block("head", ipu_id=3):
-            logits = self.out(self.up2(y, x1))
+            logits = self.out(self.up2(torch.cat([x1, self.grow2(y)], dim=1)))
             probabilities = torch.softmax(logits, dim=1)[:, 1]
             if target is None:
                 return probabilities
@@ -57,17 +51,12 @@ class UNet(nn.Module):
 class Discs(torch.utils.data.IterableDataset):
     """Noisy pictures of one disc each, without end."""
 
-    def __init__(self, seed):
-        self.seed = seed
-
     def __iter__(self):
-        generator = np.random.default_rng(self.seed)
-        rows, columns = np.mgrid[:SIZE, :SIZE]
+        rows, columns = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
         while True:
-            centre, radius = generator.uniform(6, SIZE - 6, 2), generator.uniform(3, 6)
-            mask = (rows - centre[0]) ** 2 + (columns - centre[1]) ** 2 < radius**2
-            image = mask + 0.3 * generator.standard_normal(mask.shape)
-            yield torch.tensor(image[None], dtype=torch.float32), torch.tensor(mask, dtype=torch.long)
+            (row, column), radius = 6 + (SIZE - 12) * torch.rand(2), 3 + 3 * torch.rand(())
+            mask = (rows - row) ** 2 + (columns - column) ** 2 < radius**2
+            yield mask[None] + 0.3 * torch.randn(1, SIZE, SIZE), mask.long()
 
 
 def get_options():
@@ -82,14 +71,12 @@ model = UNet()
 opts = get_options()
 opts.Training.gradientAccumulation(8)
 opts.TensorLocations.setActivationLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))
-loader = poptorch.DataLoader(opts, Discs(seed=0), batch_size=2)
-training_model = poptorch.trainingModel(model.train(), opts, poptorch.optim.Adam(model.parameters(), lr=5e-3))
-check_learned(train(training_model, itertools.islice(loader, STEPS)), 0.6)
-training_model.detachFromDevice()
-
+loader = poptorch.DataLoader(opts, Discs(), batch_size=2)
+training = poptorch.trainingModel(model.train(), opts, poptorch.optim.Adam(model.parameters(), lr=5e-3))
+check_learned(train(training, itertools.islice(loader, STEPS)), 0.6)
+training.detachFromDevice()
 opts = get_options().deviceIterations(4)
-images, masks = next(iter(poptorch.DataLoader(opts, Discs(seed=9), batch_size=2)))
-probabilities = poptorch.inferenceModel(model.eval(), opts)(images)
-assert probabilities.shape == masks.shape == (8, SIZE, SIZE)
-prediction = probabilities > 0.5
+images, masks = next(iter(poptorch.DataLoader(opts, Discs(), batch_size=2)))
+prediction = poptorch.inferenceModel(model.eval(), opts)(images) > 0.5
+assert prediction.shape == masks.shape == (8, SIZE, SIZE)
 assert 2 * (prediction & masks.bool()).sum() / (prediction.sum() + masks.sum()) > 0.7

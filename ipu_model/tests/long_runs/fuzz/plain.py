@@ -71,7 +71,7 @@ class PlainProgram:
         return tree_unflatten(leaves, tree_flatten(steps[0][0])[1])
 
 
-def _joined(case: Case, steps: list[list[Tensor]]) -> Tensor:
+def _joined(case: Case, steps: list[list[Tensor]]) -> Any:
     mode = case.mode if case.mode != "Default" else "Final" if case.training else "All"
     if mode == "Sum":
         parts = [sum(rest, start=first).to(first.dtype) for first, *rest in zip(*steps, strict=True)]

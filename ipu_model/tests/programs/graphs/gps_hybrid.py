@@ -39,8 +39,7 @@ class GPSLayer(nn.Module):
         super().__init__()
         self.message = nn.Sequential(nn.Linear(2 * dim, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.attention = nn.MultiheadAttention(dim, HEADS, batch_first=True)
-        self.norm_local, self.norm_global, self.norm_out = (nn.LayerNorm(dim) for _ in range(3))
-        self.feed_forward = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+        self.norm_local, self.norm_global = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, x, senders, receivers, mask):
         batch = torch.arange(x.shape[0]).unsqueeze(1)
@@ -48,8 +47,7 @@ class GPSLayer(nn.Module):
         index = receivers.unsqueeze(-1).expand_as(messages)
         local = torch.zeros_like(x).scatter_add_(1, index, messages)
         attended, _ = self.attention(x, x, x, attn_mask=mask, need_weights=False)
-        x = self.norm_local(x + local) + self.norm_global(x + attended)
-        return self.norm_out(x + self.feed_forward(x))
+        return self.norm_local(x + local) + self.norm_global(x + attended)
 
 
 class GPS(nn.Module):

@@ -32,7 +32,8 @@ class PointNet(nn.Module):
 
 class Subsample(nn.Module):
     def forward(self, flat):
-        return poptorch.fps(flat, [i * POINTS for i in range(COUNT + 1)], ratio=KEPT / POINTS)
+        ends = [i * POINTS for i in range(COUNT + 1)]
+        return poptorch.fps(flat, ends, ratio=KEPT / POINTS, random_start=False)
 
 
 torch.manual_seed(0)
@@ -48,6 +49,6 @@ optimizer = poptorch.optim.Adam(model.parameters(), lr=0.01)
 steps = {"epochs": epochs, "steps_per_epoch": len(loader)}
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, cycle_momentum=False, **steps)
 training = poptorch.trainingModel(model, opts, optimizer)
-check_learned(train(training, loader, epochs, after=following(scheduler, training)), 0.5)
+check_learned(train(training, loader, epochs, after=following(scheduler, training)), 0.6, count=6)
 training.detachFromDevice()
 assert accuracy(inferred(model, points), labels) > 0.8

@@ -73,16 +73,13 @@ class WindowAttention(nn.Module):
         return torch.roll(x, shifts=(self.shift, self.shift), dims=(1, 2)) if self.shift else x
 
 
-def swin_block(dim, size, shift):
-    return TransformerLayer(dim, HEADS, attention=WindowAttention(dim, size, shift))
-
-
 class Swin(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.merge = nn.Conv2d(3, DIM, 2, 2), nn.Linear(4 * DIM, 2 * DIM, bias=False)
-        self.stage1 = nn.Sequential(swin_block(DIM, SIDE, 0), swin_block(DIM, SIDE, 2))
-        self.stage2 = poptorch.BeginBlock(nn.Sequential(swin_block(2 * DIM, SIDE // 2, 0)), "stage2", ipu_id=1)
+        stages = ((DIM, SIDE, 0), (DIM, SIDE, 2), (2 * DIM, SIDE // 2, 0))
+        layers = [TransformerLayer(stage[0], HEADS, attention=WindowAttention(*stage)) for stage in stages]
+        self.stage1, self.stage2 = nn.Sequential(*layers[:2]), poptorch.BeginBlock(layers[2], "stage2", ipu_id=1)
         self.norm, self.head = nn.LayerNorm(2 * DIM), nn.Linear(2 * DIM, 4)
         self.loss = nn.CrossEntropyLoss(label_smoothing=0.1)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from modelling_support import quiet
+from executor_support import Module, inference
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from zoo_support import Function, agree, check_training, numbers
+from zoo_support import agree, check_training, numbers, scaled
 
 import poptorch
 
@@ -31,6 +31,41 @@ def assigned(x: Tensor) -> Tensor:
 
 def in_place(x: Tensor) -> Tensor:
     return (x * 1).add_(1).mul_(2).clamp_(min=0).sub_(0.5).masked_fill_(x > 1, 3.0)
+
+
+def pairs_of_views(features: Tensor) -> Tensor:
+    """The contrastive loss of two views of a batch, with boolean masks for itself, its pair and the others."""
+    labels = torch.cat([torch.arange(3) for _ in range(2)])
+    labels = (labels.unsqueeze(0) == labels.unsqueeze(1)).float().to(features.device)
+    features = F.normalize(features, dim=1)
+    mask = torch.eye(labels.shape[0], dtype=torch.bool).to(features.device)
+    labels = labels[~mask].view(6, -1)
+    similarity = (features @ features.T)[~mask].view(6, -1)
+    positives = similarity[labels.bool()].view(6, -1)
+    negatives = similarity[~labels.bool()].view(6, -1)
+    return F.cross_entropy(torch.cat([positives, negatives], dim=1) / 0.1, torch.zeros(6, dtype=torch.long))
+
+
+def mask_written_by_a_loop(features: Tensor) -> Tensor:
+    similarity = F.cosine_similarity(features.unsqueeze(1), features.unsqueeze(0), dim=2)
+    mask = torch.ones((6, 6), dtype=torch.bool).fill_diagonal_(0)
+    for row in range(3):
+        mask[row, 3 + row] = mask[3 + row, row] = 0
+    return similarity[mask].reshape(6, -1).logsumexp(1)
+
+
+def normalised(images: Tensor) -> Tensor:
+    """As torchvision's normalize: it looks whether a deviation is zero."""
+    deviation = torch.as_tensor([0.5, 0.2, 0.1], dtype=images.dtype, device=images.device)
+    if (deviation == 0).any():
+        raise ValueError("a deviation is zero")
+    return images / deviation.view(-1, 1, 1)
+
+
+def through_a_view(x: Tensor) -> Tensor:
+    mask = torch.zeros_like(x)
+    mask[0].fill_(1)
+    return x[mask.bool()]
 
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -57,10 +92,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "roll and flip": (lambda x: (x.roll((1, 2), (0, 1)), x.flip(0), torch.rot90(x)), A),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), A),
     "unfold": (lambda x: x.unfold(1, 2, 1), A),
-    "triangles": (lambda x: (x.tril(), x.triu(1), x.diagonal(), torch.diag(x[0])), SQUARE),
+    "triangles": (lambda x: (x.tril(), x.triu(1), x.diagonal(), torch.diag(x[0]), torch.diag(x, 1)), SQUARE),
     "norms": (lambda x: (x.norm(dim=1), F.normalize(x), F.cosine_similarity(x, x.flip(0)), torch.dist(x, x + 1)), A),
     "statistics": (lambda x: (x.std(1), x.var(0, unbiased=False), x.logsumexp(1), x.amax(0)), A),
-    "argmax": (lambda x: (x.max(1), x.argmax(), (x > 0).any(1), (x > 9).all()), A),
+    "argmax": (lambda x: (x.max(1), x.max(), x.argmax(), (x > 0).any(1), (x > 9).all()), A),
     "shapes": (lambda x: (x.view(x.size(0), -1) / x.numel(), x.movedim(0, -1), x.tile(2, 1, 1)), BATCH),
     "slices": (lambda x: (x[..., None, ::2], x[:, -1], x[1], x[:, 1:]), BATCH),
     "chunks": (lambda x: (*x.chunk(2, 1), *x.split([1, 3], 1), torch.stack([x, x]), torch.cat([x, x], -1)), A),
@@ -72,20 +107,25 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "bytes": (lambda x, i: x[:, :3] * (i.float() / 255), A, BYTES),
     "short": (lambda x, i: x[:, :3] + i, A, SHORT),
     "truth values": (lambda x, c: (x * c, ~c & c | c ^ c, c.sum(), torch.logical_not(c)), A, WHERE),
-    "comparisons": (lambda x: (x, x.isnan(), torch.isfinite(x), torch.isclose(x, x + 1)), A),
+    "comparisons": (lambda x: (x, x == 0, x.isnan(), torch.isfinite(x), torch.isclose(x, x + 1)), A),
     "rounded": (lambda x: (torch.fmod(x, 0.7), x % 0.7, x.lerp(x + 1, 0.3), torch.nan_to_num(x / 0)), A),
     "special": (lambda x: (torch.lgamma(x.abs() + 1), torch.i0(x), torch.asinh(x), torch.atanh(x / 9)), A),
     "elementary": (lambda x: (x.abs() ** 1.5, torch.erf(x), torch.atan2(x, x + 3), x.expm1(), x.abs().log1p()), A),
+    "powers": (lambda x: (x.exp(), x.abs().log(), x.cos(), 1 - x, x.round() + x, torch.xlogy(x.abs(), x.exp())), A),
+    "activations": (lambda x: (F.silu(x), F.softplus(x), F.leaky_relu(x), F.hardtanh(x), x.sigmoid()), A),
+    "sums in place": (
+        lambda x, i: (torch.zeros(3, 4).index_add_(0, i, x[:2]), torch.zeros(4).scatter_add_(0, i, x[0, :2])), A, ROWS),
+    "divergence": (lambda x, y: F.kl_div(x.log_softmax(-1), y, reduction="batchmean"), A, A.softmax(0)),
+    "connectionist classification": (
+        lambda x, text, lengths, words: F.ctc_loss(x.log_softmax(-1), text, lengths, words),
+        numbers(10, 2, 5), torch.tensor([[1, 2, 2], [4, 3, 1]]), torch.tensor([10, 9]), torch.tensor([3, 2])),
     "half": (lambda x: (x.half() * 2).float(), A),
     "made in forward": (lambda x: x + torch.tensor([1.0, 2, 3, 4]) + x.new_ones(4) + torch.linspace(0, 1, 4), A),
     "made on its device": (lambda x: x + torch.arange(4, device=x.device, dtype=x.dtype).to(x.device).type_as(x), A),
     "a distribution": (lambda x: torch.distributions.Normal(x, 1.0).log_prob(torch.ones(4)), A),
     "a checkpoint": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), A),
     "vmap": (lambda x: torch.vmap(lambda row: row.cumsum(0))(x), A),
-}  # fmt: skip
-
-# What no family of library ops fits: costed by the rounds of a textbook algorithm.
-ESTIMATED: dict[str, tuple[Any, ...]] = {
+    # What no family of library ops fits: costed by the rounds of a textbook algorithm.
     "rfft": (lambda x: torch.fft.rfft(x).abs(), A),
     "bilinear": (lambda x: F.bilinear(x, x, torch.ones(2, 4, 4)), A),
     "affine_grid": (lambda x: F.affine_grid(x, (2, 3, 4, 4), False), numbers(2, 2, 3)),
@@ -93,30 +133,37 @@ ESTIMATED: dict[str, tuple[Any, ...]] = {
     "inverse": (lambda x: torch.linalg.inv(x + 4 * torch.eye(3)), SQUARE),
     "symmetric eigenvalues": (lambda x: torch.linalg.eigvalsh(x @ x.mT + 4 * torch.eye(3)), SQUARE),
     "distances": (lambda x: torch.cdist(x, x[1:] + 1), A),
+    "angles": (lambda x: torch.angle(torch.complex(x, x + 1)), A),
+    "repeat_interleave of a fixed size": (lambda x: x[0].repeat_interleave((x[0] > -9).int(), output_size=3), SQUARE),
+    "several chances": (lambda x: torch.distributions.Categorical(logits=x).entropy(), A),
+    # Masks, numbers and choices that forward makes of constants are known when the graph is made.
+    "pairs of views": (pairs_of_views, numbers(6, 4)),
+    "a mask written by a loop": (mask_written_by_a_loop, numbers(6, 4)),
+    "a mask written through a view": (through_a_view, SQUARE),
+    "normalised images": (normalised, numbers(2, 3, 2, 2)),
+    "upper triangle": (lambda x: x[:, torch.ones_like(x[0]).triu(1).bool()], numbers(2, 3, 3)),
+    "a mask and a number": (lambda x: x[1, torch.tensor([True, False, True])], SQUARE),
+    "a mask and indices": (lambda x: x[torch.tensor([0, 1]), torch.tensor([True, False, True])], SQUARE),
+    "masked_select, broadcast": (lambda x: x.masked_select(torch.tensor([True, False, True])), SQUARE),
+    "nonzero": (lambda x: x[torch.nonzero(torch.tensor([0, 1, 1])).squeeze(1)], SQUARE),
+    "unique": (lambda x: x[torch.unique(torch.tensor([2, 0, 2]))], SQUARE),
+    "bincount": (lambda x: x * torch.bincount(torch.tensor([0, 1, 1, 2])), SQUARE),
+    "one_hot without a number of classes": (lambda x: F.one_hot(torch.arange(3) % 2).float() @ x[:2], SQUARE),
+    "cov": (torch.cov, A),
+    "cov with frequencies": (lambda x: torch.cov(x, fweights=torch.tensor([1, 2, 1, 1])), A),
+    "corrcoef": (torch.corrcoef, A),
+    "combinations": (lambda x: torch.combinations(x), numbers(5)),
+    "combinations with replacement": (lambda x: torch.combinations(x, 3, with_replacement=True), numbers(4)),
 }  # fmt: skip
 
 # What runs but has no formula of cost.
-WITHOUT_FORMULA: dict[str, tuple[Any, ...]] = {
-    "angles": (lambda x: torch.angle(torch.complex(x, x + 1)), A, ("aten.complex", "aten.angle")),
-}  # fmt: skip
+FALLBACKS = {"angles": ("aten.complex", "aten.angle")}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients_are_those_of_pytorch(name: str) -> None:
     function, *args = FUNCTIONS[name]
-    check_training(Function(function), *args)
-
-
-@pytest.mark.parametrize("name", ESTIMATED)
-def test_functions_with_an_estimated_cost_have_pytorchs_values_too(name: str) -> None:
-    function, *args = ESTIMATED[name]
-    check_training(Function(function), *args)
-
-
-@pytest.mark.parametrize("name", WITHOUT_FORMULA)
-def test_functions_without_a_formula_of_cost_have_pytorchs_values_too(name: str) -> None:
-    function, argument, fallbacks = WITHOUT_FORMULA[name]
-    check_training(Function(function), argument, fallbacks=fallbacks)
+    check_training(scaled(function), *args, fallbacks=FALLBACKS.get(name, ()))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -136,19 +183,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_a_static_graph_cannot_have_is_refused_with_its_module_and_line(name: str) -> None:
     function, words = REFUSED[name]
     with pytest.raises(poptorch.Error, match=words) as refusal:
-        poptorch.inferenceModel(Function(function), quiet())(A)
+        inference(scaled(function))(A)
     assert re.search("module 'model', line [0-9]+ of <lambda> in test_zoo_functions.py: ", str(refusal.value))
 
 
 def test_the_module_that_is_named_is_the_one_that_did_it() -> None:
-    class Deep(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x[x > 0]
-
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(Deep()))
-    line = r"module '1\.0', line [0-9]+ of forward in test_zoo_functions.py: return x\[x > 0\]"
-    with pytest.raises(poptorch.Error, match=line):
-        poptorch.inferenceModel(model, quiet())(A)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Module(lambda model, x: x[x > 0])))
+    with pytest.raises(
+        poptorch.Error, match=r"module '1\.0', line [0-9]+ of <lambda> in test_zoo_functions.py: model ="
+    ):
+        inference(model)(A)
 
 
 NARROW: dict[str, tuple[Any, ...]] = {
@@ -171,10 +215,7 @@ def test_indices_of_16_and_32_bits_give_what_64_bit_ones_give(name: str, dtype: 
     function, index = NARROW[name]
     if name == "rows" and dtype == torch.int16:
         dtype = torch.int32  # torch itself takes no shorter ones for these three
-    wide, narrow = (
-        poptorch.inferenceModel(Function(function), quiet())(A, torch.tensor(index, dtype=d))
-        for d in (torch.int64, dtype)
-    )
+    wide, narrow = (inference(scaled(function))(A, torch.tensor(index, dtype=d)) for d in (torch.int64, dtype))
     agree(narrow, wide)
 
 
@@ -186,101 +227,14 @@ def test_a_scatter_in_place_reaches_tensors_of_every_type(dtype: torch.dtype) ->
         counts.scatter_(0, index[:1], 7)
         return x, counts
 
-    wrapped = poptorch.inferenceModel(Function(scattered), quiet())
+    wrapped = inference(scaled(scattered))
     assert wrapped(A, torch.tensor([1, 1, 2], dtype=torch.int32))[1].tolist() == [0, 7, 1]
 
 
 def test_an_op_that_fails_in_the_trace_logs_nothing_besides_its_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError, match="same reduction dim"):
-        poptorch.inferenceModel(Function(lambda x: x @ x), quiet())(A)
+        inference(scaled(lambda x: x @ x))(A)
     assert "Traceback" not in capfd.readouterr().err
-
-
-# Masks, numbers and choices that forward makes of constants are known when the graph is made.
-
-
-def pairs_of_views(features: Tensor) -> Tensor:
-    """The contrastive loss of two views of a batch, with boolean masks for itself, its pair and the others."""
-    labels = torch.cat([torch.arange(3) for _ in range(2)])
-    labels = (labels.unsqueeze(0) == labels.unsqueeze(1)).float().to(features.device)
-    features = F.normalize(features, dim=1)
-    mask = torch.eye(labels.shape[0], dtype=torch.bool).to(features.device)
-    labels = labels[~mask].view(6, -1)
-    similarity = (features @ features.T)[~mask].view(6, -1)
-    positives = similarity[labels.bool()].view(6, -1)
-    negatives = similarity[~labels.bool()].view(6, -1)
-    return F.cross_entropy(torch.cat([positives, negatives], dim=1) / 0.1, torch.zeros(6, dtype=torch.long))
-
-
-def mask_written_by_a_loop(features: Tensor) -> Tensor:
-    similarity = F.cosine_similarity(features.unsqueeze(1), features.unsqueeze(0), dim=2)
-    mask = torch.ones((6, 6), dtype=torch.bool).fill_diagonal_(0)
-    for row in range(3):
-        mask[row, 3 + row] = 0
-        mask[3 + row, row] = 0
-    positives = torch.cat([torch.diag(similarity, 3), torch.diag(similarity, -3)]).reshape(6, 1)
-    return torch.cat([positives, similarity[mask].reshape(6, -1)], dim=1).logsumexp(1)
-
-
-def normalised(images: Tensor) -> Tensor:
-    """As torchvision's normalize: it looks whether a deviation is zero."""
-    deviation = torch.as_tensor([0.5, 0.2, 0.1], dtype=images.dtype, device=images.device)
-    if (deviation == 0).any():
-        raise ValueError("a deviation is zero")
-    return images / deviation.view(-1, 1, 1)
-
-
-def through_a_view(x: Tensor) -> Tensor:
-    mask = torch.zeros_like(x)
-    mask[0].fill_(1)
-    return x[mask.bool()]
-
-
-class Registered(nn.Module):
-    """Masks and lengths in buffers of whole numbers, which the device takes as constants."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 6)
-        self.register_buffer("mask", torch.ones(3, 3).tril().bool())
-        self.register_buffer("lengths", torch.tensor([2, 1, 3]))
-
-    def forward(self, x: Tensor) -> Any:
-        y = self.layer(x)
-        picked = y.view(3, 2, 3)[self.mask[:, :2]], y[:, :3].masked_select(self.mask)
-        repeated = torch.repeat_interleave(y, self.lengths, 0)
-        return picked, repeated, y.split(self.lengths.tolist(), 1), [y[:n].sum() for n in self.lengths.tolist()]
-
-
-KNOWN: dict[str, tuple[Any, Tensor]] = {
-    "pairs of views": (pairs_of_views, numbers(6, 4)),
-    "a mask written by a loop": (mask_written_by_a_loop, numbers(6, 4)),
-    "a mask written through a view": (through_a_view, SQUARE),
-    "normalised images": (normalised, numbers(2, 3, 2, 2)),
-    "upper triangle": (lambda x: x[:, torch.ones_like(x[0]).triu(1).bool()], numbers(2, 3, 3)),
-    "a mask and a number": (lambda x: x[1, torch.tensor([True, False, True])], SQUARE),
-    "a mask and indices": (lambda x: x[torch.tensor([0, 1]), torch.tensor([True, False, True])], SQUARE),
-    "masked_select, broadcast": (lambda x: x.masked_select(torch.tensor([True, False, True])), SQUARE),
-    "nonzero": (lambda x: x[torch.nonzero(torch.tensor([0, 1, 1])).squeeze(1)], SQUARE),
-    "unique": (lambda x: x[torch.unique(torch.tensor([2, 0, 2]))], SQUARE),
-    "bincount": (lambda x: x * torch.bincount(torch.tensor([0, 1, 1, 2])), SQUARE),
-    "one_hot without a number of classes": (lambda x: F.one_hot(torch.arange(3) % 2).float() @ x[:2], SQUARE),
-    "cov": (torch.cov, A),
-    "cov with frequencies": (lambda x: torch.cov(x, fweights=torch.tensor([1, 2, 1, 1])), A),
-    "corrcoef": (torch.corrcoef, A),
-    "combinations": (lambda x: torch.combinations(x), numbers(5)),
-    "combinations with replacement": (lambda x: torch.combinations(x, 3, with_replacement=True), numbers(4)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_what_is_made_of_constants_has_pytorchs_values_and_gradients(name: str) -> None:
-    function, argument = KNOWN[name]
-    check_training(Function(function), argument)
-
-
-def test_masks_and_lengths_in_buffers_have_pytorchs_values_and_gradients() -> None:
-    check_training(Registered(), A)
 
 
 def written_with_data(x: Tensor) -> Tensor:
@@ -289,31 +243,31 @@ def written_with_data(x: Tensor) -> Tensor:
     return x[:, mask]
 
 
-class Counting(nn.Module):
+def masks_and_lengths(model: Any, x: Tensor) -> Any:
+    y, lengths = model.layer(x), model.lengths.tolist()
+    picked = y.view(3, 2, 3)[model.mask[:, :2]], y[:, :3].masked_select(model.mask)
+    return picked, torch.repeat_interleave(y, model.lengths, 0), y.split(lengths, 1), [y[:n].sum() for n in lengths]
+
+
+def test_masks_and_lengths_in_buffers_are_constants_of_the_device() -> None:
+    buffers = {"mask": torch.ones(3, 3).tril().bool(), "lengths": torch.tensor([2, 1, 3])}
+    check_training(Module(masks_and_lengths, buffers, layer=nn.Linear(4, 6)), A)
+
+
+def counting(model: Any, x: Tensor) -> Tensor:
     """A counter that outlives the call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.tensor(0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return x * self.calls.item()
+    model.calls += 1
+    return x * model.calls.item()
 
 
-UNKNOWN: dict[str, tuple[nn.Module, str]] = {
-    "a mask that data are written to": (Function(written_with_data), "shape of a result depends on data"),
-    "random numbers": (Function(lambda x: x * torch.rand(3).sum().item()), "branches on data"),
-    "a counter": (Counting(), "branches on data"),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_values_that_may_change_from_call_to_call_are_refused(name: str) -> None:
-    model, words = UNKNOWN[name]
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (scaled(written_with_data), "shape of a result depends on data"),
+        (scaled(lambda x: x * torch.rand(3).sum().item()), "branches on data"),
+        (Module(counting, {"calls": torch.tensor(0)}), "branches on data"),
+    ],
+)
+def test_values_that_may_change_from_call_to_call_are_refused(model: nn.Module, words: str) -> None:
     with pytest.raises(poptorch.Error, match=words):
-        poptorch.inferenceModel(model, quiet())(SQUARE)
-
-
-def test_repeat_interleave_works_with_a_fixed_output_size() -> None:
-    check_training(Function(lambda x: x[0].repeat_interleave((x[0] > -9).int(), output_size=3)), SQUARE)
+        inference(model)(SQUARE)

@@ -1,15 +1,14 @@
-"""Support for programs of many families: run one wrapped and in plain PyTorch, compare, profile."""
+"""The oracle for functions and networks of many families is plain PyTorch; every op of theirs has a formula of cost."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from executor_support import Module
+from executor_support import Module, inference, training
 from fuzz.plain import plain_kernels
-from modelling_support import quiet
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -24,42 +23,32 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-class Squared(nn.Module):
-    """A network with the mean square of everything it returns as the loss, as programs write an own loss."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        outputs = self.network(*args, **kwargs)
-        found = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
-        return outputs, poptorch.identity_loss(sum((t * t).mean() for t in found), reduction="none")
+def scaled(function: Callable[..., Any]) -> Module:
+    """A function whose first argument is scaled by a parameter, so that gradients flow through it."""
+    return Module(
+        lambda model, first, *others: function(first * model.scale, *others), scale=nn.Parameter(torch.ones(1))
+    )
 
 
-class Function(nn.Module):
-    """A function of tensors whose first argument is scaled by a parameter, so that gradients flow through it."""
+def squared(network: nn.Module) -> Module:
+    """A network with the mean square of everything that it returns as the loss."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.scale = nn.Parameter(torch.ones(1))
+    def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = model.network(*args, **kwargs)
+        floats = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+        return outputs, poptorch.identity_loss(sum((t * t).mean() for t in floats), reduction="none")
 
-    def forward(self, first: Tensor, *others: Any) -> Any:
-        return self.function(first * self.scale, *others)
-
-
-Made = Module
+    return Module(forward, network=network)
 
 
 def check_training(network: nn.Module, *args: Any, rate: float = 0.05, fallbacks: tuple[str, ...] = (),
                    **kwargs: Any) -> None:  # fmt: skip
-    """Take two steps wrapped and two in plain PyTorch: outputs, loss and weights agree; the profile is there.
+    """Take two steps wrapped and two in plain PyTorch: outputs, loss and weights agree.
 
     `fallbacks` are the ops without a formula of cost that are expected, such as "aten.lgamma".
     """
-    model, reference = (Squared(copy.deepcopy(network)).train() for _ in range(2))
-    wrapped = poptorch.trainingModel(model, quiet(), poptorch.optim.SGD(model.parameters(), lr=rate))
+    model, reference = (squared(copy.deepcopy(network)).train() for _ in range(2))
+    wrapped = training(model, lr=rate)
     optimiser = torch.optim.SGD(reference.parameters(), lr=rate)
     for _ in range(2):
         outputs = wrapped(*args, **kwargs)
@@ -70,32 +59,31 @@ def check_training(network: nn.Module, *args: Any, rate: float = 0.05, fallbacks
         agree(outputs, expected)
     wrapped.copyWeightsToHost()
     agree(weights(model), weights(reference))
-    assert names(ipu_model.profile(wrapped)) == set(fallbacks)
+    assert without_formula(ipu_model.profile(wrapped)) == set(fallbacks)
 
 
-def check_inference(network: nn.Module, *args: Any, fallbacks: tuple[str, ...] = (), **kwargs: Any) -> None:
-    """Run `network` wrapped and in plain PyTorch: outputs agree; the profile is there."""
+def check_inference(network: nn.Module, *args: Any) -> None:
     network = network.eval()
-    wrapped = poptorch.inferenceModel(copy.deepcopy(network), quiet())
-    outputs = wrapped(*args, **kwargs)
+    wrapped = inference(copy.deepcopy(network))
+    outputs = wrapped(*args)
     with torch.no_grad(), plain_kernels():
-        agree(outputs, network(*args, **kwargs))
-    assert names(ipu_model.profile(wrapped)) == set(fallbacks)
+        agree(outputs, network(*args))
+    assert without_formula(ipu_model.profile(wrapped)) == set()
 
 
-def names(profile: Any) -> set[str]:
+def without_formula(profile: ipu_model.Profile) -> set[str]:
     """Return the ops that a profile has no formula for, without their overloads."""
     return {op.target.rpartition(".")[0] for op in profile.fallbacks}
 
 
-def weights(module: nn.Module) -> Mapping[str, Tensor]:
+def weights(module: nn.Module) -> dict[str, Tensor]:
     """Return the floating-point tensors of a module: whole numbers are constants of the device."""
     return {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
 
 
-def agree(found: Any, expected: Any) -> None:
+def agree(some: Any, others: Any) -> None:
     """Compare the tensors of two structures; 64-bit whole numbers come back from the device as 32-bit ones."""
-    left, right = tree_leaves(found), tree_leaves(expected)
+    left, right = tree_leaves(some), tree_leaves(others)
     assert len(left) == len(right)
     for one, other in zip(left, right):
         if not isinstance(other, Tensor):

@@ -21,8 +21,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loading_datasets import Counted, Dice, Dicts, Numbers, Once, Pairs, Passes, Slow, Threads
+from loading_datasets import Dice, Dicts, Numbers, Pairs, Slow, Threads
 from loading_processes import counter, stay_idle, wait_for
+from torch import Tensor
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
@@ -30,15 +31,16 @@ from poptorch._dataloader.shared import Ring, RingLayout, SharedFile, Transfer
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
+Make = Callable[..., AsynchronousDataAccessor]
+
 
 @pytest.fixture
-def access() -> Iterator[Callable[..., AsynchronousDataAccessor]]:
+def access() -> Iterator[Make]:
     """Makes accessors that end with the test."""
     made: list[AsynchronousDataAccessor] = []
 
     def make(dataset: Any, **arguments: Any) -> AsynchronousDataAccessor:
-        arguments = {"sharing_strategy": SharingStrategy.Fork, **arguments}
-        made.append(AsynchronousDataAccessor(dataset, **arguments))
+        made.append(AsynchronousDataAccessor(dataset, **{"sharing_strategy": SharingStrategy.Fork, **arguments}))
         return made[-1]
 
     yield make
@@ -51,7 +53,29 @@ def read(accessor: AsynchronousDataAccessor) -> list[int]:
     return [int(item.flatten()[0]) for item in accessor]
 
 
-Make = Callable[..., AsynchronousDataAccessor]
+class Passes:
+    """Makes tensors of numbers, and counts in shared memory how often that was started."""
+
+    def __init__(self, numbers: Any, counter: Any) -> None:
+        self.numbers, self.counter = numbers, counter
+
+    def __iter__(self) -> Iterator[Tensor]:
+        with self.counter.get_lock():
+            self.counter.value += 1
+        return map(torch.tensor, self.numbers)
+
+
+class Counted(Numbers):
+    """Holds its samples, and counts in shared memory how many were read."""
+
+    def __init__(self, length: int, counter: Any) -> None:
+        super().__init__(length)
+        self.counter, self.tensors = counter, [torch.full((2,), float(index)) for index in range(length)]
+
+    def __getitem__(self, index: int) -> Tensor:
+        with self.counter.get_lock():
+            self.counter.value += 1
+        return self.tensors[index]
 
 
 @settings(max_examples=15, deadline=None)
@@ -63,7 +87,7 @@ def test_every_iterator_sees_the_data_from_the_start_in_order(
     length: int, buffer_size: int, ahead: bool, early: bool, stops: list[int]
 ) -> None:
     accessor = AsynchronousDataAccessor(
-        Passes(length, counter()), buffer_size=buffer_size, load_indefinitely=ahead, early_preload=early,
+        Passes(range(length), counter()), buffer_size=buffer_size, load_indefinitely=ahead, early_preload=early,
         sharing_strategy=SharingStrategy.Fork,
     )  # fmt: skip
     try:
@@ -90,7 +114,7 @@ def test_it_is_its_own_iterator_and_the_end_is_the_end_until_asked_again(access:
 
 def test_passes_start_when_they_are_asked_for_if_told_so(access: Make) -> None:
     passes = counter()
-    accessor = access(Passes(5, passes), load_indefinitely=False)
+    accessor = access(Passes(range(5), passes), load_indefinitely=False)
     for _ in range(3):
         iter(accessor)  # asking again loads nothing twice
     for number in range(1, 4):
@@ -105,7 +129,7 @@ def test_passes_start_when_they_are_asked_for_if_told_so(access: Make) -> None:
 
 def test_the_next_pass_starts_before_it_is_asked_for(access: Make) -> None:
     passes = counter()
-    assert read(access(Passes(2, passes))) == [0, 1]
+    assert read(access(Passes(range(2), passes))) == [0, 1]
     wait_for(lambda: passes.value >= 2)
 
 
@@ -152,7 +176,7 @@ def test_a_restart_leaves_the_item_in_use_alone(access: Make) -> None:
 
 def test_data_that_can_be_read_only_once(access: Make) -> None:
     tries = counter()
-    accessor = access(Once(4, tries))
+    accessor = access(Passes(iter(range(4)), tries))
     assert read(accessor) == [0, 1, 2, 3]
     assert read(accessor) == []
     assert read(accessor) == []
@@ -162,12 +186,9 @@ def test_data_that_can_be_read_only_once(access: Make) -> None:
 
 
 def test_a_data_set_ends_at_its_length_and_a_plain_list_will_do(access: Make) -> None:
-    # Python's own iteration over __getitem__ would go on for ever.
+    """Python's own iteration over __getitem__ would go on for ever."""
     assert read(access(Numbers(5))) == [0, 1, 2, 3, 4]
     assert read(access([torch.tensor(i) for i in (3, 1, 2)])) == [3, 1, 2]
-
-
-# What items look like.
 
 
 def test_tuples_come_out_as_lists_and_dicts_keep_their_keys_in_order(access: Make) -> None:
@@ -194,16 +215,12 @@ def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
     (item,) = access([(transposed, torch.ones(2, requires_grad=True), torch.zeros(0, 3), torch.tensor(5))])
     assert torch.equal(item[0], transposed)
     assert not item[1].requires_grad
-    assert item[2].shape == (0, 3)
-    assert item[3].shape == ()
+    assert (item[2].shape, item[3].shape) == ((0, 3), ())
     # Slots do not remember how samples were computed.
     ring = Ring(SharedFile(), RingLayout.for_items_like([torch.zeros(2)], slots=1))
     ring.write(0, [[torch.ones(2, requires_grad=True) * 2]], by_rows=False)
     (written,) = ring.read(0, None)
     assert (written.tolist(), written.requires_grad) == ([2, 2], False)
-
-
-# Re-batching.
 
 
 def test_whole_items_are_glued_and_the_rest_is_dropped_unless_the_loader_keeps_it(access: Make) -> None:
@@ -229,10 +246,6 @@ def test_numbers_below_their_least_value_are_refused(access: Make, name: str, va
         access([torch.zeros(2)], **{name: value})
 
 
-def test_a_process_that_polls_may_do_so_without_pause(access: Make) -> None:
-    assert len(list(access(Numbers(3), miss_sleep_time_in_ms=0))) == 3
-
-
 def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
     accessor = access(Numbers(2))
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
@@ -241,17 +254,6 @@ def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
     with pytest.raises(Error, match="The dataset is an AsynchronousDataAccessor itself"):
         access(accessor)
     assert len(list(accessor)) == 2
-
-
-# PopTorch's own loaders inside an accessor.
-
-
-def test_a_synchronous_loader_can_be_wrapped(access: Make) -> None:
-    opts = Options()
-    opts.deviceIterations(2)
-    accessor = access(DataLoader(opts, Pairs(11), batch_size=2))
-    assert len(accessor) == 2
-    assert [y.tolist() for _, y in accessor] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_loader_whose_workers_already_ran_can_be_wrapped(access: Make) -> None:
@@ -265,12 +267,8 @@ def test_a_loader_whose_workers_already_ran_can_be_wrapped(access: Make) -> None
 
 
 def test_an_asynchronous_loader_cannot_be_wrapped_again() -> None:
-    loader = DataLoader(
-        Options(),
-        Numbers(4),
-        mode=DataLoaderMode.Async,
-        async_options={"sharing_strategy": SharingStrategy.Fork},
-    )
+    fork = {"sharing_strategy": SharingStrategy.Fork}
+    loader = DataLoader(Options(), Numbers(4), mode=DataLoaderMode.Async, async_options=fork)
     with pytest.raises(Error, match="already uses an AsynchronousDataAccessor internally"):
         AsynchronousDataAccessor(loader)
     loader.terminate()
@@ -283,27 +281,23 @@ def test_a_short_last_item_needs_glue(access: Make) -> None:
     assert read(access(DataLoader(Options(), Numbers(3), batch_size=1, drop_last=False))) == [0, 1, 2]
 
 
-# Where the data set's code runs.
-
-
 def test_the_data_set_is_read_by_one_other_process_on_one_thread(access: Make) -> None:
     (item,) = access(Threads(1))
     assert item[0] != torch.tensor(multiprocessing.current_process().pid)
     assert item[1] == 1
 
 
-def test_a_slow_data_set_still_arrives_whole(access: Make) -> None:
-    assert read(access(Slow(4, 0.02), buffer_size=2)) == [0, 1, 2, 3]
+def test_a_slow_data_set_still_arrives_whole_also_if_the_process_polls_without_pause(access: Make) -> None:
+    assert read(access(Slow(4, 0.02), buffer_size=2, miss_sleep_time_in_ms=0)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
 def test_random_numbers_continue_where_the_program_is(access: Make, strategy: SharingStrategy) -> None:
     torch.manual_seed(11)
-    default = torch.get_default_dtype()
+    default, dataset = torch.get_default_dtype(), Dice(3)
     torch.set_default_dtype(torch.float64)
     try:
-        accessor = access(Dice(3), sharing_strategy=strategy)
-        dataset = Dice(3)
+        accessor = access(dataset, sharing_strategy=strategy)
         expected = torch.stack([dataset[i] for i in range(3)])
         assert torch.equal(torch.stack([item.clone() for item in accessor]), expected)
         assert expected.dtype == torch.float64
@@ -311,24 +305,13 @@ def test_random_numbers_continue_where_the_program_is(access: Make, strategy: Sh
         torch.set_default_dtype(default)
 
 
-# How a data set gets into the process.
-
-
-def example() -> dict[str, Any]:
-    """A value with everything that needs care on the way: aliases, views, gradients, subclasses, arrays."""
-    base = torch.arange(12.0).view(3, 4)
-    return {
-        "base": base,
-        "view": base.T[1:],
-        "leaf": torch.ones(2, requires_grad=True),
-        "parameter": torch.nn.Parameter(torch.full((2,), 3.0)),
-        "sparse": torch.eye(3).to_sparse(),
-        "conjugate": torch.tensor([1 + 2j]).conj(),
-        "empty": torch.zeros(0, 3),
-        "half": torch.tensor([1.5], dtype=torch.float16),
-        "array": np.arange(5, dtype=np.int16),
-        "text": "unchanged",
-    }
+# How a data set gets into the process: with all that needs care on the way.
+BASE = torch.arange(12.0).view(3, 4)
+TENSORS = {
+    "base": BASE, "view": BASE.T[1:], "leaf": torch.ones(2, requires_grad=True), "empty": torch.zeros(0, 3),
+    "parameter": torch.nn.Parameter(torch.full((2,), 3.0)), "conjugate": torch.tensor([1 + 2j]).conj(),
+    "half": torch.tensor([1.5], dtype=torch.float16),
+}  # fmt: skip
 
 
 def arrived(value: Any, *, on_disk: bool = False) -> Any:
@@ -342,13 +325,14 @@ def arrived(value: Any, *, on_disk: bool = False) -> Any:
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_values_survive_the_journey(on_disk: bool) -> None:
-    sent = example()
+    array = np.arange(5, dtype=np.int16)
+    sent = {**TENSORS, "sparse": torch.eye(3).to_sparse(), "array": array, "text": "unchanged"}
     got = arrived(sent, on_disk=on_disk)
     assert list(got) == list(sent)
-    for key in ("base", "view", "leaf", "parameter", "conjugate", "empty", "half"):
-        assert torch.equal(got[key], sent[key]), key
-        assert (got[key].dtype, got[key].stride()) == (sent[key].dtype, sent[key].stride()), key
-        assert got[key].requires_grad == sent[key].requires_grad, key
+    for key, tensor in TENSORS.items():
+        assert torch.equal(got[key], tensor), key
+        assert (got[key].dtype, got[key].stride()) == (tensor.dtype, tensor.stride()), key
+        assert got[key].requires_grad == tensor.requires_grad, key
     assert type(got["parameter"]) is torch.nn.Parameter
     assert torch.equal(got["sparse"].to_dense(), torch.eye(3))
     assert got["text"] == "unchanged"
@@ -356,8 +340,8 @@ def test_values_survive_the_journey(on_disk: bool) -> None:
     got["base"][0, 1] = 100.0
     assert got["view"][0, 0] == 100.0
     got["array"][:] = 9
-    assert sent["base"].sum() == sum(range(12))
-    assert sent["array"].tolist() == [0, 1, 2, 3, 4]
+    assert BASE.sum() == sum(range(12))
+    assert array.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -387,39 +371,19 @@ def test_arrays_do_not_pass_through_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", [SharingStrategy.ForkServer, SharingStrategy.FileSystem])
-def test_data_sets_may_hold_many_tensors_and_locks(strategy: SharingStrategy) -> None:
-    # One open file per tensor would be too many: a fork server takes 256 at most.
+def test_data_sets_may_hold_many_tensors_and_locks(access: Make, strategy: SharingStrategy) -> None:
+    """One open file per tensor would be too many: a fork server takes 256 at most."""
     method = "forkserver" if strategy is SharingStrategy.ForkServer else "spawn"
     counter = multiprocessing.get_context(method).Value("i", 0)
-    accessor = AsynchronousDataAccessor(_Tensors(300, counter), sharing_strategy=strategy)
-    try:
-        assert [int(item[0]) for item in accessor] == list(range(300))
-        assert counter.value >= 300
-    finally:
-        accessor.terminate()
+    assert read(access(Counted(300, counter), sharing_strategy=strategy)) == list(range(300))
+    assert counter.value >= 300
 
 
-class _Tensors(Counted):
-    """Holds its samples."""
-
-    def __init__(self, length: int, counter: Any) -> None:
-        super().__init__(length, counter)
-        self.tensors = [torch.full((2,), float(index)) for index in range(length)]
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        super().__getitem__(index)
-        return self.tensors[index]
-
-
-def test_a_data_set_that_cannot_be_sent() -> None:
-    class Local(Numbers):
-        pass
-
+def test_a_data_set_that_cannot_be_sent(access: Make) -> None:
+    local = Numbers(3, lambda index: torch.zeros(1))
     with pytest.raises(Error, match=r"worker thread failed to start.*cannot be sent.*SharingStrategy\.Fork"):
-        AsynchronousDataAccessor(Local(3))
-    accessor = AsynchronousDataAccessor(Local(3), sharing_strategy=SharingStrategy.Fork)
-    assert len(list(accessor)) == 3
-    accessor.terminate()
+        AsynchronousDataAccessor(local)
+    assert len(list(access(local))) == 3
 
 
 def test_a_data_set_that_means_nothing_to_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:

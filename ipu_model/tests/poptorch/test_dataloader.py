@@ -1,16 +1,17 @@
-"""`poptorch.DataLoader` in line, re-batching, and shares of several processes (data reference, section 2)."""
+"""`poptorch.DataLoader` in line, re-batching, and shares of several processes (data reference, section 2).
+
+What is the same in line and in the background is in test_dataloader_async.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading_datasets import Dicts, Lengths, MeasuredStream, Numbers, Pairs, Stream, nothing, pad
+from loading_datasets import Lengths, Numbers, Pairs, Stream
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from ipu_model.errors import Error
@@ -37,16 +38,6 @@ def read(loader: DataLoader) -> list[int]:
     return [int(sample) for item in loader for sample in item[:, 0]]
 
 
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """PopTorch's log lines, from level WARN on."""
-    logger = logging.getLogger("poptorch::python")
-    caplog.set_level(logging.WARNING, logger=logger.name)
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
 class TestItems:
     @pytest.mark.parametrize(
         ("b", "d", "a", "r", "combined"),
@@ -60,7 +51,7 @@ class TestItems:
         assert len(loader) == (5 if combined is None else 1)
         assert getattr(loader, "options", None) is (None if combined is None else opts)  # single samples have none
         with pytest.raises(AttributeError):
-            loader.combinedBatchSize = 3  # type: ignore[misc]  # on purpose
+            loader.combinedBatchSize = 3
         with pytest.raises(AttributeError, match="frozen"):
             opts.deviceIterations(2)
 
@@ -91,26 +82,16 @@ class TestItems:
         ],
     )
     def test_what_is_left_over_is_warned_of(
-        self, warnings: pytest.LogCaptureFixture, opts: Options, samples: int, arguments: Any, lengths: Any, said: str
+        self, caplog: pytest.LogCaptureFixture, opts: Options, samples: int, arguments: Any, lengths: Any, said: str
     ) -> None:
         assert [len(item) for item in DataLoader(opts, Numbers(samples), **arguments)] == lengths
-        assert said in warnings.text
-        assert bool(said) == bool(warnings.records)
+        assert said in caplog.text
+        assert bool(said) == bool(caplog.records)
 
-    def test_items_look_like_torchs(self) -> None:
-        (pair,) = DataLoader(options(), Pairs(4), batch_size=4)
-        assert isinstance(pair, list)
-        assert [tuple(x.shape) for x in pair] == [(4, 3, 4, 4), (4,)]
-        (item,) = DataLoader(options(), Dicts(4), batch_size=4)
-        assert list(item) == ["y", "x"]
-
-    def test_torchs_own_arguments_are_passed_on(self) -> None:
-        common: dict[str, Any] = {"batch_size": 2, "shuffle": True}
-        loader = DataLoader(options(), Numbers(6), generator=torch.Generator().manual_seed(5), **common)
-        plain = torch.utils.data.DataLoader(Numbers(6), generator=torch.Generator().manual_seed(5), **common)
+    def test_workers_live_on_unless_told_otherwise(self) -> None:
+        loader = DataLoader(options(), Numbers(6))
         loader.terminate()  # has no effect in line
-        assert [x.tolist() for x in loader] == [x.tolist() for x in plain]
-        assert (loader.num_workers, loader.persistent_workers) == (0, False)
+        assert (len(list(loader)), loader.num_workers, loader.persistent_workers) == (6, 0, False)
         assert DataLoader(options(), Numbers(6), num_workers=1).persistent_workers
         assert not DataLoader(options(), Numbers(6), num_workers=1, persistent_workers=False).persistent_workers
 
@@ -146,63 +127,49 @@ class TestItems:
             DataLoader(**{"options": options(), "dataset": dataset, **arguments})
 
 
-class TestBatchSamplers:
+@pytest.mark.parametrize(
+    ("opts", "arguments", "size", "said"),
+    [
+        (options(d=2, a=2), {}, 8, "last 2 are dropped"),
+        (options(d=4), {"drop_last": False}, 8, "last 2 are returned"),
+        (options(d=5), {}, 10, ""),
+    ],
+)
+def test_batches_of_a_sampler_that_are_left_over_are_warned_of(
+    caplog: pytest.LogCaptureFixture, opts: Options, arguments: Any, size: int, said: str
+) -> None:
     """Section 2.7."""
-
-    @pytest.mark.parametrize(
-        ("opts", "dataset", "arguments", "items", "size", "said"),
-        [
-            (options(d=2, a=2), Pairs(20), {}, [range(8), range(8, 16)], 8, "last 2 are dropped"),
-            (
-                options(d=4), Pairs(20), {"drop_last": False}, [range(8), range(8, 16), range(16, 20)], 8,
-                "last 2 are returned",
-            ),
-            (options(d=5), Pairs(20), {}, [range(10), range(10, 20)], 10, ""),
-        ],
-    )  # fmt: skip
-    def test_consecutive_batches_make_an_item(
-        self, warnings: pytest.LogCaptureFixture, opts: Options, dataset: Any, arguments: Any, items: Any, size: int,
-        said: str,
-    ) -> None:  # fmt: skip
-        loader = DataLoader(opts, dataset, batch_sampler=PAIRS_OF_INDICES, **arguments)
-        assert [y.tolist() for _, y in loader] == list(map(list, items))
-        assert (loader.combinedBatchSize, len(loader)) == (size, 10)  # the sampler's own length
-        assert said in warnings.text
-        assert bool(said) == bool(warnings.records)
-
-    def test_batches_of_several_lengths_can_be_padded(self, warnings: pytest.LogCaptureFixture) -> None:
-        loader = DataLoader(options(d=2), Numbers(10), batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad)
-        assert [item[:, 0].tolist() for item in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
-        assert loader.combinedBatchSize == 1 * 2  # a sampler without batch_size counts as 1
-        assert "has no length" in warnings.text
-
-    def test_a_sampler_is_not_divided_between_processes(self) -> None:
-        arguments: dict[str, Any] = {"batch_sampler": PAIRS_OF_INDICES, "auto_distributed_partitioning": False}
-        assert len(list(DataLoader(options(of=2), Numbers(20), **arguments))) == 10
-
-    def test_elements_that_cannot_be_concatenated_are_named(self) -> None:
-        with pytest.raises(TypeError, match="cannot be concatenated"):
-            next(iter(DataLoader(options(d=2), ["a", "b"], batch_sampler=Lengths(1, 1))))
+    loader = DataLoader(opts, Pairs(20), batch_sampler=PAIRS_OF_INDICES, **arguments)
+    lengths = [len(y) for _, y in loader]
+    assert lengths == [size] * (20 // size) + ([4] if arguments else [])
+    assert loader.combinedBatchSize == size
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.records)
 
 
-class TestStreams:
-    """Section 2.8: four workers get 13, 13, 13 and 11 of 50 samples."""
+def test_a_sampler_is_not_divided_between_processes_and_needs_what_can_be_concatenated() -> None:
+    arguments: dict[str, Any] = {"batch_sampler": PAIRS_OF_INDICES, "auto_distributed_partitioning": False}
+    assert len(list(DataLoader(options(of=2), Numbers(20), **arguments))) == 10
+    with pytest.raises(TypeError, match="cannot be concatenated"):
+        next(iter(DataLoader(options(d=2), ["a", "b"], batch_sampler=Lengths(1, 1))))
 
-    @pytest.mark.parametrize(("drop", "lengths"), [(True, [8] * 4), (False, [3, 5, 5, 5, 8, 8, 8, 8])])
-    def test_each_worker_has_its_own_remainder(self, drop: bool, lengths: list[int]) -> None:
-        arguments: dict[str, Any] = {"num_workers": 4, "drop_last": drop, "worker_init_fn": nothing}
-        assert sorted(len(x) for x in DataLoader(options(), Stream(50), batch_size=8, **arguments)) == lengths
 
-    def test_workers_without_init_function_repeat_the_stream(self, warnings: pytest.LogCaptureFixture) -> None:
-        loader = DataLoader(options(), Stream(6, divided=False), batch_size=2, num_workers=2)
-        assert "will return 2 times each element" in warnings.text
-        assert sorted(int(x) for item in loader for x in item) == sorted([0, 1, 2, 3, 4, 5] * 2)
+class Measured(Stream):
+    def __len__(self) -> int:
+        return self.length
 
-    def test_the_length_of_a_stream(self) -> None:
-        assert len(DataLoader(options(), MeasuredStream(50), batch_size=8)) == 6
-        assert len(DataLoader(options(), MeasuredStream(50), batch_size=8, drop_last=False)) == 7
-        with pytest.raises(TypeError):
-            len(DataLoader(options(), Stream(50), batch_size=8))
+
+def test_the_length_of_a_stream() -> None:
+    assert len(DataLoader(options(), Measured(50), batch_size=8)) == 6
+    assert len(DataLoader(options(), Measured(50), batch_size=8, drop_last=False)) == 7
+    with pytest.raises(TypeError):
+        len(DataLoader(options(), Stream(50), batch_size=8))
+
+
+def test_workers_without_init_function_repeat_the_stream(caplog: pytest.LogCaptureFixture) -> None:
+    loader = DataLoader(options(), Stream(6, divided=False), batch_size=2, num_workers=2)
+    assert "will return 2 times each element" in caplog.text
+    assert sorted(int(x) for item in loader for x in item) == sorted([0, 1, 2, 3, 4, 5] * 2)
 
 
 def numbered_chunks(sizes: list[int]) -> list[list[torch.Tensor]]:
@@ -311,12 +278,11 @@ class TestShares:
             assert drop or sorted(drawn) == list(range(n))
 
     def test_torch_workers_see_every_new_permutation(self) -> None:
-        # Persistent workers keep their copy of the data set, so the permutation must not live in it.
+        """Persistent workers keep their copy of the data set, so the permutation must not live in it."""
         loader = DataLoader(options(process=1, of=2, seed=3), Numbers(9), shuffle=True, num_workers=1)
         generator = torch.Generator().manual_seed(3)
         first, second = (torch.randperm(9, generator=generator).tolist() for _ in range(2))
-        assert read(loader) == first[5:9]
-        assert read(loader) == second[4:8]
+        assert [read(loader), read(loader)] == [first[5:9], second[4:8]]
 
     def test_a_part_is_a_sequence_that_can_be_shuffled(self) -> None:
         # 10 samples, 2 processes of 4: the range of process 1 is 4-7, or 6-9 once it is swapped.

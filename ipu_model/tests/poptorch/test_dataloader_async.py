@@ -1,4 +1,4 @@
-"""`poptorch.DataLoader` in the asynchronous modes (data reference, sections 2.4 to 2.8)."""
+"""`poptorch.DataLoader` in every mode, the asynchronous ones above all (data reference, sections 2.4 to 2.8)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loading_datasets import (
-    Dicts,
-    Lengths,
-    Nested,
-    Numbers,
-    Pairs,
-    Sample,
-    SampleParser,
-    Stream,
-    collate_samples,
-    nothing,
-    pad,
-    with_count,
-)
+from loading_datasets import Dicts, Lengths, Numbers, Pairs, Stream, nothing, pad, row, with_count
 from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
 from poptorch._dataloader.worker import _forget_fork_server
-from poptorch._utils import registerCustomArgParser
+from poptorch._utils import ICustomArgParser, registerCustomArgParser
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
 FORK = {"sharing_strategy": SharingStrategy.Fork}
-ASYNCHRONOUS = [DataLoaderMode.Async, DataLoaderMode.AsyncRebatched]
+SYNC, ASYNC, REBATCHED = DataLoaderMode.Sync, DataLoaderMode.Async, DataLoaderMode.AsyncRebatched
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 Make = Callable[..., DataLoader]
@@ -44,14 +31,12 @@ Make = Callable[..., DataLoader]
 
 @pytest.fixture
 def load() -> Iterator[Make]:
-    """Makes asynchronous loaders that end with the test."""
+    """Makes loaders, asynchronous unless told otherwise, that end with the test."""
     made: list[DataLoader] = []
 
     def make(dataset: Any, device_iterations: int = 1, **arguments: Any) -> DataLoader:
-        opts = Options()
-        opts.deviceIterations(device_iterations)
-        defaults = {"mode": DataLoaderMode.Async, "async_options": FORK}
-        made.append(DataLoader(opts, dataset, **{**defaults, **arguments}))
+        opts = Options().deviceIterations(device_iterations)
+        made.append(DataLoader(opts, dataset, **{"mode": ASYNC, "async_options": FORK, **arguments}))
         return made[-1]
 
     yield make
@@ -67,15 +52,13 @@ def copies(loader: DataLoader) -> list[Any]:
 @settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 30), b=st.integers(1, 4), d=st.integers(1, 3), drop=st.booleans(),
-    mode=st.sampled_from(ASYNCHRONOUS), worker_size=st.none() | st.integers(1, 4),
+    mode=st.sampled_from([ASYNC, REBATCHED]), worker_size=st.none() | st.integers(1, 4),
 )  # fmt: skip
 def test_items_and_lengths_are_those_of_a_synchronous_loader(
     n: int, b: int, d: int, drop: bool, mode: DataLoaderMode, worker_size: int | None
 ) -> None:
-    opts = Options()
-    opts.deviceIterations(d)
+    opts, combined = Options().deviceIterations(d), b * d
     synchronous = DataLoader(opts, Pairs(n), batch_size=b, drop_last=drop)
-    combined = b * d
     arguments: dict[str, Any] = {"batch_size": b, "drop_last": drop, "mode": mode, "async_options": FORK}
     if worker_size is not None:
         arguments["rebatched_worker_size"] = min(worker_size, combined)
@@ -96,8 +79,7 @@ def test_items_and_lengths_are_those_of_a_synchronous_loader(
 
 @pytest.mark.parametrize(
     ("mode", "strategy"),
-    [(DataLoaderMode.Async, strategy) for strategy in SharingStrategy]
-    + [(DataLoaderMode.AsyncRebatched, SharingStrategy.ForkServer)],
+    [*((ASYNC, strategy) for strategy in SharingStrategy), (REBATCHED, SharingStrategy.ForkServer)],
 )
 def test_every_strategy_and_mode_delivers_the_same(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
     options = {"sharing_strategy": strategy, "early_preload": True, "buffer_size": 2}
@@ -117,20 +99,23 @@ def test_shuffling_follows_the_programs_seed(load: Make) -> None:
     assert sorted(torch.cat(second)[:, 0].tolist()) == list(range(20))
 
 
-def test_dicts_and_single_samples(load: Make) -> None:
-    (item,) = load(Dicts(4), batch_size=4)
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+def test_lists_dicts_and_single_samples(load: Make, mode: DataLoaderMode) -> None:
+    (images,) = load(Pairs(4), batch_size=4, mode=mode)
+    assert isinstance(images, list)
+    assert [tuple(x.shape) for x in images] == [(4, 3, 4, 4), (4,)]
+    (item,) = load(Dicts(4), batch_size=4, mode=mode)
     assert list(item) == ["y", "x"]
     assert item["y"].tolist() == [0, 1, 2, 3]
-    loader = load(Numbers(3), batch_size=None)
+    loader = load(Numbers(3), batch_size=None, mode=mode)
     assert [x.tolist() for x in loader] == [[0, 0], [1, 1], [2, 2]]
     assert (len(loader), loader.combinedBatchSize) == (3, None)
 
 
 def test_an_example_batch_does_not_use_up_the_first_item(load: Make) -> None:
-    # next(iter(loader)) for compile(), then a loop: it starts at item 0 (section 4).
+    """next(iter(loader)) for compile(), then a loop: it starts at item 0 (section 4)."""
     loader = load(Numbers(6), batch_size=2)
-    example = next(iter(loader))
-    assert example[:, 0].tolist() == [0, 1]
+    assert next(iter(loader))[:, 0].tolist() == [0, 1]
     assert [x[:, 0].tolist() for x in loader] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -149,20 +134,52 @@ def test_a_terminated_loader_is_over(load: Make) -> None:
     assert len(loader) == 3
 
 
+class Sample:
+    """A custom type with two tensors."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+
+class SampleParser(ICustomArgParser):
+    def yieldTensors(self, struct: Sample) -> list[torch.Tensor]:
+        return [struct.x, struct.y]
+
+    def reconstruct(self, original_structure: Sample, tensor_iterator: Iterator[torch.Tensor]) -> Sample:
+        return Sample(next(tensor_iterator), next(tensor_iterator))
+
+
+def collate_samples(pairs: list[Any]) -> Sample:
+    return Sample(*map(torch.stack, zip(*pairs)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "strategy"),
+    [(ASYNC, SharingStrategy.Fork), (REBATCHED, SharingStrategy.Fork), (ASYNC, SharingStrategy.ForkServer)],
+)
+def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
+    registerCustomArgParser(Sample, SampleParser())
+    common = {"mode": mode, "async_options": {"sharing_strategy": strategy}}
+    try:
+        for number, item in enumerate(load(Pairs(10), batch_size=4, collate_fn=collate_samples, **common)):
+            assert isinstance(item, Sample)
+            assert item.x.shape == (4, 3, 4, 4)
+            assert item.y.tolist() == [4 * number + i for i in range(4)]
+        assert number == 1
+    finally:
+        registerCustomArgParser(Sample, None)
+
+
+TOO_FEW_ROWS = "batch_size should be a positive integer"  # torch's words
+
+
 @pytest.mark.parametrize(
     ("dataset", "arguments", "error", "words"),
     [
-        (Nested(4), {}, Error, r"(?s)is not a torch tensor.*worker thread failed to start"),
+        (Numbers(4, lambda i: (row(i), [row(i)])), {}, Error, r"(?s)is not a torch tensor.*worker thread failed to"),
         (Pairs(10), {"batch_size": 4, "collate_fn": collate_samples}, Error, "is not a torch tensor but a Sample"),
-        *(
-            (
-                Numbers(4),
-                {"batch_size": 2, "mode": DataLoaderMode.AsyncRebatched, "rebatched_worker_size": rows},
-                ValueError,
-                "batch_size should be a positive integer",  # torch's words
-            )
-            for rows in (0, -1)
-        ),
+        (Numbers(4), {"batch_size": 2, "mode": REBATCHED, "rebatched_worker_size": 0}, ValueError, TOO_FEW_ROWS),
+        (Numbers(4), {"batch_size": 2, "mode": REBATCHED, "rebatched_worker_size": -1}, ValueError, TOO_FEW_ROWS),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(
@@ -172,78 +189,60 @@ def test_what_cannot_be_loaded_is_refused(
         load(dataset, **arguments)
 
 
-# Streams divided over four workers as 13, 13, 13, 11 samples, in items of 8 (section 2.8).
-
-
 @pytest.mark.parametrize(
     ("mode", "drop_last", "lengths"),
     [
-        (DataLoaderMode.Async, True, [8] * 4),
-        (DataLoaderMode.AsyncRebatched, True, [8] * 6),
-        (DataLoaderMode.AsyncRebatched, False, [8] * 6 + [2]),
-        (DataLoaderMode.Async, False, [8] * 6 + [2]),
+        # In line, each of four workers has a remainder of its own.
+        (SYNC, True, [8] * 4),
+        (SYNC, False, [3, 5, 5, 5, 8, 8, 8, 8]),
+        (ASYNC, True, [8] * 4),
+        (REBATCHED, True, [8] * 6),
+        (REBATCHED, False, [2, *[8] * 6]),
+        (ASYNC, False, [2, *[8] * 6]),
     ],
 )
-def test_remainders_of_a_divided_stream(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
+def test_remainders_of_a_stream_in_13_13_13_and_11_samples(
+    load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]
+) -> None:
+    """Section 2.8."""
     arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": nothing}
     items = copies(load(Stream(50), batch_size=8, **arguments))
-    assert [len(x) for x in items] == lengths
+    assert sorted(map(len, items)) == lengths
+    assert mode is SYNC or [len(item) for item in items[:-1]] == lengths[1:]
     samples = torch.cat(items).tolist()
     assert len(set(samples)) == len(samples) == sum(lengths)
 
 
-# Batch samplers (section 2.7).
-
-
 @pytest.mark.parametrize("mode", list(DataLoaderMode))
-@pytest.mark.parametrize(("drop_last", "groups"), [(True, 2), (False, 3)])
-def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, drop_last: bool, groups: int) -> None:
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, drop_last: bool) -> None:
+    """Section 2.7."""
     sampler = BatchSampler(SequentialSampler(range(20)), batch_size=2, drop_last=True)
     loader = load(Pairs(20), 4, batch_sampler=sampler, drop_last=drop_last, mode=mode)
+    expected = [list(range(8)), list(range(8, 16)), list(range(16, 20))][: 2 if drop_last else 3]
     for _ in range(2):
-        expected = [list(range(8)), list(range(8, 16)), list(range(16, 20))][:groups]
         assert [y.tolist() for _, y in copies(loader)] == expected
     assert loader.combinedBatchSize == 8
-    assert len(loader) == (10 if mode is DataLoaderMode.Sync else groups)
+    assert len(loader) == (10 if mode is SYNC else len(expected))  # in line, the sampler's own length
 
 
-def test_batches_may_be_padded_and_carry_a_scalar(load: Make) -> None:
-    loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad)
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+def test_batches_may_be_padded_and_carry_a_scalar(
+    load: Make, mode: DataLoaderMode, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad, mode=mode)
     assert [x[:, 0].tolist() for x in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
+    assert loader.combinedBatchSize == 1 * 2  # a sampler without batch_size counts as 1
+    assert "has no length" in caplog.text
     # Only items of several batches need rows in every tensor.
-    loader = load(Numbers(4), batch_sampler=Lengths(2, 2), collate_fn=with_count)
+    loader = load(Numbers(4), batch_sampler=Lengths(2, 2), collate_fn=with_count, mode=mode)
     assert [(x[:, 0].tolist(), int(count)) for x, count in loader] == [([0, 1], 2), ([2, 3], 2)]
 
 
-# Custom types (section 2.4).
-
-
-@pytest.mark.parametrize(
-    ("mode", "strategy"),
-    [*((mode, SharingStrategy.Fork) for mode in ASYNCHRONOUS), (DataLoaderMode.Async, SharingStrategy.ForkServer)],
-)
-def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
-    registerCustomArgParser(Sample, SampleParser())
-    try:
-        loader = load(
-            Pairs(10), batch_size=4, collate_fn=collate_samples, mode=mode,
-            async_options={"sharing_strategy": strategy},
-        )  # fmt: skip
-        for number, item in enumerate(loader):
-            assert isinstance(item, Sample)
-            assert item.x.shape == (4, 3, 4, 4)
-            assert item.y.tolist() == [4 * number + i for i in range(4)]
-        assert number == 1
-    finally:
-        registerCustomArgParser(Sample, None)
-
-
 def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
-    opts = Options()
-    opts.deviceIterations(2)
-    opts.randomSeed(42)
+    opts = Options().deviceIterations(2).randomSeed(42)
     opts.Distributed.configureProcessId(1, 2)
-    loader = DataLoader(opts, Numbers(10), shuffle=True, mode=DataLoaderMode.Async, async_options=FORK)
+    loader = DataLoader(opts, Numbers(10), shuffle=True, mode=ASYNC, async_options=FORK)
     generator = torch.Generator().manual_seed(42)
     first, second = (torch.randperm(10, generator=generator).tolist() for _ in range(2))
     assert torch.cat(copies(loader))[:, 0].tolist() == first[6:10]
@@ -251,12 +250,10 @@ def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
     loader.terminate()
 
 
-class Augmented(Numbers):
-    """Samples to which the worker that loads them adds noise."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        assert get_worker_info() is not None
-        return super().__getitem__(index) + torch.rand(2)
+def with_noise(index: int) -> torch.Tensor:
+    """Return a sample to which the worker that loads it adds noise."""
+    assert get_worker_info() is not None
+    return row(index) + torch.rand(2)
 
 
 def other_noise(worker: int) -> None:
@@ -276,15 +273,10 @@ def other_noise(worker: int) -> None:
 )
 def test_other_arguments_are_torchs(load: Make, mode: DataLoaderMode, more: dict[str, Any]) -> None:
     """Two passes are those of torch's loader with the same arguments, noise of its workers included."""
-    shuffle = "sampler" not in more
-    common = {"shuffle": shuffle, "num_workers": 2, **more}
-    expected = torch.utils.data.DataLoader(
-        Augmented(8), batch_size=2, drop_last=True, generator=torch.Generator().manual_seed(3), **common
-    )
-    options = {} if mode == DataLoaderMode.Sync else {"async_options": FORK}
-    loader = load(
-        Augmented(8), batch_size=2, mode=mode, generator=torch.Generator().manual_seed(3), **options, **common
-    )
+    common = {"batch_size": 2, "shuffle": "sampler" not in more, "num_workers": 2, **more}
+    plain, own = (torch.Generator().manual_seed(3) for _ in range(2))
+    expected = torch.utils.data.DataLoader(Numbers(8, with_noise), drop_last=True, generator=plain, **common)
+    loader = load(Numbers(8, with_noise), mode=mode, generator=own, **common)
     for _ in range(2):
         torch.testing.assert_close(copies(loader), list(expected), rtol=0, atol=0)
 

@@ -17,17 +17,17 @@ import torch
 from executor_support import Module
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saving_support import Mixed, X, all_equal, options
+from optim_support import log_lines
+from saving_support import Mixed, X, options
 from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture.describe import digest_of
 from poptorch import _poptorch_data
 
-FOLDER = pytest.TempPathFactory
+Folders = pytest.TempPathFactory
 HEADER = len(b"IPU Model program 2\n")
 DIGEST = 32
-
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -42,7 +42,7 @@ TENSORS = {
 
 
 @given(value=VALUES)
-def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_factory: Folders) -> None:
     path = tmp_path_factory.mktemp("files") / "file"
     _poptorch_data.write_values(path, {"value": value})
     read = _poptorch_data.read_values(path)["value"]
@@ -51,19 +51,16 @@ def test_a_value_comes_back_equal_and_of_the_same_type(value: Any, tmp_path_fact
 
 
 def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
-    _poptorch_data.write_values(tmp_path / "file", TENSORS)
+    without_data = torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")
+    _poptorch_data.write_values(tmp_path / "file", {**TENSORS, "look": without_data})
     read = _poptorch_data.read_values(tmp_path / "file")
+    look = read.pop("look")
+    assert (look.shape, look.dtype, look.device.type) == ((1 << 40, 3), torch.int16, "meta")
     assert read.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert read[name].stride() == tensor.stride()
         assert read[name].dtype is tensor.dtype
         assert torch.equal(read[name], tensor)
-
-
-def test_tensors_without_data_keep_shape_and_type(tmp_path: Path) -> None:
-    _poptorch_data.write_values(tmp_path / "file", {"look": torch.empty(1 << 40, 3, dtype=torch.int16, device="meta")})
-    read = _poptorch_data.read_values(tmp_path / "file")["look"]
-    assert (read.shape, read.dtype, read.device.type) == ((1 << 40, 3), torch.int16, "meta")
 
 
 @pytest.mark.parametrize("value", [object(), print, nn.Linear(1, 1), Path("a"), lambda: 1])
@@ -85,7 +82,7 @@ class Good(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: FOLDER) -> Good:
+def good(tmp_path_factory: Folders) -> Good:
     folder = tmp_path_factory.mktemp("good")
     torch.manual_seed(0)
     executor = poptorch.inferenceModel(Mixed().eval(), options(folder / "cache"))
@@ -108,13 +105,23 @@ def signed(data: bytes) -> bytes:
     return data[:HEADER] + hashlib.sha256(body).digest() + body
 
 
-def words_of(read: Callable[[], object], path: Path) -> str:
-    """Return the text of the error that a reader raises; if it reads the file, the text that refuses it."""
+def is_read_or_refused(read: Callable[[Path], object], path: Path) -> bool:
+    """Whether no other error is raised than the one that names the file."""
     try:
-        read()
+        read(path)
     except (poptorch.Error, AssertionError) as error:
-        return str(error)
-    return f"Invalid file {path}"
+        return f"Invalid file {path}" in str(error)
+    return True
+
+
+def fresh(cache: Path | None = None) -> poptorch.PoplarExecutor:
+    return poptorch.inferenceModel(Mixed().eval(), options(cache))
+
+
+def is_refused(path: Path, words: str = "") -> None:
+    for read in (poptorch.load, fresh().loadExecutable):
+        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}.*{words}"):
+            read(path)
 
 
 SHARES = st.floats(0, 1, exclude_max=True)
@@ -125,28 +132,17 @@ DAMAGE = st.tuples(st.lists(st.tuples(SHARES, st.integers(1, 255)), max_size=3),
 
 class TestSavedModels:
     @given(damage=DAMAGE)
-    def test_any_damage_is_noticed_and_the_file_named(self, good: Good, tmp_path_factory: FOLDER, damage: Any) -> None:
+    def test_any_damage_is_noticed_and_the_file_named(self, good: Good, tmp_path_factory: Folders, damage: Any) -> None:
+        """With a digest that fits, it leads to no other error."""
         changed = damaged(good.saved, *damage)
         if changed == good.saved:
             return
         path = tmp_path_factory.mktemp("damaged") / "model"
         path.write_bytes(changed)
-        executor = poptorch.inferenceModel(Mixed().eval(), options())
-        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}"):
-            poptorch.load(path)
-        with pytest.raises(poptorch.Error, match=f"Invalid file {path}"):
-            executor.loadExecutable(path)
-        assert not executor.isCompiled()
-
-    @given(damage=DAMAGE)
-    def test_damage_with_a_digest_that_fits_leads_to_no_other_error(
-        self, good: Good, tmp_path_factory: FOLDER, damage: Any
-    ) -> None:
-        path = tmp_path_factory.mktemp("signed") / "model"
-        path.write_bytes(signed(damaged(good.saved, *damage)))
-        assert f"Invalid file {path}" in words_of(lambda: poptorch.load(path), path)
-        executor = poptorch.inferenceModel(Mixed().eval(), options())
-        assert f"Invalid file {path}" in words_of(lambda: executor.loadExecutable(path), path)
+        is_refused(path)
+        path.write_bytes(signed(changed))
+        assert is_read_or_refused(poptorch.load, path)
+        assert is_read_or_refused(fresh().loadExecutable, path)
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -170,17 +166,7 @@ class TestSavedModels:
     def test_a_body_of_another_form_is_refused(self, good: Good, tmp_path: Path, body: bytes) -> None:
         path = tmp_path / "model"
         path.write_bytes(signed(good.saved[: HEADER + DIGEST] + body))
-        with pytest.raises(poptorch.Error, match=f"Invalid file {path}"):
-            poptorch.load(path)
-
-    def test_nothing_in_the_body_is_executed(self, good: Good, tmp_path: Path) -> None:
-        path = tmp_path / "model"
-        for number, value in enumerate(hostile(tmp_path).values()):
-            torch.save(value if isinstance(value, dict) else {"kind": value}, tmp_path / f"body{number}")
-            path.write_bytes(signed(good.saved[: HEADER + DIGEST] + (tmp_path / f"body{number}").read_bytes()))
-            with pytest.raises(poptorch.Error, match=f"Invalid file {path}"):
-                poptorch.load(path)
-        assert not (tmp_path / "harm").exists()
+        is_refused(path)
 
     @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not tell how much memory there is")
     def test_one_larger_than_the_memory_is_not_read(self, good: Good, tmp_path: Path) -> None:
@@ -210,53 +196,35 @@ def test_each_damage_has_its_words_and_another_one_in_the_cache_is_replaced(
     good: Good, damage: Callable[[bytes], bytes], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "model").write_bytes(damage(good.saved))
-    for read in (poptorch.load, poptorch.inferenceModel(Mixed(), options()).loadExecutable):
-        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file .*{words}"):
-            read(tmp_path / "model")
+    is_refused(tmp_path / "model", words)
     (tmp_path / good.name).write_bytes(damage(good.cached))
     with caplog.at_level(logging.INFO, logger="poptorch::python"):
         for said in ("cannot be used", f"loaded from {tmp_path / good.name}"):
-            poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
+            fresh(tmp_path).compile(X)
             assert said in caplog.text
             assert (tmp_path / good.name).read_bytes() == good.cached
 
 
-class TestCachedPrograms:
-    @settings(max_examples=20)
-    @given(damage=DAMAGE, fits=st.booleans())
-    def test_any_damage_leads_to_a_fresh_compilation_or_to_the_same_program(
-        self, good: Good, tmp_path_factory: FOLDER, damage: Any, fits: bool
-    ) -> None:
-        folder = tmp_path_factory.mktemp("cache")
-        changed = damaged(good.cached, *damage)
-        (folder / good.name).write_bytes(signed(changed) if fits else changed)
-        torch.manual_seed(0)
-        executor = poptorch.inferenceModel(Mixed().eval(), options(folder))
-        with _Lines() as lines:
-            executor.compile(X)
-        same = changed == good.cached
-        if not fits:
-            assert any("cannot be used" in line for line in lines) is not same
-            assert (folder / good.name).read_bytes() == good.cached
-            plain = poptorch.inferenceModel(executor.model, options())
-            assert all_equal([executor(X)[0]], [plain(X)[0]])
-
-
-class _Lines(list[str]):
-    """The lines that are logged in the body."""
-
-    def __enter__(self) -> _Lines:
-        self._handler = logging.Handler()
-        self._handler.emit = lambda record: self.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("poptorch::python").addHandler(self._handler)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        logging.getLogger("poptorch::python").removeHandler(self._handler)
+@settings(max_examples=20)
+@given(damage=DAMAGE, fits=st.booleans())
+def test_any_damage_of_a_cached_program_leads_to_a_fresh_compilation_or_to_the_same_program(
+    good: Good, tmp_path_factory: Folders, damage: Any, fits: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    changed = damaged(good.cached, *damage)
+    (folder / good.name).write_bytes(signed(changed) if fits else changed)
+    torch.manual_seed(0)
+    executor = fresh(folder)
+    with log_lines() as lines:
+        executor.compile(X)
+    if not fits:
+        assert any("cannot be used" in line for line in lines) is (changed != good.cached)
+        assert (folder / good.name).read_bytes() == good.cached
+        assert torch.equal(executor(X)[0], poptorch.inferenceModel(executor.model, options())(X)[0])
 
 
 class Call:
-    """Pickles as a call of a function of the attacker's choice."""
+    """Pickles as a call of a function of the attacker's choice, which makes a folder if anything of it is executed."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -265,24 +233,16 @@ class Call:
         return self.function, self.arguments
 
 
-def hostile(folder: Path) -> dict[str, Any]:
-    """Return objects whose unpickling makes the folder `harm`, if anything in them is executed."""
-    harm = str(folder / "harm")
-    return {
-        "call": Call(os.mkdir, harm),
-        "inside a partial": Call(functools.partial, Call(os.mkdir, harm)),
-        "evaluated": Call(eval, f"__import__('os').mkdir({harm!r})"),
-        "by a map": Call(map, os.mkdir, [harm]),
-        "by a defaultdict": Call(collections.defaultdict, Call(os.mkdir, harm)),
-        "as a hook": {"model": Call(os.mkdir, harm), "options": poptorch.Options(), "optimizer": None},
-        "by torch.hub": Call(torch.hub.load, harm, "model"),
-        "by getattr": Call(getattr, Call(__import__, "os"), "mkdir"),
-    }
-
-
-NAMES = (
-    "call", "inside a partial", "evaluated", "by a map", "by a defaultdict", "as a hook", "by torch.hub", "by getattr",
-)  # fmt: skip
+HOSTILE: dict[str, Callable[[str], Any]] = {
+    "call": lambda harm: Call(os.mkdir, harm),
+    "inside a partial": lambda harm: Call(functools.partial, Call(os.mkdir, harm)),
+    "evaluated": lambda harm: Call(eval, f"__import__('os').mkdir({harm!r})"),
+    "by a map": lambda harm: Call(map, os.mkdir, [harm]),
+    "by a defaultdict": lambda harm: Call(collections.defaultdict, Call(os.mkdir, harm)),
+    "as a hook": lambda harm: {"model": Call(os.mkdir, harm), "options": poptorch.Options(), "optimizer": None},
+    "by torch.hub": lambda harm: Call(torch.hub.load, harm, "model"),
+    "by getattr": lambda harm: Call(getattr, Call(__import__, "os"), "mkdir"),
+}
 
 
 def with_model(good: Good, path: Path, pickled: bytes) -> None:
@@ -293,13 +253,16 @@ def with_model(good: Good, path: Path, pickled: bytes) -> None:
 
 
 class TestHostilePickles:
-    @pytest.mark.parametrize("name", NAMES)
-    def test_none_is_executed(self, good: Good, tmp_path: Path, name: str) -> None:
-        parts = {"model": nn.Linear(1, 1), "options": poptorch.Options(), "optimizer": None}
-        torch.save({**parts, "model": hostile(tmp_path)[name]}, tmp_path / "pickle")
-        with_model(good, tmp_path / "model", (tmp_path / "pickle").read_bytes())
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_none_is_executed_as_a_model_or_as_the_body_of_a_file(self, good: Good, tmp_path: Path, name: str) -> None:
+        path, value = tmp_path / "model", HOSTILE[name](str(tmp_path / "harm"))
+        torch.save({"model": value, "options": poptorch.Options(), "optimizer": None}, tmp_path / "pickle")
+        with_model(good, path, (tmp_path / "pickle").read_bytes())
         with pytest.raises(poptorch.Error, match="Invalid file"):
-            poptorch.load(tmp_path / "model")
+            poptorch.load(path)
+        torch.save(value if isinstance(value, dict) else {"kind": value}, tmp_path / "body")
+        path.write_bytes(signed(good.saved[: HEADER + DIGEST] + (tmp_path / "body").read_bytes()))
+        is_refused(path)
         assert not (tmp_path / "harm").exists()
 
     @pytest.mark.parametrize("content", [b"", b"x", pickle.dumps(Mixed()), b"PK\x05\x06" + bytes(18)])
@@ -329,24 +292,23 @@ class TestHostilePickles:
 
     @settings(max_examples=20)
     @given(damage=DAMAGE)
-    def test_a_damaged_one_leads_to_no_other_error(self, good: Good, tmp_path_factory: FOLDER, damage: Any) -> None:
+    def test_a_damaged_one_leads_to_no_other_error(self, good: Good, tmp_path_factory: Folders, damage: Any) -> None:
         path = tmp_path_factory.mktemp("pickle") / "model"
         path.write_bytes(good.saved)
         model = _poptorch_data.read(path).exported_model
         assert model is not None
         with_model(good, path, damaged(model.numpy().tobytes(), *damage))
-        assert "Invalid file" in words_of(lambda: poptorch.load(path), path)
+        assert is_read_or_refused(poptorch.load, path)
 
 
-def test_a_file_of_the_cache_is_no_saved_model(good: Good, tmp_path: Path) -> None:
+def test_a_file_of_the_cache_is_no_saved_model_and_a_saved_model_no_program_of_the_cache(
+    good: Good, tmp_path: Path
+) -> None:
     (tmp_path / "model").write_bytes(good.cached)
     with pytest.raises(poptorch.Error, match="file of the executable cache"):
         poptorch.load(tmp_path / "model")
-
-
-def test_a_saved_model_is_no_program_of_the_cache(good: Good, tmp_path: Path) -> None:
     (tmp_path / good.name).write_bytes(good.saved)
-    poptorch.inferenceModel(Mixed().eval(), options(tmp_path)).compile(X)
+    fresh(tmp_path).compile(X)
     assert _poptorch_data.read_values(tmp_path / good.name)["kind"] == "cache"
 
 
@@ -357,21 +319,13 @@ def conv(factor: float = 0.1, probability: float = 0.5) -> nn.Module:
     return Module(forward, conv=nn.Conv2d(1, 2, 3))
 
 
-class TestDigest:
-    """Programs have the same digest if, and only if, they compute the same of their weights and inputs."""
-
-    def digest(self, model: nn.Module, rows: int = 2) -> str:
+def test_programs_that_compute_the_same_of_their_weights_and_inputs_have_one_digest() -> None:
+    def digest(model: nn.Module, rows: int = 2) -> str:
         executor = poptorch.inferenceModel(model)
         executor.compile(torch.zeros(rows, 1, 5, 5))
         assert executor._executable is not None
         return digest_of(executor._executable.graph)
 
-    def test_values_of_weights_do_not_count(self) -> None:
-        assert self.digest(conv()) == self.digest(conv())
-
-    def test_constants_arguments_and_sizes_do(self) -> None:
-        found = [
-            self.digest(conv()), self.digest(conv(factor=0.2)), self.digest(conv(probability=0.4)),
-            self.digest(conv().half()), self.digest(conv(), rows=3),
-        ]  # fmt: skip
-        assert len(set(found)) == len(found)
+    assert digest(conv()) == digest(conv())  # values of weights do not count
+    others = [digest(conv(factor=0.2)), digest(conv(probability=0.4)), digest(conv().half()), digest(conv(), rows=3)]
+    assert len({digest(conv()), *others}) == 5

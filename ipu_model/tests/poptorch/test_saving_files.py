@@ -1,122 +1,271 @@
-"""save, compileAndExport, load and loadExecutable: the same results as without a file, and which files are refused."""
+"""save, compileAndExport, load and loadExecutable: programs go on as if they had never been in a file, or are refused.
+
+Damaged files: test_saving_damage.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from saving_support import Mixed, X, Y, all_equal, options, steps, training
+from executor_support import Module
+from saving_support import Mixed, X, Y, options
 from torch import Tensor, nn
 
+import ipu_model
 import poptorch
+from ipu_model import custom_ops
 from poptorch import _poptorch_data
 
 
-class TestLoad:
-    def test_training_goes_on_as_if_it_had_not_been_interrupted(self, tmp_path: Path) -> None:
-        executor = training()
-        steps(executor, 2)
-        executor.save(tmp_path / "model.poptorch")
-        loaded = poptorch.load(tmp_path / "model.poptorch")
-        assert loaded.isCompiled()
-        assert loaded.isAttachedToDevice()
-        assert all_equal(steps(loaded, 2), steps(executor, 2))
+class Blocks(nn.Module):
+    """Two layers in the blocks "a" and "b"."""
 
-    def test_an_inference_model_comes_back_with_its_weights(self, tmp_path: Path) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        with poptorch.Block("a", ipu_id=0):
+            x = torch.tanh(self.first(x))
+        with poptorch.Block("b", ipu_id=1):
+            out = self.second(x)
+            return out, poptorch.identity_loss(out * out, "mean")
+
+
+class Grouped(nn.Module):
+    """`own` has a slice for each group of replicas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.linspace(0, 1, 8).reshape(2, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        out = (x * self.own).sum(1)
+        return out, poptorch.identity_loss(out * out, "mean")
+
+
+class Half(nn.Module):
+    """A weight of float16 that small steps move only where rounding is stochastic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(256, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.weight * x.sum().half()
+        return out, poptorch.identity_loss(out.float(), "sum")
+
+
+def momentum(model: nn.Module) -> poptorch.optim.SGD:
+    return poptorch.optim.SGD(model.parameters(), lr=2.0**-13, momentum=0.5, use_combined_accum=False)
+
+
+def adam(model: nn.Module) -> poptorch.optim.AdamW:
+    return poptorch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of training program: its model, how its options differ, and what is said before it compiles."""
+
+    model: Callable[[], nn.Module]
+    change: Callable[[poptorch.Options], object] = lambda own: None
+    prepare: Callable[[poptorch.PoplarExecutor], object] = lambda executor: None
+    optimizer: Callable[[nn.Module], Any] = momentum
+    inputs: tuple[Tensor, ...] = (X,)
+
+    def wrapped(self, cache: Path | None = None) -> poptorch.PoplarExecutor:
+        torch.manual_seed(0)
+        model, own = self.model(), options(cache)
+        self.change(own)
+        executor = poptorch.trainingModel(model, own, self.optimizer(model))
+        self.prepare(executor)
+        return executor
+
+    def exported(self, path: Path, **settings: Any) -> poptorch.PoplarExecutor:
+        executor = self.wrapped()
+        executor.compileAndExport(path, *self.inputs, **settings)
+        return executor
+
+    def steps(self, executor: poptorch.PoplarExecutor, count: int = 2) -> list[Tensor]:
+        """Train, and return the last results, the weights and the optimiser's state."""
+        for _ in range(count):
+            results = executor(*self.inputs)
+        assert executor._optimisation is not None
+        state = executor._optimisation.optimizer.state_dict()["ipu_state"]
+        results = results.values() if isinstance(results, dict) else results
+        return [*results, *(t.clone() for t in executor.state_dict().values()), *state.values()]
+
+
+def all_equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether two lists hold the same tensors, bit by bit."""
+    return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others))
+
+
+def cached(folder: Path) -> int:
+    return len(list(folder.glob("*.poptorch")))
+
+
+def pipelined(own: poptorch.Options) -> poptorch.Options:
+    own.Training.gradientAccumulation(4)
+    return own.setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
+
+
+def grouped(executor: poptorch.PoplarExecutor) -> None:
+    executor.own.replicaGrouping(poptorch.CommGroupType.Orthogonal, 2, poptorch.VariableRetrievalMode.OnePerGroup)
+
+
+PHASED = poptorch.ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd()
+MIXED = Case(Mixed, optimizer=adam, inputs=(X, Y))
+GROUPED = Case(Grouped, lambda own: own.replicationFactor(4), grouped)
+CASES = {
+    "dropout, statistics and a dict": MIXED,
+    "phased": Case(Blocks, lambda own: own.setExecutionStrategy(PHASED)),
+    "pipelined": Case(Blocks, pipelined),
+    "anchored": Case(Blocks, lambda own: pipelined(own).anchorTensor("g", "Gradient___first.weight")),
+    "replica groups": GROUPED,
+    "stochastic rounding": Case(Half, lambda own: own.Precision.enableStochasticRounding(True)),
+    "automatic loss scaling": Case(Half, lambda own: own.Training.setAutomaticLossScaling(True)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_from_a_file_or_the_cache_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    plain, fresh, again = case.wrapped(), *(case.wrapped(tmp_path / "cache") for _ in range(2))
+    plain.compile(*case.inputs)
+    plain.save(tmp_path / "program", export_model=False)
+    served = case.wrapped()
+    served.loadExecutable(tmp_path / "program")
+    expected = case.steps(plain)
+    assert all(all_equal(case.steps(other), expected) for other in (served, fresh, again))
+    assert ipu_model.profile(fresh) == ipu_model.profile(again)
+    assert cached(tmp_path / "cache") == 1
+    plain.save(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    assert (loaded.isCompiled(), loaded.isAttachedToDevice()) == (True, True)
+    assert all_equal(case.steps(loaded), case.steps(plain))
+
+
+def test_an_executable_uses_the_weights_of_the_host(tmp_path: Path) -> None:
+    """The model's own, whatever those were that it was compiled with."""
+    MIXED.exported(tmp_path / "model")
+    own, same = MIXED.wrapped(), MIXED.wrapped()
+    for executor in (own, same):
+        executor.model.second.weight.data += 1.0
+    own.loadExecutable(tmp_path / "model")
+    assert all_equal(MIXED.steps(own), MIXED.steps(same))
+
+
+class TestOfInference:
+    @pytest.fixture
+    def executor(self, tmp_path: Path) -> poptorch.PoplarExecutor:
+        """An executor that is compiled and in the file `model`."""
         executor = poptorch.inferenceModel(Mixed().eval(), options())
-        executor.compileAndExport(tmp_path / "model.poptorch", X)
-        loaded = poptorch.load(tmp_path / "model.poptorch")
-        assert torch.equal(loaded(X)[0], executor(X)[0])
-
-    def test_the_random_state_is_kept_if_asked_for(self, tmp_path: Path) -> None:
-        executor = training()
-        steps(executor, 1)
-        executor.save(tmp_path / "kept", save_rng_state=True)
-        executor.save(tmp_path / "not", save_rng_state=False)
-        state = executor.rng_state
-        assert poptorch.load(tmp_path / "kept").rng_state == state
-        assert poptorch.load(tmp_path / "not").rng_state == [11]
-
-    def test_an_offline_target_is_attached_when_loaded(self, tmp_path: Path) -> None:
-        offline = options().connectionType(poptorch.ConnectionType.Never)
-        executor = poptorch.inferenceModel(Mixed().eval(), offline)
         executor.compileAndExport(tmp_path / "model", X)
-        loaded = poptorch.load(tmp_path / "model")
-        assert loaded.options.connection_type == poptorch.ConnectionType.Always
-        assert torch.equal(loaded(X)[0], poptorch.inferenceModel(executor.model, options())(X)[0])
+        return executor
 
-    def test_options_can_be_edited_unless_the_program_depends_on_them(self, tmp_path: Path) -> None:
-        poptorch.inferenceModel(Mixed(), options()).compileAndExport(tmp_path / "model", X)
+    def test_it_comes_back_with_its_weights(self, executor: poptorch.PoplarExecutor, tmp_path: Path) -> None:
+        assert torch.equal(poptorch.load(tmp_path / "model")(X)[0], executor(X)[0])
+
+    def test_options_can_be_edited_unless_the_program_depends_on_them(
+        self, executor: poptorch.PoplarExecutor, tmp_path: Path
+    ) -> None:
         loaded = poptorch.load(tmp_path / "model", lambda own: own.logDir("elsewhere"))
         assert loaded.options.log_dir == "elsewhere"
         with pytest.raises(poptorch.Error, match=r"Invalid file .*device_iterations is 2, in the file 1"):
             poptorch.load(tmp_path / "model", lambda own: own.deviceIterations(2))
 
-    def test_a_module_that_was_trained_before_is_loaded_unwrapped(self, tmp_path: Path) -> None:
-        executor = training()
-        executor.compileAndExport(tmp_path / "model", X, Y)
-        loaded = poptorch.load(tmp_path / "model")
-        assert type(loaded.model).__name__ == "PoptorchMixed"
-        loaded.destroy()
-        assert type(loaded.model) is Mixed
-
-
-class TestLoadExecutable:
-    def test_it_uses_the_weights_of_the_host(self, tmp_path: Path) -> None:
-        training().compileAndExport(tmp_path / "model", X, Y)
-        own, same = Mixed(), Mixed()
-        same.load_state_dict(own.state_dict())
-        fresh = training(model=own)
-        fresh.loadExecutable(tmp_path / "model")
-        assert all_equal(steps(fresh, 2), steps(training(model=same), 2))
-
-    def test_results_are_those_of_a_model_that_was_traced(self, tmp_path: Path) -> None:
-        training().compileAndExport(tmp_path / "model", X, Y, export_model=False)
-        fresh = training()
-        fresh.loadExecutable(tmp_path / "model")
-        assert all_equal(steps(fresh, 2), steps(training(), 2))
-
-    def test_a_compiled_model_is_not_overwritten(self, tmp_path: Path) -> None:
-        executor = training()
-        executor.compileAndExport(tmp_path / "model", X, Y)
-        with pytest.raises(poptorch.Error, match="compiled already"):
-            executor.loadExecutable(tmp_path / "model")
-
-    @pytest.mark.parametrize(
-        ("other", "words"),
-        [
-            (lambda: training(model=Mixed(5)), r"weights are others: first.weight \[5, 4\] .* first.weight \[4, 4\]"),
-            (lambda: poptorch.inferenceModel(Mixed(), options()), "compiled by poptorch.trainingModel"),
-            (lambda: training(own=options().deviceIterations(2)), "device_iterations is 2, in the file 1"),
-            (lambda: training(own=_accumulating(2)), "gradient_accumulation is 2, in the file 1"),
-            (lambda: training(model=_scaled(0.25)), "compiled from another model"),
-        ],
-        ids=["weights", "kind", "options", "accumulation", "attributes"],
-    )
-    def test_another_model_is_refused_by_what_differs(
-        self, other: Callable[[], poptorch.PoplarExecutor], words: str, tmp_path: Path
+    def test_a_model_whose_code_has_changed_is_refused(
+        self, executor: poptorch.PoplarExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        training().compileAndExport(tmp_path / "model", X, Y, export_model=False)
-        executor = other()
-        with pytest.raises(poptorch.Error, match=f"Invalid file .*{words}"):
-            executor.loadExecutable(tmp_path / "model")
-        assert not executor.isCompiled()
+        """A file never stands in for what forward computes now."""
+        forward = Mixed.forward
+        monkeypatch.setattr(Mixed, "forward", lambda self, x, *others: forward(self, x + 1, *others))
+        for use in (poptorch.load, poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable):
+            with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled from another model"):
+                use(tmp_path / "model")
+
+    def test_folders_are_made_and_an_existing_one_holds_the_file(
+        self, executor: poptorch.PoplarExecutor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        executor.save(tmp_path / "new" / "folder" / "file")
+        executor.save(str(tmp_path / "new"))
+        assert "existing directory" in caplog.text
+        assert sorted(p.name for p in (tmp_path / "new").rglob("*") if p.is_file()) == ["file", "model.poptorch"]
+        assert poptorch.load(tmp_path / "new").isCompiled()
+
+    def test_what_was_there_stays_when_writing_fails(
+        self, executor: poptorch.PoplarExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = (tmp_path / "model").read_bytes()
+
+        def full(descriptor: int) -> None:
+            raise OSError("No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            executor.save(tmp_path / "model", export_model=False)
+        assert (tmp_path / "model").read_bytes() == before
+        assert len(list(tmp_path.iterdir())) == 1
+
+    def test_what_a_file_says_is_executed_only_for_a_caller_who_trusts_it(
+        self, executor: poptorch.PoplarExecutor, tmp_path: Path
+    ) -> None:
+        """A harmful pickle in the place of the exported model, as an attacker would put it."""
+        file, harmful = tmp_path / "model", Harmful()
+        harmful.harm = tmp_path / "harm"
+        torch.save({"model": harmful}, tmp_path / "pickle")
+        data = torch.frombuffer(bytearray((tmp_path / "pickle").read_bytes()), dtype=torch.uint8)
+        _poptorch_data.write_values(file, {**_poptorch_data.read_values(file), "exported_model": data})
+        with pytest.raises(poptorch.Error, match=r"it needs \w+\.mkdir, .*weights_only=False if you trust the file"):
+            poptorch.load(file)
+        poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable(file)  # read without its module
+        assert not harmful.harm.exists()
+        with pytest.raises(poptorch.Error, match="no known form"):
+            poptorch.load(file, weights_only=False)
+        assert harmful.harm.exists()
 
 
-def _accumulating(count: int) -> poptorch.Options:
-    made = options()
-    made.Training.gradientAccumulation(count)
-    return made
+class Harmful(nn.Module):
+    """A module whose pickle runs a function of its choice."""
+
+    harm: Path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.harm),)
 
 
-def _scaled(scale: float) -> Mixed:
-    model = Mixed()
-    model.scale = scale
-    return model
+def test_the_random_state_is_kept_if_asked_for(tmp_path: Path) -> None:
+    executor = MIXED.wrapped()
+    MIXED.steps(executor, 1)
+    executor.save(tmp_path / "kept", save_rng_state=True)
+    executor.save(tmp_path / "not", save_rng_state=False)
+    assert poptorch.load(tmp_path / "kept").rng_state == executor.rng_state != [11]
+    assert poptorch.load(tmp_path / "not").rng_state == [11]
+
+
+def test_an_offline_target_is_attached_when_loaded(tmp_path: Path) -> None:
+    offline = options().connectionType(poptorch.ConnectionType.Never)
+    executor = poptorch.inferenceModel(Mixed().eval(), offline)
+    executor.compileAndExport(tmp_path / "model", X)
+    loaded = poptorch.load(tmp_path / "model")
+    assert loaded.options.connection_type == poptorch.ConnectionType.Always
+    assert torch.equal(loaded(X)[0], poptorch.inferenceModel(executor.model, options())(X)[0])
+
+
+def test_a_module_that_was_trained_before_is_loaded_unwrapped(tmp_path: Path) -> None:
+    MIXED.exported(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    assert type(loaded.model).__name__ == "PoptorchMixed"
+    loaded.destroy()
+    assert type(loaded.model) is Mixed
 
 
 class Pair(NamedTuple):
@@ -136,112 +285,149 @@ class Paired(nn.Module):
         return Pair(self.linear(x), x)
 
 
-class TestChangedCode:
-    def test_a_model_whose_code_has_changed_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A file never stands in for what forward computes now."""
-        poptorch.inferenceModel(Mixed(), options()).compileAndExport(tmp_path / "model", X)
-        forward = Mixed.forward
-        monkeypatch.setattr(Mixed, "forward", lambda self, x, *others: forward(self, x + 1, *others))
-        with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled from another model"):
-            poptorch.load(tmp_path / "model")
-        with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled from another model"):
-            poptorch.inferenceModel(Mixed(), options()).loadExecutable(tmp_path / "model")
+def test_results_in_containers_of_their_own_come_back_and_such_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    executor, other = (poptorch.inferenceModel(Paired(), options()) for _ in range(2))
+    with pytest.raises(poptorch.Error, match=r"test_saving_files\.Pair, which a file cannot hold"):
+        other.compileAndExport(tmp_path / "model", Pair(X, X))
+    assert list(tmp_path.iterdir()) == []
+    executor.compileAndExport(tmp_path / "model", X)
+    result = poptorch.load(tmp_path / "model")(X)
+    assert isinstance(result, Pair)
+    assert torch.equal(result.first, executor(X).first)
 
 
-class TestSave:
-    def test_it_needs_a_compiled_model(self, tmp_path: Path) -> None:
-        with pytest.raises(poptorch.Error, match="has not been compiled"):
-            training().save(tmp_path / "model")
-
-    def test_folders_are_made_and_an_existing_one_holds_the_file(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        executor = poptorch.inferenceModel(Mixed(), options())
-        executor.compileAndExport(tmp_path / "new" / "folder" / "file", X)
-        executor.save(str(tmp_path / "new"))
-        assert "existing directory" in caplog.text
-        assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["file", "model.poptorch"]
-        assert poptorch.load(tmp_path / "new").isCompiled()
-
-    def test_results_in_containers_of_their_own_come_back(self, tmp_path: Path) -> None:
-        executor = poptorch.inferenceModel(Paired(), options())
+def test_a_model_that_cannot_be_pickled_can_be_saved_without_it(tmp_path: Path) -> None:
+    executor = poptorch.inferenceModel(Module(lambda model, x: x + 1), options())
+    with pytest.raises(poptorch.Error, match=r"cannot be exported.*export_model=False"):
         executor.compileAndExport(tmp_path / "model", X)
-        result = poptorch.load(tmp_path / "model")(X)
-        assert isinstance(result, Pair)
-        assert torch.equal(result.first, executor(X).first)
-
-    def test_arguments_that_a_file_cannot_hold_are_refused_by_name(self, tmp_path: Path) -> None:
-        executor = poptorch.inferenceModel(Paired(), options())
-        with pytest.raises(poptorch.Error, match=r"test_saving_files\.Pair, which a file cannot hold"):
-            executor.compileAndExport(tmp_path / "model", Pair(X, X))
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_model_that_cannot_be_pickled_can_be_saved_without_it(self, tmp_path: Path) -> None:
-        class Local(Mixed):
-            pass
-
-        executor = poptorch.inferenceModel(Local(), options())
-        with pytest.raises(poptorch.Error, match=r"cannot be exported.*export_model=False"):
-            executor.compileAndExport(tmp_path / "model", X)
-        executor.save(tmp_path / "model", export_model=False)
-        with pytest.raises(AssertionError, match="export_model=False"):
-            poptorch.load(tmp_path / "model")
-
-    def test_what_was_there_stays_when_writing_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        executor = poptorch.inferenceModel(Mixed(), options())
-        executor.compileAndExport(tmp_path / "model", X)
-        before = (tmp_path / "model").read_bytes()
-
-        def full(descriptor: int) -> None:
-            raise OSError("No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            executor.save(tmp_path / "model", export_model=False)
-        assert (tmp_path / "model").read_bytes() == before
-        assert len(list(tmp_path.iterdir())) == 1
+    executor.save(tmp_path / "model", export_model=False)
+    with pytest.raises(AssertionError, match="export_model=False"):
+        poptorch.load(tmp_path / "model")
 
 
-class TestBadFiles:
-    def test_another_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(_poptorch_data, "__version__", "0.0.1")
-            poptorch.inferenceModel(Mixed(), options()).compileAndExport(tmp_path / "model", X)
-        with pytest.raises(AssertionError, match=r"Invalid file .*PopTorch version mismatch: written with 0\.0\.1"):
-            poptorch.load(tmp_path / "model")
-        with pytest.raises(poptorch.Error, match=r"Invalid file .*PopTorch version mismatch"):
-            poptorch.inferenceModel(Mixed(), options()).loadExecutable(tmp_path / "model")
-
-    def test_none_at_all(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            poptorch.load(tmp_path / "model")
+def accumulating(own: poptorch.Options) -> None:
+    own.Training.gradientAccumulation(2)
 
 
-class Harmful(nn.Module):
-    """A module whose pickle runs a function of its choice."""
+@pytest.mark.parametrize(
+    ("case", "other", "words"),
+    [
+        (MIXED, Case(lambda: Mixed(5)), r"weights are others: first.weight \[5, 4\] .* first.weight \[4, 4\]"),
+        (MIXED, Case(Mixed, lambda own: own.deviceIterations(2)), "device_iterations is 2, in the file 1"),
+        (MIXED, Case(Mixed, accumulating), "gradient_accumulation is 2, in the file 1"),
+        (MIXED, Case(lambda: Mixed(scale=0.25), optimizer=adam), "compiled from another model"),
+        (GROUPED, Case(Grouped, GROUPED.change), "other replica groups of own"),
+    ],
+    ids=["weights", "options", "accumulation", "attributes", "groups"],
+)
+def test_another_program_is_refused_by_what_differs(case: Case, other: Case, words: str, tmp_path: Path) -> None:
+    case.exported(tmp_path / "model", export_model=False)
+    executor = other.wrapped()
+    with pytest.raises(poptorch.Error, match=f"Invalid file .*{words}"):
+        executor.loadExecutable(tmp_path / "model")
+    assert not executor.isCompiled()
 
-    harm: Path
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+def test_groups_decide_which_program_of_the_cache_is_taken(tmp_path: Path) -> None:
+    """What a replica computes is the same with one slice for all."""
 
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.harm),)
+    def flat() -> nn.Module:
+        model = Grouped()
+        model.own = nn.Parameter(model.own[0].detach().clone())
+        return model
+
+    for case in (GROUPED, Case(flat, GROUPED.change)):
+        case.wrapped(tmp_path).compile(X)
+    assert cached(tmp_path) == 2
 
 
-def test_what_a_file_says_is_executed_only_for_a_caller_who_trusts_it(tmp_path: Path) -> None:
-    """A harmful pickle in the place of the exported model, as an attacker would put it."""
-    file, harm = tmp_path / "model", tmp_path / "harm"
-    poptorch.inferenceModel(Mixed(), options()).compileAndExport(file, X)
-    harmful = Harmful()
-    harmful.harm = harm
-    torch.save({"model": harmful}, tmp_path / "pickle")
-    data = torch.frombuffer(bytearray((tmp_path / "pickle").read_bytes()), dtype=torch.uint8)
-    _poptorch_data.write_values(file, {**_poptorch_data.read_values(file), "exported_model": data})
-    with pytest.raises(poptorch.Error, match=r"it needs \w+\.mkdir, .*weights_only=False if you trust the file"):
+def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, file = MIXED.exported(tmp_path / "model"), tmp_path / "model"
+    with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled by poptorch\.trainingModel"):
+        poptorch.inferenceModel(Mixed(), options()).loadExecutable(file)
+    with pytest.raises(poptorch.Error, match="compiled already"):
+        executor.loadExecutable(file)
+    with pytest.raises(poptorch.Error, match="has not been compiled"):
+        MIXED.wrapped().save(file)
+    with pytest.raises(FileNotFoundError):
+        poptorch.load(tmp_path / "missing")
+    monkeypatch.setattr(_poptorch_data, "__version__", "0.0.1")
+    with pytest.raises(AssertionError, match=r"Invalid file .*PopTorch version mismatch: written with "):
         poptorch.load(file)
-    poptorch.inferenceModel(Mixed(), options()).loadExecutable(file)  # read without its module
-    assert not harm.exists()
-    with pytest.raises(poptorch.Error, match="no known form"):
-        poptorch.load(file, weights_only=False)
-    assert harm.exists()
+    with pytest.raises(poptorch.Error, match=r"Invalid file .*PopTorch version mismatch"):
+        MIXED.wrapped().loadExecutable(file)
+
+
+class Unnamed(nn.Module):
+    """Its second layer is in a block without a name: every trace draws another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(x)
+        poptorch.Block.start(ipu_id=1)
+        return self.second(x)
+
+
+def test_blocks_without_names_are_the_same_program_in_another_trace(tmp_path: Path) -> None:
+    own = options().deviceIterations(2)
+    own.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    executor = poptorch.inferenceModel(Unnamed(), own)
+    executor.compileAndExport(tmp_path / "model", X)
+    assert torch.equal(poptorch.load(tmp_path / "model")(X), executor(X))
+
+
+@pytest.fixture
+def cube() -> Any:
+    """Give the custom op its arithmetic for the time of a test."""
+    op = custom_ops.register("Cube", "test.saving", 1, lambda x: x**3)
+    yield op
+    custom_ops.unregister(op)
+
+
+def decoding(model: Any, x: Tensor) -> Any:
+    """Ops of the IPU Model's own: beam search, farthest points, nearest points."""
+    scores = x.reshape(1, 8, 4).transpose(0, 1).log_softmax(-1)
+    decoded = poptorch.ctc_beam_search_decoder(scores, torch.tensor([8]), beam_width=3, top_paths=2)
+    return [*decoded, poptorch.fps(x, [0, 8], 0.5), poptorch.nearest(x, x[:3])]
+
+
+@pytest.mark.usefixtures("cube")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Module(lambda model, x: [model.op(x)[0]], op=poptorch.CPU(torch.sort, "sort")),
+        lambda: Module(lambda model, x: poptorch.custom_op([x], "Cube", "test.saving", 1, [x])),
+        lambda: Module(decoding),
+    ],
+    ids=["Python function", "custom op", "own ops"],
+)
+def test_functions_of_this_process_and_own_ops_come_back(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    executor, fresh = (poptorch.inferenceModel(make(), options(tmp_path / "cache")) for _ in range(2))
+    executor.compileAndExport(tmp_path / "model", X, export_model=False)
+    expected = executor(X)
+    assert all_equal(fresh(X), expected)
+    assert cached(tmp_path / "cache") == 1
+    fresh.destroy()
+    fresh.loadExecutable(tmp_path / "model")
+    assert all_equal(fresh(X), expected)
+
+
+def test_save_says_that_the_state_of_torchs_optimisers_stays_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PopTorch cannot read the device's state of torch.optim either (optimiser reference, section on state)."""
+    case = Case(Blocks, pipelined, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    executor = case.wrapped()
+    executor(X)
+    executor.save(tmp_path / "model")
+    assert "torch.optim.SGD" in caplog.text
+    assert "starts anew" in caplog.text
+    loaded = poptorch.load(tmp_path / "model")
+    # A fresh optimiser of the same weights: its first step is the gradient alone.
+    fresh, model = torch.optim.SGD(executor.model.parameters(), 0.1, momentum=0.9), executor.model
+    executor.destroy()
+    again = poptorch.trainingModel(model, pipelined(options()), fresh)
+    assert all_equal([*loaded(X), *loaded.state_dict().values()], [*again(X), *again.state_dict().values()])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, X, inference
-from modelling_support import Chain, inferred, quiet
+from executor_support import Net, X, inference, quiet
+from modelling_support import Chain, inferred
 
 import poptorch
 from ipu_model.front_ends import program_behind
@@ -27,9 +27,10 @@ def _no_choice_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def program(options: poptorch.Options | None = None, replicas: int = 1, wanted: Any = None) -> Program:
-    """Return a program of `replicas` IPUs."""
-    return inferred((options or quiet()).replicationFactor(replicas), ipus=1, machine=wanted)
+def program(replicas: int = 1, version: int | None = None, machine: Any = None) -> Program:
+    """Return a program of `replicas` IPUs, for an offline target of this version if there is one."""
+    options = quiet() if version is None else quiet().useOfflineIpuTarget(version)
+    return inferred(options.replicationFactor(replicas), ipus=1, machine=machine)
 
 
 @pytest.mark.parametrize(
@@ -43,95 +44,93 @@ class TestVersions:
     @pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
     def test_an_offline_target_names_the_chip(self, version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """So does the variable of PopTorch's simulator, unless a target is named."""
-        assert program(quiet().useOfflineIpuTarget(version)).system.chip.name == chip
+        assert program(version=version).system.chip.name == chip
         monkeypatch.setenv(VERSION, f"ipu{version}")
         assert program().system.chip.name == chip
-        assert program(quiet().useOfflineIpuTarget(2)).system.chip.name == "GC200"
+        assert program(version=2).system.chip.name == "GC200"
 
 
-class TestEnvironment:
-    @pytest.mark.parametrize(
-        ("named", "replicas", "version", "system"),
-        [
-            ("POD16", 1, None, "POD16"),
-            ("pod-16", 1, None, "POD16"),
-            ("Bow-POD16", 1, None, "Bow-POD16"),
-            # a chip stands for its smallest system with enough IPUs
-            ("Bow", 1, None, "Bow-2000"),
-            ("Bow", 9, None, "Bow-POD16"),
-            ("GC-200", 9, None, "POD16"),
-            # an offline target of another chip wins; Bow IPUs are version 2
-            ("POD64", 1, 21, "C600-server"),
-            ("POD64", 1, 2, "POD64"),
-            ("Bow-POD16", 1, 2, "Bow-POD16"),
-        ],
-    )
-    def test_it_names_the_machine(
-        self, named: str, replicas: int, version: int | None, system: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(MACHINE, named)
-        options = quiet() if version is None else quiet().useOfflineIpuTarget(version)
-        found = program(options, replicas)
-        assert found.system.name == system
-        assert found.settings.device.chip == found.system.chip
-
-    def test_an_executor_does_not_compile_for_one_that_is_too_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = Chain(1)
-        executor = poptorch.trainingModel(model, quiet().replicationFactor(8))
-        x = torch.ones(8, 8)
-        monkeypatch.setenv(MACHINE, "M2000")
-        with pytest.raises(poptorch.Error, match="needs 8 IPUs, but M2000"):
-            executor.compile(x, x)
-        assert type(model) is Chain
-        monkeypatch.setenv(MACHINE, "POD16")
-        executor.compile(x, x)
-        assert program_behind(executor).system.name == "POD16"
+@pytest.mark.parametrize(
+    ("named", "replicas", "version", "system"),
+    [
+        ("POD16", 1, None, "POD16"),
+        ("pod-16", 1, None, "POD16"),
+        ("Bow-POD16", 1, None, "Bow-POD16"),
+        # a chip stands for its smallest system with enough IPUs
+        ("Bow", 1, None, "Bow-2000"),
+        ("Bow", 9, None, "Bow-POD16"),
+        ("GC-200", 9, None, "POD16"),
+        # an offline target of another chip wins; Bow IPUs are version 2
+        ("POD64", 1, 21, "C600-server"),
+        ("POD64", 1, 2, "POD64"),
+        ("Bow-POD16", 1, 2, "Bow-POD16"),
+    ],
+)
+def test_the_environment_names_the_machine(
+    named: str, replicas: int, version: int | None, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MACHINE, named)
+    modelled = program(replicas, version)
+    assert modelled.system.name == system
+    assert modelled.settings.device.chip == modelled.system.chip
 
 
 def test_an_argument_wins_over_everything_and_may_be_a_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MACHINE, "POD16")
     monkeypatch.setenv(VERSION, "ipu1")
-    assert program(quiet().useOfflineIpuTarget(21), wanted="POD64").system.name == "POD64"
-    assert program(wanted=system_named("POD128")).system is system_named("POD128")
+    assert program(version=21, machine="POD64").system.name == "POD64"
+    assert program(machine=system_named("POD128")).system is system_named("POD128")
+
+
+def test_an_executor_does_not_compile_for_one_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Chain(1), torch.ones(8, 8)
+    executor = poptorch.trainingModel(model, quiet().replicationFactor(8))
+    monkeypatch.setenv(MACHINE, "M2000")
+    with pytest.raises(poptorch.Error, match="needs 8 IPUs, but M2000"):
+        executor.compile(x, x)
+    assert type(model) is Chain
+    monkeypatch.setenv(MACHINE, "POD16")
+    executor.compile(x, x)
+    assert program_behind(executor).system.name == "POD16"
 
 
 NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
 
 
 @pytest.mark.parametrize(
-    ("environment", "replicas", "wanted", "message"),
+    ("environment", "asked", "message"),
     [
-        (None, 257, None, r"No system has 257 IPUs.*POD256"),
-        ("Bow-2000", 6, None, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
-        ("POD7", 1, None, r"no machine 'POD7'.*POD16"),
-        (None, 5, "M2000", r"needs 5 IPUs, but M2000, which the argument machine names.*POD16"),
-        *((None, 1, wanted, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
+        (None, {"replicas": 257}, r"No system has 257 IPUs.*POD256"),
+        ("Bow-2000", {"replicas": 6}, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
+        ("POD7", {}, r"no machine 'POD7'.*POD16"),
+        (
+            None,
+            {"replicas": 5, "machine": "M2000"},
+            r"needs 5 IPUs, but M2000, which the argument machine names.*POD16",
+        ),
+        (None, {"version": 3}, r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"),
+        *((None, {"machine": wanted}, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_nearest_that_fits(
-    environment: str | None, replicas: int, wanted: Any, message: str, monkeypatch: pytest.MonkeyPatch
+    environment: str | None, asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if environment is not None:
         monkeypatch.setenv(MACHINE, environment)
     with pytest.raises(poptorch.Error, match=message):
-        program(replicas=replicas, wanted=wanted)
-
-
-def test_a_version_that_does_not_exist() -> None:
-    with pytest.raises(poptorch.Error, match=r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"):
-        program(quiet().useOfflineIpuTarget(3))
+        program(**asked)
 
 
 class TestReservedIpus:
     def test_rounding_up_occupies_idle_ipus(self) -> None:
         """Those of every process."""
-        found = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
-        assert (found.reserved_ipus, found.ipus_per_replica) == (8, 5)
+        rounded = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
+        assert (rounded.reserved_ipus, rounded.ipus_per_replica) == (8, 5)
         options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
         options.Distributed.configureProcessId(0, 5)
-        found = inferred(options, ipus=1)
-        assert (found.reserved_ipus, found.system.name) == (20, "POD64")
-        assert inferred(quiet().replicationFactor(3), ipus=1).reserved_ipus is None  # without it, used ones count
+        rounded = inferred(options, ipus=1)
+        assert (rounded.reserved_ipus, rounded.system.name) == (20, "POD64")
+        assert program(replicas=3).reserved_ipus is None  # without it, used ones count
 
 
 class TestAsHardware:
@@ -168,8 +167,6 @@ class TestAsHardware:
         assert poptorch.ipuHardwareIsAvailable(ipus)
         assert not poptorch.ipuHardwareIsAvailable(ipus + 1)
         assert poptorch.ipuHardwareVersion() == version
-
-    def test_a_machine_that_does_not_exist_is_an_error(self, as_if: pytest.MonkeyPatch) -> None:
         as_if.setenv(MACHINE, "POD3")
         with pytest.raises(poptorch.Error, match="POD3"):
             poptorch.ipuHardwareIsAvailable()

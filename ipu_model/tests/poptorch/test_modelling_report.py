@@ -1,34 +1,48 @@
-"""Profiling leaves a report of the performance model in `<folder>/<model name>/` (options reference 3.2)."""
+"""Compilation leaves a report where that is asked for (options reference 3.2), and fails if tiles are too small."""
 
 from __future__ import annotations
 
 import json
 import logging
+import pickle
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from modelling_support import Chain, quiet
+from executor_support import Module, inference, quiet
+from modelling_support import Chain
+from torch import Tensor, nn
 
 import ipu_model
 import poptorch
-from ipu_model import HostWork
+from ipu_model.predict.profile import Verdict
+from ipu_model.report.files import read
 
-VARIABLE = "POPLAR_ENGINE_OPTIONS"
+VARIABLE, IGNORE = "POPLAR_ENGINE_OPTIONS", "IPU_MODEL_IGNORE_MEMORY"
 REPORT = {"profile.json", "program.ipu", "report.html", "trace.json"}
-X = torch.ones(2, 8)
+ALL = {"autoReport.all": "true", "autoReport.directory": "there"}
+X, ROW = torch.ones(2, 8), torch.zeros(1, 1)
 
 
 @pytest.fixture(autouse=True)
-def _no_options_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(IGNORE, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets engine options in the environment."""
+    return lambda options: monkeypatch.setenv(VARIABLE, json.dumps(options))
+
+
 def compiled(options: poptorch.Options) -> poptorch.PoplarExecutor:
-    executor = poptorch.inferenceModel(Chain(1), options)
+    executor = inference(Chain(1), options)
     executor.compile(X)
     return executor
 
@@ -41,26 +55,22 @@ def reports(*names: str) -> set[str]:
     return {f"{name}/{file}" for name in names for file in REPORT}
 
 
-ALL = {"autoReport.all": "true", "autoReport.directory": "there"}
-
-
 @pytest.mark.parametrize(
     ("options", "environment", "written"),
     [
         (quiet, {}, set()),
         (lambda: quiet().enableProfiling(), {}, reports("inference")),
         (lambda: quiet().useOfflineIpuTarget().enableProfiling("here"), {}, reports("here/inference")),
-        (lambda: quiet().enableProfiling("here"), ALL, {f"there/{file}" for file in REPORT}),
+        (lambda: quiet().enableProfiling("here"), ALL, reports("there")),
         (lambda: quiet().enableProfiling("here"), {"autoReport.all": "false"}, set()),
     ],
     ids=["not asked for", "no folder", "offline target", "the environment's folder", "switched off there"],
 )
 def test_a_report_is_written_where_it_is_asked_for(
-    options: Callable[[], poptorch.Options], environment: dict[str, str], written: set[str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    options: Callable[[], poptorch.Options], environment: Any, written: set[str], tmp_path: Path, engine: Any
+) -> None:
     if environment:
-        monkeypatch.setenv(VARIABLE, json.dumps(environment))
+        engine(environment)
     compiled(options())
     assert files(tmp_path) == written
 
@@ -71,7 +81,7 @@ def test_training_and_inference_have_folders_of_their_own_and_the_log_names_them
     model, options = Chain(1), quiet().enableProfiling(str(tmp_path))
     with caplog.at_level(logging.INFO, logger="poptorch::python"):
         poptorch.trainingModel(model, options).compile(X, X)
-    poptorch.inferenceModel(model, options).compile(X)
+    inference(model, options).compile(X)
     assert files(tmp_path) == reports("training", "inference")
     assert f"report of the model 'training' is in {tmp_path / 'training'}" in caplog.text
 
@@ -90,46 +100,184 @@ def test_a_models_name_is_the_name_of_one_folder(tmp_path: Path, name: str, fold
     assert {file.parent for file in tmp_path.rglob("profile.json")} == {tmp_path / "here" / folder}
 
 
-def test_further_models_get_folders_in_the_environments_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, json.dumps({"autoReport.all": "true", "autoReport.directory": str(tmp_path)}))
-    for _ in range(2):
-        compiled(quiet().modelName("first"))
-        compiled(quiet().modelName("second"))
+def test_further_models_get_folders_in_the_environments_directory(tmp_path: Path, engine: Any) -> None:
+    engine({"autoReport.all": "true", "autoReport.directory": str(tmp_path)})
+    for name in ("first", "second") * 2:
+        compiled(quiet().modelName(name))
     assert json.loads((tmp_path / "profile.json").read_text())["name"] == "first"
     assert files(tmp_path) == REPORT | reports("second")
 
 
-def test_it_holds_the_executors_profile_and_a_timeline_unless_that_is_switched_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_holds_the_executors_profile_and_a_timeline_unless_that_is_switched_off(tmp_path: Path, engine: Any) -> None:
     def written() -> dict[str, Any]:
         compiled(quiet().enableProfiling())
-        found: dict[str, Any] = json.loads((tmp_path / "inference" / "profile.json").read_text())
-        return found
+        report: dict[str, Any] = json.loads((tmp_path / "inference" / "profile.json").read_text())
+        return report
 
-    profile = ipu_model.profile(compiled(quiet()), host=HostWork())
+    profile = ipu_model.profile(compiled(quiet()), host=ipu_model.HostWork())
     assert written()["device_seconds_per_call"] == pytest.approx(profile.device_seconds_per_call)
     assert len(written()["timeline"]) == len(profile.timeline) > 0
-    monkeypatch.setenv(VARIABLE, '{"autoReport.outputExecutionProfile": "false"}')
+    engine({"autoReport.outputExecutionProfile": "false"})
     assert written()["timeline"] == []
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    taken = tmp_path / "file"
-    taken.write_text("")
-    executor = poptorch.inferenceModel(Chain(1), quiet().enableProfiling(str(taken)))
-    with pytest.raises(poptorch.Error, match=rf"{taken.name}.* cannot be made.*enableProfiling\(folder\)"):
-        executor.compile(X)
-    assert not executor.isCompiled()
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_variable_that_cannot_be_read_stops_the_compilation(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = poptorch.inferenceModel(Chain(1), quiet())
+    executor = inference(Chain(1))
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(poptorch.Error, match=VARIABLE):
         executor.compile(X)
     monkeypatch.delenv(VARIABLE)
     executor.compile(X)
+
+
+# Programs that do not fit into the tiles' memory fail when they are compiled, as on hardware.
+
+OUT_OF_MEMORY = r"[Oo]ut of memory.*tile.*638,976"
+
+
+def activations(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return as many activations for each row as the model is wide, summed up, and the loss."""
+    out = (model.weight * x.expand(-1, model.width)).exp().sum(1)
+    return out, poptorch.identity_loss(out, "mean")
+
+
+def wide(width: int = 2**28) -> Module:
+    """A model with activations of one gigabyte for each row."""
+    return Module(activations, weight=nn.Parameter(torch.ones(1)), width=width)
+
+
+def refused(options: poptorch.Options | None = None, words: str = OUT_OF_MEMORY) -> poptorch.Error:
+    executor = inference(wide(), options)
+    with pytest.raises(poptorch.Error, match=words) as refusal:
+        executor.compile(ROW)
+    assert not executor.isCompiled()
+    return refusal.value
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (lambda: quiet(), OUT_OF_MEMORY),
+        (lambda: quiet().useOfflineIpuTarget(), OUT_OF_MEMORY),
+        (lambda: quiet().useOfflineIpuTarget(1), "262,144"),  # a Mk1 tile has 256 KiB
+        (lambda: quiet(), r"What usually helps: .*enableProfiling\(folder\)"),
+    ],
+)
+def test_compilation_fails_and_names_tile_bytes_and_what_helps(
+    options: Callable[[], poptorch.Options], words: str
+) -> None:
+    error = refused(options(), words)
+    assert error.type == "poplar_graph_memory_allocation_error"
+    # It is called as in PopTorch and can be sent to another process.
+    assert "".join(traceback.format_exception_only(error)).startswith("poptorch.poptorch_core.Error: ")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), str(copied)) == (poptorch.Error, str(error))
+
+
+def test_the_executor_is_as_if_it_had_never_been_called_but_can_be_explored() -> None:
+    model = wide()
+    executor = poptorch.trainingModel(model, quiet())
+    for use in (executor.compile, executor):
+        with pytest.raises(poptorch.Error, match=OUT_OF_MEMORY):
+            use(ROW)
+    assert not executor.isCompiled()
+    assert not executor.isAttachedToDevice()
+    assert type(model) is Module
+    assert not ipu_model.profile(executor).fits
+    assert ipu_model.profile(executor) == ipu_model.profile_module(wide(), ROW, quiet(), training=True)
+    model.width = 4
+    assert poptorch.trainingModel(model, quiet())(ROW)[0].tolist() == [4.0]
+
+
+@pytest.mark.parametrize("way", ["environment", "profiling"])
+def test_the_error_names_the_folder_of_the_report_and_the_next_step(
+    way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: Any
+) -> None:
+    """It comes before the session, which holds the device's copies of weights and state (guide 6.1)."""
+
+    def made(*arguments: object, **more: object) -> None:
+        raise AssertionError("a session was made for a program that does not fit")
+
+    monkeypatch.setattr(sys.modules["poptorch._backend.compile"], "Session", made)
+    folder, options = tmp_path / "inference", quiet()
+    if way == "environment":
+        engine({"autoReport.all": "true", "autoReport.directory": str(folder)})
+    else:
+        options.enableProfiling(str(tmp_path))
+    assert f"The report is in {folder}; python -m ipu_model fit {folder} searches" in refused(options).message
+    assert not read(folder).fits
+    assert {"profile.json", "report.html", "trace.json"} <= files(folder)
+
+
+def test_an_engine_option_only_says_whether_there_is_a_report(tmp_path: Path, engine: Any) -> None:
+    """Poplar's debug.allowOutOfMemory only lets the compiler write a profile; the run still fails."""
+    engine({"debug.allowOutOfMemory": "true"})
+    refused()
+    engine({"debug.allowOutOfMemory": "false"})
+    refused(quiet().enableProfiling(str(tmp_path)), rf"{OUT_OF_MEMORY}.*allowOutOfMemory is off")
+    assert files(tmp_path) == set()
+
+
+def test_a_report_that_cannot_be_written_is_an_error_and_does_not_hide_another_one(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(poptorch.Error, match=r"taken.* cannot be made.*enableProfiling\(folder\)"):
+        compiled(quiet().enableProfiling("taken"))
+    refused(quiet().enableProfiling("taken"), rf"{OUT_OF_MEMORY}.*No profiling report: .*cannot be made")
+
+
+def test_if_memory_is_ignored_compilation_warns_and_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(IGNORE, "1")
+    executor = inference(wide(), quiet().useOfflineIpuTarget().enableProfiling())
+    executor.compile(ROW)
+    assert executor.isCompiled()
+    assert "638,976" in caplog.text
+    assert "IPU_MODEL_IGNORE_MEMORY is set" in caplog.text
+    assert not ipu_model.profile(executor).fits
+    assert files(tmp_path) == reports("inference")
+    for off in ("0", ""):
+        monkeypatch.setenv(IGNORE, off)
+        refused()
+
+
+def test_a_close_call_is_a_warning_only_and_what_fits_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    few, many = 2**20, 2**28
+
+    def verdict(width: int) -> Any:
+        return ipu_model.profile_module(wide(width), ROW, quiet()).verdict
+
+    while verdict(width := (few + many) // 2) is not Verdict.CLOSE:
+        few, many = (width, many) if verdict(width) is Verdict.FITS else (few, width)
+    poptorch.trainingModel(wide(16), quiet())(ROW)
+    assert caplog.text == ""
+    executor = inference(wide(width), quiet().useOfflineIpuTarget())
+    executor.compile(ROW)
+    assert executor.isCompiled()
+    assert "too close to call" in caplog.text
+
+
+def memory_of_constants(sizes: list[int]) -> Any:
+    def forward(model: Any, x: Tensor) -> Tensor:
+        for size in sizes:
+            x = x * torch.linspace(0, 1, size).max()
+        return x
+
+    return ipu_model.profile_module(Module(forward), torch.ones(4), quiet(), training=False).memory
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles"), [([40, 10], (128.0, 32.0, 40.0, 0.0)), ([10, 40], (40.0, 128.0, 32.0, 0.0))]
+)
+def test_constants_lie_behind_one_another_in_the_order_in_which_forward_makes_them(
+    sizes: list[int], tiles: tuple[float, ...]
+) -> None:
+    """A tile takes 32 elements of 4 bytes before the next one is filled: constants of 40 and 10 take three."""
+    (constants,) = (kind for kind in memory_of_constants(sizes)[0].categories if kind.name == "constants")
+    assert constants.tiles[:4] == tiles
+
+
+def test_the_same_program_has_the_same_memory_every_time() -> None:
+    first, *others = (memory_of_constants([33 + 7 * number for number in range(12)]) for _ in range(6))
+    assert others == [first] * 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from executor_support import quiet
 from torch import Tensor, nn
 
 import poptorch
@@ -17,10 +18,9 @@ ROWS = 2
 class Chain(nn.Module):
     """`ipus` linear layers, one on each IPU; `forward(x)` returns the result, `forward(x, y)` with it the loss."""
 
-    def __init__(self, ipus: int = 2, width: int = 8) -> None:
+    def __init__(self, ipus: int = 2) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(ipus))
-        self.loss = nn.MSELoss()
+        self.layers, self.loss = nn.ModuleList(nn.Linear(8, 8) for _ in range(ipus)), nn.MSELoss()
         for number, layer in enumerate(self.layers):
             poptorch.BeginBlock(layer, ipu_id=number)
 
@@ -30,35 +30,25 @@ class Chain(nn.Module):
         return x if y is None else (x, self.loss(x, y))
 
 
-def quiet() -> poptorch.Options:
-    """Return options without a progress bar."""
-    return poptorch.Options().showCompilationProgressBar(False)
-
-
 def trainable(ipus: int = 2, accumulation: int | None = None) -> poptorch.Options:
     """Return options with the least accumulation that a pipeline over `ipus` IPUs needs (2 K - 1)."""
-    options = quiet()
-    options.Training.gradientAccumulation(2 * ipus - 1 if accumulation is None else accumulation)
-    return options
+    return quiet(accumulation=2 * ipus - 1 if accumulation is None else accumulation)
 
 
-def batch(options: poptorch.Options, width: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def batch(options: poptorch.Options) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of one call with `ROWS` rows in each micro-batch, without data."""
     calls = options.device_iterations * options.Training.gradient_accumulation
     rows = ROWS * calls * options.replication_factor // options.input_group_size
-    one = torch.empty(rows, width, dtype=dtype, device="meta")
-    return one, one
+    return (torch.empty(rows, 8, device="meta"),) * 2
 
 
 def trained(options: poptorch.Options, ipus: int = 2, optimizer: Any = None, **more: Any) -> Program:
     """Return the program of training a chain under these options."""
     model = Chain(ipus)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer(model)
-    program: Program = program_of_module(options, model, batch(options), optimizer=optimizer, **more)
-    return program
+    return program_of_module(options, model, batch(options), optimizer=optimizer, **more)
 
 
 def inferred(options: poptorch.Options, ipus: int = 2, **more: Any) -> Program:
     """Return the program of running a chain forward under these options."""
-    program: Program = program_of_module(options, Chain(ipus), batch(options)[0], **more)
-    return program
+    return program_of_module(options, Chain(ipus), batch(options)[0], **more)

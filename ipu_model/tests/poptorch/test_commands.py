@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from command_programs import wide
-from modelling_support import Chain, quiet
+from executor_support import quiet
+from modelling_support import Chain
 
 import ipu_model
 import poptorch

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import quiet
 from fit_models import Case, decoder, unet
-from modelling_support import Chain, quiet, trainable
+from modelling_support import Chain, trainable
 from torch import Tensor, nn
 
 import ipu_model

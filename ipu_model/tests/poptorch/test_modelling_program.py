@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module
+from executor_support import Module, inference, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modelling_support import ROWS, Chain, batch, inferred, quiet, trainable, trained
+from modelling_support import ROWS, Chain, batch, inferred, trainable, trained
 from torch import Tensor, nn
 
 import ipu_model
@@ -33,15 +33,11 @@ def popart(**keys: Any) -> Program:
     return trained(options)
 
 
-def with_(change: Callable[[poptorch.Options], Any], accumulation: int | None = None, ipus: int = 2) -> Program:
+def with_(change: Callable[[poptorch.Options], Any], accumulation: int | None = None) -> Program:
     """Return a training program whose options are changed first."""
-    options = trainable(ipus, accumulation)
+    options = trainable(2, accumulation)
     change(options)
-    return trained(options, ipus=ipus)
-
-
-def sharded(options: poptorch.Options) -> poptorch.Options:
-    return options.setExecutionStrategy(poptorch.ShardedExecution())
+    return trained(options)
 
 
 def inference_of(change: Callable[[poptorch.Options], Any]) -> Program:
@@ -50,45 +46,47 @@ def inference_of(change: Callable[[poptorch.Options], Any]) -> Program:
     return inferred(options, ipus=1)
 
 
+def sharded(options: poptorch.Options) -> poptorch.Options:
+    return options.setExecutionStrategy(poptorch.ShardedExecution())
+
+
+def plain() -> Program:
+    return trained(trainable())
+
+
+def plain_inference() -> Program:
+    return inferred(quiet().deviceIterations(2))
+
+
 # Fields of the program, their values, and what makes the program so. The first rows of each group are PopTorch's
 # defaults: results of the last step in training and all in inference; a pipeline, which recomputes when it trains.
-BATCHES = "batching.replicas batching.input_group batching.orthogonal_groups"
-RETURNS = "returns.keep returns.period"
-PARTIALS = "settings.half_partials settings.half_partials_of_convolutions"
+ORTHOGONAL = poptorch.CommGroupType.Orthogonal
 REACHED: dict[str, list[tuple[Any, Callable[[], Program]]]] = {
-    BATCHES: [
-        (
-            (4, 2, True),
-            lambda: inference_of(
-                lambda o: o.replicationFactor(4).inputReplicaGrouping(2, poptorch.CommGroupType.Orthogonal)
-            ),
-        ),
+    "batching.replicas batching.input_group batching.orthogonal_groups": [
+        ((4, 2, True), lambda: inference_of(lambda o: o.replicationFactor(4).inputReplicaGrouping(2, ORTHOGONAL))),
     ],
     # Processes have replicas of their own.
     "replicas": [(6, lambda: inference_of(lambda o: o.replicationFactor(2).Distributed.configureProcessId(1, 3)))],
-    RETURNS: [
+    "returns.keep returns.period": [
         ((Keep.EVERY_N, 3), lambda: inference_of(lambda o: o.deviceIterations(6).outputMode(OutputMode.EveryN, 3))),
     ],
     "returns.keep": [
-        (Keep.FINAL, lambda: trained(trainable())),
-        (Keep.ALL, lambda: inferred(quiet().deviceIterations(2))),
+        (Keep.FINAL, plain),
+        (Keep.ALL, plain_inference),
         (Keep.ALL, lambda: with_(lambda o: o.outputMode(OutputMode.All))),
         (Keep.SUM, lambda: with_(lambda o: o.outputMode(OutputMode.Sum))),
         (Keep.FINAL, lambda: with_(lambda o: o.outputMode(OutputMode.Final))),
     ],
     "execution ipus_per_replica": [
-        ((Execution.PIPELINED, 2), lambda: trained(trainable())),
+        ((Execution.PIPELINED, 2), plain),
         ((Execution.SHARDED, 2), lambda: with_(sharded, 1)),
         ((Execution.SHARDED, 2), lambda: popart(enablePipelining=False)),
     ],
-    "synthetic_data": [
-        (False, lambda: trained(trainable())),
-        (True, lambda: with_(lambda o: o.enableSyntheticData(True))),
-    ],
+    "synthetic_data": [(False, plain), (True, lambda: with_(lambda o: o.enableSyntheticData(True)))],
     "recomputation": [
-        (Recomputation.PIPELINE, lambda: trained(trainable())),
+        (Recomputation.PIPELINE, plain),
         (Recomputation.NONE, lambda: trained(trainable(1), ipus=1)),
-        (Recomputation.NONE, lambda: inferred(quiet().deviceIterations(2))),
+        (Recomputation.NONE, plain_inference),
         (Recomputation.NONE, lambda: with_(sharded, 1)),
         (Recomputation.NONE, lambda: popart(autoRecomputation=0)),
         (Recomputation.STANDARD, lambda: popart(autoRecomputation=1)),
@@ -96,31 +94,25 @@ REACHED: dict[str, list[tuple[Any, Callable[[], Program]]]] = {
         (Recomputation.PIPELINE, lambda: popart(autoRecomputation=3)),
         (Recomputation.ALL, lambda: popart(autoRecomputation=4)),
     ],
-    PARTIALS: [
-        ((False, False), lambda: trained(trainable())),
+    "settings.half_partials settings.half_partials_of_convolutions": [
+        ((False, False), plain),
         ((True, True), lambda: with_(lambda o: o.Precision.setPartialsType(torch.half))),
         ((True, False), lambda: popart(partialsTypeMatMuls="half")),
         ((False, True), lambda: popart(convolutionOptions={"partialsType": "half"})),
     ],
-    "settings.stable_norm": [
-        (False, lambda: trained(trainable())),
-        (True, lambda: with_(lambda o: o.enableStableNorm(True))),
-    ],
-    "io_tiles": [
-        (0, lambda: trained(trainable())),
-        (64, lambda: with_(lambda o: o.TensorLocations.numIOTiles(64))),
-    ],
+    "settings.stable_norm": [(False, plain), (True, lambda: with_(lambda o: o.enableStableNorm(True)))],
+    "io_tiles": [(0, plain), (64, lambda: with_(lambda o: o.TensorLocations.numIOTiles(64)))],
     "prefetch_depth": [
-        (1, lambda: trained(trainable())),
+        (1, plain),
         (3, lambda: popart(defaultPrefetchBufferingDepth=3)),
         (4, lambda: popart(defaultBufferingDepth=4)),
         (4, lambda: popart(defaultPrefetchBufferingDepth=3, defaultBufferingDepth=4)),
         (0, lambda: popart(enablePrefetchDatastreams=False, defaultBufferingDepth=4)),
     ],
-    "optimiser": [(None, lambda: inferred(quiet().deviceIterations(2)))],
+    "optimiser": [(None, plain_inference)],
     "name": [
-        ("training", lambda: trained(trainable())),
-        ("inference", lambda: inferred(quiet().deviceIterations(2))),
+        ("training", plain),
+        ("inference", plain_inference),
         ("net", lambda: with_(lambda o: o.modelName("net"))),
     ],
 }
@@ -128,8 +120,7 @@ REACHED: dict[str, list[tuple[Any, Callable[[], Program]]]] = {
 
 @pytest.mark.parametrize(
     ("fields", "expected", "make"),
-    [(fields, *row) for fields, rows in REACHED.items() for row in rows],
-    ids=[f"{fields} {row[0]}" for fields, rows in REACHED.items() for row in rows],
+    [pytest.param(fields, *row, id=f"{fields} {row[0]}") for fields, rows in REACHED.items() for row in rows],
 )
 def test_options_reach_the_program(fields: str, expected: Any, make: Callable[[], Program]) -> None:
     assert attrgetter(*fields.split())(make()) == expected
@@ -161,20 +152,17 @@ def test_phases_run_one_after_another_and_keep_their_tensors_off_chip_by_default
 
 
 def test_checkpoints_are_marked_in_the_step() -> None:
-    class Checkpointed(Chain):
-        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            return super().forward(poptorch.recomputationCheckpoint(x * 2), y)
-
-    options, model = trainable(), Checkpointed()
-    step = program_of_module(options, model, batch(options), training=True).step
+    model = Module(lambda m, x: poptorch.identity_loss(poptorch.recomputationCheckpoint(x * m.weight) + 1, "mean"),
+                   weight=nn.Parameter(torch.ones(8)))  # fmt: skip
+    step = program_of_module(quiet(), model, torch.empty(2, 8), training=True).step
     assert [op.name for op in step.ops if op.hints.recomputation_checkpoint] == ["mul_tensor"]
 
 
 class TestCosts:
     def test_memory_proportions_of_ipus(self) -> None:
-        found = trained(trainable().setAvailableMemoryProportion({"IPU0": 0.2, "IPU1": 1})).settings
-        assert (found.proportion(0), found.proportion(1)) == (0.2, 1.0)
-        assert trained(trainable()).settings.proportion(0) == 0.6  # PopLibs' default
+        settings = with_(lambda o: o.setAvailableMemoryProportion({"IPU0": 0.2, "IPU1": 1})).settings
+        assert (settings.proportion(0), settings.proportion(1)) == (0.2, 1.0)
+        assert plain().settings.proportion(0) == 0.6  # PopLibs' default
 
     @pytest.mark.parametrize("share", [1.5, -0.1, "0.2", True, float("nan")])
     def test_a_proportion_that_no_tile_has_is_refused_with_its_ipu(self, share: Any) -> None:
@@ -183,14 +171,13 @@ class TestCosts:
 
     def test_a_memory_hint_changes_the_plan_of_its_op(self) -> None:
         hinted = product(lambda a, b: poptorch.set_available_memory(a @ b, 0.01))
-        assert hinted.temporary_bytes < product(lambda a, b: a @ b).temporary_bytes
+        assert hinted.temporary_bytes < product(torch.matmul).temporary_bytes
 
     def test_a_product_in_slices_is_costed_as_such(self) -> None:
-        columns = poptorch.MatMulSerializationMode.OutputChannels
-        plain = product(lambda a, b: a @ b)
+        columns, whole = poptorch.MatMulSerializationMode.OutputChannels, product(torch.matmul)
         sliced = product(lambda a, b: poptorch.serializedMatMul(a, b, columns, 64))
-        assert sliced.cycles.phases > plain.cycles.phases
-        assert sliced.flops == plain.flops
+        assert sliced.cycles.phases > whole.cycles.phases
+        assert sliced.flops == whole.flops
 
 
 def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
@@ -203,8 +190,7 @@ def product(function: Callable[[Tensor, Tensor], Tensor]) -> Work:
 
 class TestTensorLocations:
     def test_the_backends_defaults(self) -> None:
-        found = trained(trainable()).locations
-        assert {found.activations, found.weights, found.optimiser, found.accumulators} == {Location()}
+        assert set(vars(plain().locations).values()) == {Location()}
         assert Location() == Location(on_chip=True, sharded=False, least_off_chip=2, least_sharded=8192)
 
     @pytest.mark.parametrize(
@@ -222,8 +208,8 @@ class TestTensorLocations:
         wanted.minElementsForOffChip(100).minElementsForReplicatedTensorSharding(200)
         getattr(options.TensorLocations, setter)(wanted.useIOTilesToLoad(True))
         expected = Location(on_chip=False, sharded=True, least_off_chip=100, least_sharded=200)
-        found = vars(trained(options).locations)
-        assert {name: value for name, value in found.items() if value != Location()} == {field: expected}
+        locations = vars(trained(options).locations)
+        assert {name: value for name, value in locations.items() if value != Location()} == {field: expected}
 
 
 @pytest.mark.parametrize("mode", poptorch.OverlapMode)
@@ -239,34 +225,27 @@ def test_overlap_of_inputs_and_outputs(mode: poptorch.OverlapMode) -> None:
         assert (program.overlaps_input, program.overlaps_output) == overlapped
 
 
-class TestOptimiser:
-    def test_family_and_groups(self) -> None:
-        def adam(model: Chain) -> poptorch.optim.AdamW:
-            first, second = model.layers
-            groups = [{"params": first.parameters(), "lr": 0.1}, {"params": [second.weight], "lr": 0.2}]
-            return poptorch.optim.AdamW(groups)
+def test_the_optimisers_family_and_groups() -> None:
+    def adam(model: Chain) -> poptorch.optim.AdamW:
+        first, second = model.layers
+        groups = [{"params": first.parameters(), "lr": 0.1}, {"params": [second.weight], "lr": 0.2}]
+        return poptorch.optim.AdamW(groups)
 
-        program = trained(trainable(), optimizer=adam)
-        assert program.optimiser is not None
-        assert program.optimiser.family == "ADAMW"
-        assert program.groups == {
-            "layers.0.weight": 0,
-            "layers.0.bias": 0,
-            "layers.1.weight": 1,
-            "layers.1.bias": None,
-        }
-        rates = [program.optimiser.hyper(program.groups[f"layers.{i}.weight"]).lr for i in (0, 1)]
-        assert rates == [0.1, 0.2]
-
-    def test_training_without_one_uses_poptorchs_default(self) -> None:
-        options = trainable()
-        program = program_of_module(options, Chain(), batch(options), training=True)
-        assert (program.optimiser.family, program.optimiser.default.lr) == ("SGD2", 0.01)
+    program = trained(trainable(), optimizer=adam)
+    assert program.optimiser is not None
+    assert program.optimiser.family == "ADAMW"
+    groups = {"layers.0.weight": 0, "layers.0.bias": 0, "layers.1.weight": 1, "layers.1.bias": None}
+    assert program.groups == groups
+    assert [program.optimiser.hyper(group).lr for group in (0, 1)] == [0.1, 0.2]
+    # Training without one uses PopTorch's default.
+    options = trainable()
+    default = program_of_module(options, Chain(), batch(options), training=True).optimiser
+    assert (default.family, default.default.lr) == ("SGD2", 0.01)
 
 
 def test_a_reduction_to_an_empty_result_is_profiled() -> None:
     """It adds up rows of which there are none."""
     nothing = Module(lambda model, x: x[:, :0].sum(2) + x.sum((1, 2))[:, None][:, :0])
-    wrapped = poptorch.inferenceModel(nothing, quiet())
+    wrapped = inference(nothing)
     assert wrapped(torch.ones(2, 3, 4)).shape == (2, 0)
     assert ipu_model.profile(wrapped).fits

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from executor_support import quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modelling_support import Chain, inferred, quiet, trainable, trained
+from modelling_support import Chain, inferred, trainable, trained
 
 import ipu_model
 import poptorch

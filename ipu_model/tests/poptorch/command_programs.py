@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from executor_support import Module, quiet
+from executor_support import inference as wrapped
 from modelling_support import Chain, trainable
 from torch import Tensor, nn
 
 import poptorch
 
+X = torch.zeros(6, 8), torch.zeros(6, 8)
+
 
 def training() -> tuple[Any, ...]:
     """Return what profile_module takes, with an optimiser."""
     model = Chain(2)
-    return model, (torch.zeros(6, 8), torch.zeros(6, 8)), trainable(2), poptorch.optim.SGD(model.parameters(), lr=0.1)
+    return model, X, trainable(2), poptorch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def inference() -> dict[str, Any]:
@@ -24,8 +28,7 @@ def inference() -> dict[str, Any]:
 
 
 def executor() -> Any:
-    """Return a compiled model."""
-    made = poptorch.inferenceModel(Chain(1), poptorch.Options().showCompilationProgressBar(False))
+    made = wrapped(Chain(1))
     made.compile(torch.zeros(2, 8))
     return made
 
@@ -35,15 +38,11 @@ def loader() -> Any:
     return poptorch.DataLoader(poptorch.Options(), torch.utils.data.TensorDataset(torch.zeros(8, 8)), batch_size=2)
 
 
-class Branching(nn.Module):
-    """Reads a value in Python."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -x if x.sum() > 0 else x
+# Mistakes.
 
 
 def branching() -> tuple[Any, ...]:
-    return Branching(), torch.zeros(2, 8), poptorch.Options()
+    return Module(lambda model, x: -x if x.sum() > 0 else x), torch.zeros(2, 8), poptorch.Options()
 
 
 def rows_left_over() -> tuple[Any, ...]:
@@ -55,8 +54,7 @@ def wrong_width() -> tuple[Any, ...]:
 
 
 def optimizer_of_another() -> tuple[Any, ...]:
-    optimizer = poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)
-    return Chain(2), (torch.zeros(6, 8), torch.zeros(6, 8)), trainable(2), optimizer
+    return Chain(2), X, trainable(2), poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)
 
 
 def two_values() -> tuple[Any, ...]:
@@ -68,7 +66,7 @@ def misspelt() -> dict[str, Any]:
 
 
 def nothing() -> None:
-    """Forget to return anything."""
+    pass
 
 
 def other_options() -> tuple[Any, ...]:
@@ -76,36 +74,32 @@ def other_options() -> tuple[Any, ...]:
 
 
 def failing() -> None:
-    """Fail with an exception of the user's."""
     raise KeyError("weights.pt")
 
 
 def with_arguments(size: int) -> int:
-    """Need an argument."""
     return size
+
+
+# A program that is too large for one IPU.
 
 
 class Wide(nn.Module):
     """Four linear layers whose weights, gradients and moments take twice the memory of an IPU."""
 
-    def __init__(self, width: int = 5120) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
+        self.layers = nn.Sequential(*(nn.Linear(5120, 5120, bias=False) for _ in range(4)))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss."""
-        for layer in self.layers:
-            x = layer(x)
-        return nn.functional.mse_loss(x.float(), y.float())
+        return nn.functional.mse_loss(self.layers(x).float(), y.float())
 
 
 def wide() -> dict[str, Any]:
-    """Return a program that is too large for one IPU."""
-    options = poptorch.Options().showCompilationProgressBar(False)
-    options.Training.gradientAccumulation(16)
     with torch.device("meta"):
         model, x = Wide(), torch.zeros(4, 5120)
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3)
+    options = quiet(accumulation=16)
     return {"model": model, "inputs": (x, x), "options": options, "optimizer": optimizer, "micro_batch": True}
 
 
@@ -113,5 +107,5 @@ def compiled_wide() -> Any:
     """Compile it, which fails for want of memory."""
     given = wide()
     model = poptorch.trainingModel(given["model"], given["options"], given["optimizer"])
-    model.compile(*(torch.zeros(64, 5120) for _ in given["inputs"]))
+    model.compile(torch.zeros(64, 5120), torch.zeros(64, 5120))
     return model

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
-from executor_support import quiet
-from fit_models import Case, decoder, unet
+import torch.nn.functional as F
+from executor_support import Module, inference, quiet
 from modelling_support import Chain, trainable
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ import ipu_model
 import poptorch
 from ipu_model import HostWork
 from ipu_model.errors import Error
+from ipu_model.explore import KEEP
 from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import code_of
@@ -32,7 +33,67 @@ from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
 from ipu_model.step import Step
 
-CASES: dict[str, Callable[[], Case]] = {"decoder": lambda: decoder(4, 256), "U-Net": lambda: unet(64, 16)}
+
+def in_order(layers: Any, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def loss(x: Tensor) -> Tensor:
+    return poptorch.identity_loss(x, "mean")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module with the inputs of one micro-batch, options and an optimiser, as `make_it_fit` takes them."""
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    options: poptorch.Options
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments after the module."""
+        optimizer = poptorch.optim.AdamW(self.module.parameters(), lr=1e-4)
+        return {"inputs": self.inputs, "options": self.options, "optimizer": optimizer, "micro_batch": True}
+
+
+def transformer(layers: int, width: int, *, half: bool = True, accumulation: int = 64) -> Case:
+    """Return the training of a language model over two IPUs, with micro-batches of one sequence of 256 tokens."""
+
+    def forward(m: Any, ids: Tensor, labels: Tensor) -> Tensor:
+        logits = m.head(in_order(m.blocks, m.tokens(ids)))
+        return loss(F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()))
+
+    with torch.device("meta"):
+        block = (width, width // 64, 4 * width, 0.0, "gelu")
+        blocks = nn.ModuleList(nn.TransformerEncoderLayer(*block, batch_first=True) for _ in range(layers))
+        module = Module(forward, tokens=nn.Embedding(8192, width), blocks=blocks, head=nn.Linear(width, 8192))
+    poptorch.BeginBlock(module.blocks[layers // 2], ipu_id=1)
+    module, ids = module.half() if half else module, torch.zeros(1, 256, dtype=torch.long)
+    return Case(module, (ids, ids), trainable(2, accumulation))
+
+
+def unet() -> Case:
+    """Return the training of a U-Net of two levels in single precision on one IPU."""
+
+    def level(ins: int, outs: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(ins, outs, 3, padding=1), nn.GroupNorm(8, outs), nn.ReLU())
+
+    def forward(m: Any, x: Tensor, labels: Tensor) -> Tensor:
+        high = m.high(x)
+        x = m.up(m.low(F.max_pool2d(high, 2)))
+        return loss(F.cross_entropy(m.last(m.joined(torch.cat([x, high], 1))), labels))
+
+    with torch.device("meta"):
+        up, last = nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(16, 2, 1)
+        module = Module(forward, high=level(3, 16), low=level(16, 32), up=up, joined=level(32, 16), last=last)
+    inputs = torch.zeros(4, 3, 64, 64), torch.zeros(4, 64, 64, dtype=torch.long)
+    return Case(module, inputs, trainable(1, 8))
+
+
+CASES: dict[str, Callable[[], Case]] = {"transformer": lambda: transformer(4, 256), "U-Net": unet}
 
 
 def fitted(case: Case, **asked: Any) -> FitResult:
@@ -53,33 +114,29 @@ def both(result: FitResult) -> tuple[Fit, Fit]:
 
 def built(case: Case, code: str) -> Profile:
     """Run the printed lines on a program, and profile what they make of it."""
-    names: dict[str, Any] = {
-        "model": case.module, "opts": case.options, "optimizer": case.optimizer, "poptorch": poptorch, "torch": torch,
-    }  # fmt: skip
-    exec(code, names)
+    given = case.arguments
+    names = {"model": case.module, "opts": case.options, "optimizer": given["optimizer"], "poptorch": poptorch}
+    exec(code, {"torch": torch, **names}, names)
     rows = re.search(r"batch_size=([0-9]+)", code)
-    inputs = [each if rows is None else each[:1].expand(int(rows[1]), *each.shape[1:]) for each in case.inputs]
-    inputs = [each.half() if "model.half()" in code and each.is_floating_point() else each for each in inputs]
+    inputs = [x if rows is None else x[:1].expand(int(rows[1]), *x.shape[1:]) for x in case.inputs]
+    inputs = [x.half() if "model.half()" in code and x.is_floating_point() else x for x in inputs]
     machine = re.search(r"IPU_MODEL_MACHINE=(\S+)", code)
-    return ipu_model.profile_module(
-        names["model"], tuple(inputs), names["opts"], optimizer=names["optimizer"], micro_batch=True,
-        machine=machine[1] if machine else None,
-    )  # fmt: skip
+    changed = {"inputs": tuple(inputs), "optimizer": names["optimizer"], "machine": machine[1] if machine else None}
+    return ipu_model.profile_module(names["model"], **{**given, **changed})
 
 
 @pytest.mark.parametrize("name", CASES)
 class TestFound:
     def test_the_printed_lines_build_the_programs_that_were_found(self, name: str) -> None:
         """Splits and checkpoints are derived from one capture; a capture of the changed module must agree."""
-        result = found_for(name)
-        case = CASES[name]()
+        result, case = found_for(name), CASES[name]()
         start = ipu_model.profile_module(case.module, **case.arguments)
         for fit in both(result):
             assert fit.profile.verdict is Verdict.FITS
             assert built(CASES[name](), fit.code) == fit.profile
             assert fit.is_confirmed == bool(fit.changes)
             assert fit.candidate.samples_per_second == pytest.approx(fit.samples_per_second, rel=1e-9)
-            assert fit.candidate.share * fit.profile.memory.tile_bytes == fit.profile.memory.max_tile_bytes
+            assert fit.candidate.share == fit.profile.memory.max_tile_bytes / fit.profile.memory.tile_bytes
             assert fit.profile.samples_per_call == start.samples_per_call  # the same global batch
 
     def test_the_cheapest_takes_no_more_ipus_and_nothing_simpler_is_as_fast_as_the_fastest(self, name: str) -> None:
@@ -87,15 +144,12 @@ class TestFound:
         fastest, cheapest = both(result)
         assert cheapest.candidate.ipus <= fastest.candidate.ipus
         assert cheapest.samples_per_second <= fastest.samples_per_second
-        for each in result.tried:
-            is_as_fast = each.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
-            assert not (each.fits and each.ipus < fastest.candidate.ipus and is_as_fast)
-        for each in result.frontier:
-            assert not any(
-                other.share < each.share and other.samples_per_second >= each.samples_per_second
-                for other in result.tried
-                if not other.refused
-            )
+        possible = [tried for tried in result.tried if not tried.refused]
+        for tried in possible:
+            is_as_fast = tried.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
+            assert not (tried.fits and tried.ipus < fastest.candidate.ipus and is_as_fast)
+        for best in result.frontier:
+            assert not any(o.share < best.share and o.samples_per_second >= best.samples_per_second for o in possible)
 
     def test_everything_is_told_in_plain_words(self, name: str) -> None:
         result = found_for(name)
@@ -117,52 +171,49 @@ class TestFound:
 # --- limits
 
 
-@pytest.fixture(scope="module")
-def one_ipu() -> FitResult:
-    """A decoder whose weights alone fill more than an IPU in single precision: 4 layers of 12 x 2,048^2 weights."""
-    return fitted(decoder(4, 2048, half=False, accumulation=32), ipus=1, keep="precision")
-
-
-def test_what_does_not_fit_is_explained_with_the_nearest_that_works(one_ipu: FitResult) -> None:
-    text = str(one_ipu)
-    assert not one_ipu.found
+def test_what_does_not_fit_is_explained_with_the_nearest_that_works() -> None:
+    """Weights alone fill more than an IPU in single precision: 4 layers of 12 x 2,048^2 weights."""
+    result = fitted(transformer(4, 2048, half=False, accumulation=32), ipus=1, keep="precision")
+    text = str(result)
+    assert not result.found
     assert "Nothing fits for certain within the limits that you set (at most 1 IPU, precision stays)" in text
-    assert "The fullest tile of IPU 0 needs" in one_ipu.binds
-    assert "is always live" in one_ipu.binds
-    assert one_ipu.instead is not None
-    assert one_ipu.instead.profile.verdict is Verdict.FITS
-    assert one_ipu.instead.code.splitlines()[0] in text
+    assert "The fullest tile of IPU 0 needs" in result.binds
+    assert "is always live" in result.binds
+    assert result.instead is not None
+    assert result.instead.profile.verdict is Verdict.FITS
+    assert result.instead.code.splitlines()[0] in text
     # As few limits are dropped as possible: more IPUs are enough, and the types can stay.
-    assert one_ipu.instead.candidate.setting.half_precision == one_ipu.start.setting.half_precision
+    assert result.instead.candidate.setting.half_precision == result.start.setting.half_precision
     assert "This fits within wider limits (M2000, precision stays): " in text
 
 
-@pytest.mark.parametrize(
-    ("keep", "kept"),
-    [
-        (
-            ("precision", "optimiser", "micro-batch", "replicas"),
-            ("half_precision", "half_partials", "half_optimiser_state", "micro_batch", "replicas"),
-        ),
-        ("precision", ("half_precision", "half_optimiser_state")),  # the types of optimiser state are part of it
-    ],
-)
-def test_what_stays_stays(keep: Any, kept: tuple[str, ...]) -> None:
-    result = fitted(decoder(2, 64), keep=keep)
-    for name in kept:
-        assert {getattr(each.setting, name) for each in result.tried} == {getattr(result.start.setting, name)}
-    assert any(each.setting.half_optimiser_state for each in found_for("decoder").tried)
+KEPT = {
+    "precision": ("half_precision", "half_partials", "half_optimiser_state"),
+    "optimiser": ("half_optimiser_state",),
+    "micro-batch": ("micro_batch",),
+    "replicas": ("replicas",),
+    "split": ("split",),
+    "machine": ("machine",),
+}
+
+
+@pytest.mark.parametrize("keep", [*KEEP, ("precision", "optimiser", "micro-batch", "replicas")])
+def test_what_stays_stays(keep: Any) -> None:
+    result, free = fitted(transformer(2, 64, half=False), keep=keep), found_for("U-Net").tried
+    for name in (name for kept in ([keep] if isinstance(keep, str) else keep) for name in KEPT[kept]):
+        assert {getattr(tried.setting, name) for tried in result.tried} == {getattr(result.start.setting, name)}
+        assert name == "machine" or len({getattr(tried.setting, name) for tried in free}) > 1
 
 
 def test_a_chip_may_have_any_number_of_ipus_but_stays() -> None:
-    result = fitted(decoder(2, 64), machine="Bow")
+    result = fitted(transformer(2, 64), machine="Bow")
     assert both(result)[0].profile.machine.chip == "Bow"
     assert result.elsewhere is None
 
 
 def test_a_limit_between_two_powers_of_two_says_which_count() -> None:
-    result = fitted(decoder(2, 64), ipus=3)
-    assert all(each.ipus <= 3 for each in result.tried)
+    result = fitted(transformer(2, 64), ipus=3)
+    assert all(tried.ipus <= 3 for tried in result.tried)
     words = "so the search could use only 2 of the 3 that you allowed. ipus=4"
     assert f"PopTorch reserves 1, 2, 4, 8, ... IPUs, {words}" in str(result)
 
@@ -178,7 +229,7 @@ def test_a_limit_between_two_powers_of_two_says_which_count() -> None:
 )
 def test_bad_requests_get_a_clear_answer(asked: dict[str, Any], answer: str) -> None:
     with pytest.raises(poptorch.Error, match=re.escape(answer)):
-        fitted(decoder(1, 64), **asked)
+        linear(1, **asked)
 
 
 def linear(replicas: int, **asked: Any) -> FitResult:
@@ -202,19 +253,16 @@ def test_ipus_are_those_of_all_processes() -> None:
 X = torch.ones(8, 8)
 
 
-def chained(**asked: Any) -> FitResult:
+def chained(module: nn.Module | None = None, **asked: Any) -> FitResult:
     """Search for the training of two layers on two IPUs, in eight micro-batches of eight rows."""
     asked = {"options": trainable(2, 8), "micro_batch": True, **asked}
-    return ipu_model.make_it_fit(Chain(2), (X, X), training=True, **asked)
+    return ipu_model.make_it_fit(module or Chain(2), (X, X), training=True, **asked)
 
 
 @pytest.mark.parametrize(
     ("search", "rule"),
     [
-        (
-            lambda: chained(ipus=1, keep="split"),
-            "Its blocks have to stay as they are, and they need 2 IPUs.",
-        ),
+        (lambda: chained(ipus=1, keep="split"), "Its blocks have to stay as they are, and they need 2 IPUs."),
         (
             lambda: chained(options=trainable(2, 8).replicationFactor(4), ipus=2, keep="replicas"),
             "It has to keep its 4 replicas, and each needs an IPU.",
@@ -235,37 +283,20 @@ def test_if_nothing_can_be_tried_the_text_names_the_rule_and_no_tile(
 # --- modules that refuse changes
 
 
-class Calls(nn.Module):
-    """A module that runs a function of itself and its input, with these submodules."""
-
-    def __init__(self, run: Callable[[Any, Tensor], Any], **parts: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.run(self, x)
-
-
-def loss(x: Tensor) -> Tensor:
-    return poptorch.identity_loss(x, "mean")
-
-
-def trained(module: nn.Module, **asked: Any) -> FitResult:
+def trained(module: nn.Module) -> FitResult:
     """Search for training on micro-batches of eight rows, four for each update."""
     optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
-    return ipu_model.make_it_fit(module, torch.zeros(32, 64), trainable(1, 4), optimizer=optimizer, **asked)
-
-
-def of_one_micro_batch() -> nn.Module:
-    """A model whose forward names the number of its rows, as many scripts do."""
-    return Calls(lambda self, x: loss(self.layer(x.view(8, 64))), layer=nn.Linear(64, 64))
+    return ipu_model.make_it_fit(module, torch.zeros(32, 64), trainable(1, 4), optimizer=optimizer)
 
 
 def test_a_module_for_one_micro_batch_keeps_it() -> None:
+    """Its forward names the number of its rows, as many scripts do."""
+
+    def of_one_micro_batch() -> nn.Module:
+        return Module(lambda m, x: loss(m.layer(x.view(8, 64))), layer=nn.Linear(64, 64))
+
     result = trained(of_one_micro_batch())
-    possible = [each.setting for each in result.tried if not each.refused]
+    possible = [tried.setting for tried in result.tried if not tried.refused]
     assert {setting.micro_batch for setting in possible} == {8}
     assert any(setting != result.start.setting for setting in possible)
     programs = Programs(source_of(of_one_micro_batch(), torch.zeros(32, 64), trainable(1, 4), training=True))
@@ -275,22 +306,21 @@ def test_a_module_for_one_micro_batch_keeps_it() -> None:
 
 def test_the_leanest_is_the_smallest_micro_batch_that_the_module_takes() -> None:
     """PyTorch refuses to train a norm over the batch on a single row: it has no variance."""
-    result = trained(
-        Calls(lambda self, x: loss(self.norm(self.layer(x))), layer=nn.Linear(64, 64), norm=nn.BatchNorm1d(64))
-    )
+    norm = nn.BatchNorm1d(64)
+    result = trained(Module(lambda m, x: loss(m.norm(m.layer(x))), layer=nn.Linear(64, 64), norm=norm))
     assert result.found
-    assert {each.setting.micro_batch for each in result.tried if not each.refused} >= {2}
-    assert not [each for each in result.tried if each.setting.micro_batch == 1]
+    assert {tried.setting.micro_batch for tried in result.tried if not tried.refused} >= {2}
+    assert not [tried for tried in result.tried if tried.setting.micro_batch == 1]
 
 
 def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         with poptorch.Block(ipu_id=0):
-            x = self.first(x)
+            x = m.first(x)
         with poptorch.Block(ipu_id=1):
-            return loss(self.second(x))
+            return loss(m.second(x))
 
-    result = trained(Calls(forward, first=nn.Linear(64, 64), second=nn.Linear(64, 64)))
+    result = trained(Module(forward, first=nn.Linear(64, 64), second=nn.Linear(64, 64)))
     for fit in both(result):
         assert len(fit.profile.memory.ipus) == fit.candidate.setting.split.ipus
         assert not fit.is_confirmed or fit.candidate.setting.split.ipus == 2
@@ -305,8 +335,7 @@ class Uncopied(Chain):
 
 
 def test_what_the_front_end_refuses_of_the_changed_module_is_reported() -> None:
-    given = {"training": True, "micro_batch": True, "keep": "micro-batch"}
-    result = ipu_model.make_it_fit(Uncopied(2), (X, X), trainable(2, 8), **given)
+    result = chained(Uncopied(2), keep="micro-batch")
     fastest, _ = both(result)
     assert fastest.changes
     assert not fastest.is_confirmed
@@ -318,7 +347,7 @@ def test_what_the_front_end_refuses_of_the_changed_module_is_reported() -> None:
 def test_the_module_stays_as_it_is() -> None:
     module = Chain(2)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    ipu_model.make_it_fit(module, (X, X), trainable(2, 8), training=True, micro_batch=True)
+    chained(module)
     for name, value in module.state_dict().items():
         assert value.dtype == before[name].dtype
         assert torch.equal(value, before[name])
@@ -327,12 +356,8 @@ def test_the_module_stays_as_it_is() -> None:
 
 def test_no_block_begins_at_a_list_of_modules() -> None:
     """Nobody calls an `nn.ModuleList`, so that BeginBlock would have no effect there."""
-    layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3)]
-    module = Calls(
-        lambda self, x: self.blocks[2](self.blocks[1](self.blocks[0](self.first(x)))),
-        first=nn.Linear(256, 256),
-        blocks=nn.ModuleList(layers),
-    )
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3))
+    module = Module(lambda m, x: in_order(m.blocks, m.first(x)), first=nn.Linear(256, 256), blocks=blocks)
     program = program_of_module(quiet(), module, torch.empty(4, 256, device="meta"))
     starts = even_starts(program, 4)
     assert starts == ("blocks.0.0", "blocks.1.0", "blocks.2.0")
@@ -343,14 +368,12 @@ def test_no_block_begins_at_a_list_of_modules() -> None:
 # --- checkpoints: those of a search take the place of the program's own, and the printed lines say so
 
 
-def blocks(count: int = 4) -> nn.ModuleList:
-    return nn.ModuleList(
-        nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(count)
-    )
+def block() -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
 
 
-def marked_between(self: Any, x: Tensor) -> Tensor:
-    for block in self.blocks:
+def marked_between(m: Any, x: Tensor) -> Tensor:
+    for block in m.blocks:
         x = block(poptorch.recomputationCheckpoint(x.sin()))
     return loss(x)
 
@@ -361,7 +384,7 @@ def marked(step: Step) -> set[str]:
 
 def test_a_module_with_other_checkpoints_has_no_more_of_its_own() -> None:
     def program(changes: ModuleChanges | None) -> Program:
-        module, x = Calls(marked_between, blocks=blocks()), (torch.zeros(4, 64),)
+        module, x = Module(marked_between, blocks=nn.ModuleList(block() for _ in range(4))), (torch.zeros(4, 64),)
         return program_of_module(trainable(1, 8), module, x, training=True, micro_batch=True, changes=changes)
 
     own, names = program(None), ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
@@ -378,12 +401,11 @@ def test_a_module_with_other_checkpoints_has_no_more_of_its_own() -> None:
 
 
 def test_a_block_that_returns_no_tensor_is_refused_as_a_checkpoint() -> None:
-    wrapped = Calls(lambda self, x: {"hidden": self.block(x)}, block=blocks(1)[0])
-    module = Calls(lambda self, x: loss(self.wrapped(x)["hidden"]), wrapped=wrapped)
-    with pytest.raises(poptorch.Error, match="Calls returns what cannot be a checkpoint"):
-        program_of_module(
-            quiet(), module, (torch.zeros(4, 64),), training=True, changes=ModuleChanges(checkpoints=("wrapped",))
-        )
+    wrapped = Module(lambda m, x: {"hidden": m.block(x)}, block=block())
+    module = Module(lambda m, x: loss(m.wrapped(x)["hidden"]), wrapped=wrapped)
+    changes = ModuleChanges(checkpoints=("wrapped",))
+    with pytest.raises(poptorch.Error, match="Module returns what cannot be a checkpoint"):
+        program_of_module(quiet(), module, (torch.zeros(4, 64),), training=True, changes=changes)
 
 
 # --- the host's loader
@@ -397,7 +419,7 @@ def test_a_slow_loader_is_said_to_limit_the_program() -> None:
     text = str(result)
     assert "limited by: host loader" in text
     assert f"its IPUs alone would reach {fastest.profile.device_samples_per_second:,.1f}" in text
-    workers = next(each for each in result.loaders if "workers" in each.change)
+    workers = next(loader for loader in result.loaders if "workers" in loader.change)
     assert workers.samples_per_second == pytest.approx(4 / 1e-3, rel=0.01)
     assert f"{workers.change}: {workers.samples_per_second:,.1f} samples/s, by {workers.line}" in text
 
@@ -414,7 +436,7 @@ def test_replicas_that_bring_nothing_are_left_out() -> None:
 
 def test_a_warning_about_the_module_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Whole numbers as results, as a language model's guesses: not again for each change of the search."""
-    module = Calls(lambda self, x: self.layer(x).argmax(-1), layer=nn.Linear(8, 8))
+    module = Module(lambda m, x: m.layer(x).argmax(-1), layer=nn.Linear(8, 8))
     with caplog.at_level(logging.WARNING, logger="poptorch::python"):
         for changes in (None, ModuleChanges(micro_batch=2)):
             program_of_module(quiet(), module, (torch.zeros(4, 8),), micro_batch=True, changes=changes)
@@ -427,6 +449,7 @@ def test_what_fits_best_as_it_is_has_no_code_and_a_bar_says_what_is_modelled(
     result = linear(1, ipus=1, progress=True)
     assert both(result)[0].changes == ()
     assert result.code == ""
+    assert str(result).startswith("inference as it is: fits")
     assert "No setting that was tried is faster or uses fewer IPUs: " in str(result)
     assert not any(line.startswith("    ") for line in str(result).splitlines())
     bar = r"programs modelled: [0-9]+ in [0-9:]+, 1 IPU x 1 replica, micro-batch"
@@ -435,10 +458,8 @@ def test_what_fits_best_as_it_is_has_no_code_and_a_bar_says_what_is_modelled(
 
 def test_lines_come_with_hints() -> None:
     assert micro_batch_line(1, 2) == "batch_size=1  # instead of 2, in poptorch.DataLoader(...)"
-    case = decoder(1, 64)
+    case = transformer(1, 64)
     program = ipu_model.profile_module(case.module, **case.arguments).program
-    assert program is not None
-    assert program.optimiser is not None
     changed = {"half_optimiser_state": True}
     assert "give the optimizer a loss_scaling" in code_of(program, program, changed, None)
     scaled = replace(program, optimiser=replace(program.optimiser, loss_scaling=128.0))
@@ -452,7 +473,7 @@ def test_lines_come_with_hints() -> None:
 
 
 def test_an_executor_that_ran_out_of_memory() -> None:
-    executor = poptorch.inferenceModel(nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))), quiet())
+    executor = inference(nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))))
     with pytest.raises(poptorch.Error, match="out of memory"):
         executor.compile(torch.zeros(8, 8192))
     result = ipu_model.make_it_fit(executor)
@@ -464,8 +485,8 @@ def test_a_profile_has_no_module_so_that_micro_batches_stay() -> None:
     """With one micro-batch for each update, there is nothing to share among replicas."""
     several = ipu_model.profile_module(Chain(2), (torch.ones(64, 8),) * 2, trainable(2, 8), training=True)
     result = ipu_model.make_it_fit(several)
-    assert {each.setting.micro_batch for each in result.tried} == {8}
+    assert {tried.setting.micro_batch for tried in result.tried} == {8}
     assert "The search tried no other micro-batches" in str(result)
     one = ipu_model.make_it_fit(ipu_model.profile_module(Chain(1), (X, X), quiet(), training=True), ipus=4)
     assert one.found
-    assert {each.setting.replicas for each in one.tried} == {1}
+    assert {tried.setting.replicas for tried in one.tried} == {1}

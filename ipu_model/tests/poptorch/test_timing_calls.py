@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-from executor_support import quiet
+from executor_support import inference, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modelling_support import Chain, inferred, trainable, trained
@@ -26,12 +25,16 @@ from poptorch._backend.modelling import EVENTS, latency, perf_counters
 LATENCIES = ("getLatency", "getHostIpuLatency", "getComputeLatency", "getIpuHostLatency")
 EVERY_N = poptorch.OutputMode.EveryN
 EMPTY = {event: [[]] for event in EVENTS}
+X = torch.ones(4, 8)
 
 
-def lasting(program: Program, seconds: float, into: float = 0.0, out: float = 0.0) -> Profile:
+def streams(into: float, out: float) -> tuple[Span, ...]:
+    return Span("IPU 0", "stream in", 0.0, into), Span("IPU 0", "stream out", 0.0, out)
+
+
+def lasting(program: Program, seconds: float, *timeline: Span) -> Profile:
     """Return the program's profile with another device time and other stream times for one call."""
-    streams = (Span("IPU 0", "stream in", 0.0, into), Span("IPU 0", "stream out", 0.0, out))
-    return replace(profile_program(program), device_seconds_per_call=seconds, timeline=streams)
+    return replace(profile_program(program), device_seconds_per_call=seconds, timeline=timeline or streams(0.0, 0.0))
 
 
 class TestCounters:
@@ -43,54 +46,45 @@ class TestCounters:
         options = trainable(1, a).deviceIterations(d).replicationFactor(r).outputMode(poptorch.OutputMode[mode])
         program = trained(options, ipus=1)
         counters = perf_counters(program, lasting(program, 1.0))
-        returned = {"All": d * a * r, "Final": r, "Sum": r}[mode]
-        assert {event: [len(times) for times in lists] for event, lists in counters.items()} == {
-            "input": [d * a * r] * 2, "input_complete": [d * a * r] * 2,
-            "output": [returned] * 2, "output_complete": [returned] * 2,
-        }  # fmt: skip
+        sent, returned = [d * a * r] * 2, [{"All": d * a * r, "Final": r, "Sum": r}[mode]] * 2
+        lengths = {event: [len(times) for times in lists] for event, lists in counters.items()}
+        assert lengths == {"input": sent, "input_complete": sent, "output": returned, "output_complete": returned}
 
     @pytest.mark.parametrize(
-        ("program", "seconds", "into", "out", "expected"),
+        ("program", "seconds", "timeline", "expected"),
         [
             (  # Steps of one IPU follow one another: two of 5 s each, with 1 s in and 0.5 s out.
-                lambda: inferred(quiet().deviceIterations(2), ipus=1), 10.0, 2.0, 1.0,
+                lambda: inferred(quiet().deviceIterations(2), ipus=1), 10.0, streams(2.0, 1.0),
                 {"input": [0.0, 5.0], "input_complete": [1.0, 6.0],
                  "output": [4.5, 9.5], "output_complete": [5.0, 10.0]},
             ),
+            (  # The wait for the host comes before the first transfer.
+                lambda: inferred(quiet().deviceIterations(2), ipus=1), 8.0,
+                (Span("IPU 0", "wait", 0.0, 2.0), Span("IPU 0", "stream in", 2.0, 1.0), Span("host", "call", 0.0, 9.0)),
+                {"input": [2.0, 5.0], "input_complete": [2.5, 5.5], "output_complete": [5.0, 8.0]},
+            ),
             (  # D x R / N = 4: the ends of the third and the sixth of six equal steps, for both replicas.
                 lambda: inferred(quiet().deviceIterations(6).replicationFactor(2).outputMode(EVERY_N, 3), ipus=1),
-                6.0, 0.0, 0.0, {"output_complete": [3.0, 6.0, 3.0, 6.0]},
+                6.0, (), {"output_complete": [3.0, 6.0, 3.0, 6.0]},
             ),
             (  # M + K - 1 = 4 cycles of 1 s; a micro-batch is in the pipeline for K = 2 of them.
-                lambda: inferred(quiet().deviceIterations(3), ipus=2), 4.0, 0.0, 0.0,
+                lambda: inferred(quiet().deviceIterations(3), ipus=2), 4.0, (),
                 {"input": [0.0, 1.0, 2.0], "output_complete": [2.0, 3.0, 4.0]},
             ),
             (  # Training fills and flushes for each of D = 2 updates: A + 2 (K - 1) = 5 cycles of 1 s.
-                lambda: trained(trainable(2).deviceIterations(2).outputMode(poptorch.OutputMode.All), ipus=2),
-                10.0, 0.0, 0.0,
+                lambda: trained(trainable(2).deviceIterations(2).outputMode(poptorch.OutputMode.All), ipus=2), 10.0, (),
                 {"input": [0.0, 1.0, 2.0, 5.0, 6.0, 7.0], "output_complete": [2.0, 3.0, 4.0, 7.0, 8.0, 9.0]},
             ),
             (  # Shards run one micro-batch after another.
                 lambda: inferred(quiet().deviceIterations(2).setExecutionStrategy(poptorch.ShardedExecution()), ipus=2),
-                4.0, 0.0, 0.0, {"input": [0.0, 2.0], "output_complete": [2.0, 4.0]},
+                4.0, (), {"input": [0.0, 2.0], "output_complete": [2.0, 4.0]},
             ),
         ],
-        ids=["one IPU", "every third", "pipeline", "training", "shards"],
+        ids=["one IPU", "waiting", "every third", "pipeline", "training", "shards"],
     )  # fmt: skip
-    def test_when_they_are(self, program: Any, seconds: float, into: float, out: float, expected: Any) -> None:
-        counters = perf_counters(program(), lasting(program(), seconds, into, out))
+    def test_when_they_are(self, program: Any, seconds: float, timeline: tuple[Span, ...], expected: Any) -> None:
+        counters = perf_counters(program(), lasting(program(), seconds, *timeline))
         assert {event: counters[event][0] for event in expected} == expected
-
-    def test_the_wait_for_the_host_comes_before_the_first_transfer(self) -> None:
-        program = inferred(quiet().deviceIterations(2), ipus=1)
-        waiting = (
-            Span("IPU 0", "wait", 0.0, 2.0),
-            Span("IPU 0", "stream in", 2.0, 1.0),
-            Span("host", "call", 0.0, 9.0),
-        )
-        counters = perf_counters(program, replace(lasting(program, 8.0), timeline=waiting))
-        assert (counters["input"], counters["input_complete"]) == ([[2.0, 5.0]], [[2.5, 5.5]])
-        assert counters["output_complete"] == [[5.0, 8.0]]
 
     def test_synthetic_data_leaves_the_inner_lists_empty(self) -> None:
         program = trained(trainable(1).enableSyntheticData(True), ipus=1)
@@ -101,32 +95,29 @@ class TestCounters:
     def test_a_micro_batch_arrives_before_it_leaves(self, d: int, into: float, out: float) -> None:
         """Also where streams would take longer than the whole call, which a schedule never says."""
         program = inferred(quiet().deviceIterations(d), ipus=1)
-        counters = perf_counters(program, lasting(program, 1.0, into, out))
-        events = [counters[event][0] for event in EVENTS]
-        for ticks in zip(*events):
+        counters = perf_counters(program, lasting(program, 1.0, *streams(into, out)))
+        for ticks in zip(*(counters[event][0] for event in EVENTS)):
             assert list(ticks) == pytest.approx(sorted(ticks))
             assert 0.0 <= ticks[0] <= ticks[-1] <= 1.0 + 1e-9
 
 
 class TestLatency:
-    def test_least_greatest_and_average(self) -> None:
-        counters = {"input": [[0.0, 5.0]], "output_complete": [[2.0, 9.0]]}
-        assert latency(counters, "input", "output_complete") == (2.0, 4.0, 3.0)
-
-    def test_each_group_of_inputs_counts_from_its_earliest(self) -> None:
-        # Two replicas of two steps that return one result each.
-        counters = {"input": [[0.0, 1.0, 0.5, 1.5]], "output_complete": [[2.0, 3.5]]}
-        assert latency(counters, "input", "output_complete") == (2.0, 3.0, 2.5)
-
-    def test_of_several_tensors_the_earliest_start_and_the_latest_end(self) -> None:
-        counters = {"input": [[0.0], [1.0]], "output_complete": [[2.0], [3.0], [2.5]]}
-        assert latency(counters, "input", "output_complete") == (3.0, 3.0, 3.0)
-
     @pytest.mark.parametrize(
-        "counters", [EMPTY, {event: [[], []] for event in EVENTS}, {event: [] for event in EVENTS}]
+        ("starts", "ends", "expected"),
+        [
+            ([[0.0, 5.0]], [[2.0, 9.0]], (2.0, 4.0, 3.0)),
+            # Each group of inputs counts from its earliest: two replicas of two steps that return one result each.
+            ([[0.0, 1.0, 0.5, 1.5]], [[2.0, 3.5]], (2.0, 3.0, 2.5)),
+            # Of several tensors the earliest start and the latest end.
+            ([[0.0], [1.0]], [[2.0], [3.0], [2.5]], (3.0, 3.0, 3.0)),
+            # Zeros without data.
+            ([[]], [[]], (0.0, 0.0, 0.0)),
+            ([[], []], [[], []], (0.0, 0.0, 0.0)),
+            ([], [], (0.0, 0.0, 0.0)),
+        ],
     )
-    def test_zeros_without_data(self, counters: dict[str, Any]) -> None:
-        assert latency(counters, "input", "output_complete") == (0.0, 0.0, 0.0)
+    def test_least_greatest_and_average(self, starts: Any, ends: Any, expected: tuple[float, ...]) -> None:
+        assert latency({"input": starts, "output_complete": ends}, "input", "output_complete") == expected
 
     @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=8))
     def test_the_average_lies_between(self, spans: list[tuple[float, float]]) -> None:
@@ -135,11 +126,8 @@ class TestLatency:
         assert 0.0 <= least <= average <= greatest
 
 
-def executor(options: poptorch.Options | None = None, ipus: int = 1) -> poptorch.PoplarExecutor:
-    return poptorch.inferenceModel(Chain(ipus), options or quiet())
-
-
-X = torch.ones(4, 8)
+def executor(options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
+    return inference(Chain(1), options)
 
 
 class TestExecutor:
@@ -153,8 +141,7 @@ class TestExecutor:
     def test_after_a_run_the_profile_answers(self) -> None:
         model = executor(quiet().deviceIterations(2))
         model(X)
-        profile = ipu_model.profile(model)
-        counters = model.getPerfCounters()
+        profile, counters = ipu_model.profile(model), model.getPerfCounters()
         assert [len(counters[event][0]) for event in EVENTS] == [2, 2, 2, 2]
         assert counters["output_complete"][0][-1] == pytest.approx(profile.device_seconds_per_call)
         least, greatest, average = model.getLatency()
@@ -166,33 +153,30 @@ class TestExecutor:
         parts = [getattr(model, name)()[2] for name in LATENCIES[1:]]
         assert all(seconds > 0.0 for seconds in parts)
         assert sum(parts) == pytest.approx(model.getLatency()[2])
-
-    def test_synthetic_data(self) -> None:
-        model = executor(quiet().enableSyntheticData(True))
-        model(X)
-        assert model.getPerfCounters() == {event: [[]] for event in EVENTS}
-        assert model.getLatency() == (0.0, 0.0, 0.0)
-
-    def test_detaching_keeps_the_last_run_and_destroying_drops_it(self) -> None:
-        model = executor()
-        model(X)
+        # Detaching keeps the last run, and destroying drops it.
         before = model.getPerfCounters()
         model.detachFromDevice()
         assert model.getPerfCounters() == before != EMPTY
         model.destroy()
         assert model.getPerfCounters() == EMPTY
 
+    def test_synthetic_data(self) -> None:
+        model = executor(quiet().enableSyntheticData(True))
+        model(X)
+        assert model.getPerfCounters() == EMPTY
+        assert model.getLatency() == (0.0, 0.0, 0.0)
+
 
 class TestCompilationTime:
     def test_it_is_modelled(self) -> None:
         model = executor(poptorch.Options())
+        with pytest.raises(poptorch.Error, match="Please compile the model"):
+            model.compilationTime()
         model.compile(X)
         assert model.compilationTime() == timedelta(seconds=ipu_model.profile(model).compilation_seconds)
         assert model.compilationTime() > timedelta(seconds=1)
 
     def test_it_needs_the_progress_bar(self) -> None:
-        with pytest.raises(poptorch.Error, match="Please compile the model"):
-            executor(poptorch.Options()).compilationTime()
         model = executor(quiet())
         model.compile(X)
         with pytest.raises(poptorch.Error, match="showCompilationProgressBar"):
@@ -200,43 +184,37 @@ class TestCompilationTime:
 
 
 class TestCycleCount:
-    def test_it_is_the_device_time_of_one_run(self) -> None:
+    def test_it_is_the_device_time_of_one_run(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Every run is logged."""
         model = executor(quiet().logCycleCount(True).deviceIterations(2))
-        model(X)
+        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+            model(X)
+            model(X)
         seconds = ipu_model.profile(model).device_seconds_per_call
         assert isinstance(model.cycleCount(), int)
         assert model.cycleCount() == round(seconds * system_named("GC200").chip.clock_hz) > 0
+        assert caplog.messages.count(f"Total number of IPU cycles: {model.cycleCount()}") == 2
 
-    def test_it_has_to_be_switched_on(self, caplog: pytest.LogCaptureFixture) -> None:
-        model = executor()
+    def test_it_has_to_be_switched_on_and_compiling_is_not_enough(self, caplog: pytest.LogCaptureFixture) -> None:
+        model, counting = executor(), executor(quiet().logCycleCount(True))
         with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
             model(X)
         assert "IPU cycles" not in caplog.text
         with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
             model.cycleCount()
-
-    def test_compiling_is_not_enough(self) -> None:
-        model = executor(quiet().logCycleCount(True))
-        for prepare in (lambda: None, lambda: model.compile(X)):
+        for prepare in (lambda: None, lambda: counting.compile(X)):
             prepare()
             with pytest.raises(poptorch.Error, match="Please run the model at least once"):
-                model.cycleCount()
-
-    def test_every_run_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        model = executor(quiet().logCycleCount(True))
-        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
-            model(X)
-            model(X)
-        assert caplog.messages.count(f"Total number of IPU cycles: {model.cycleCount()}") == 2
+                counting.cycleCount()
 
 
-@pytest.mark.parametrize("ask", [lambda m: m.getLatency(), lambda m: m.getPerfCounters(), lambda m: m.cycleCount()])
-def test_asking_changes_no_weight_and_no_random_number(ask: Callable[[Any], Any]) -> None:
+def test_asking_changes_no_weight_and_no_random_number() -> None:
     plain, asked = executor(quiet().randomSeed(1)), executor(quiet().randomSeed(1).logCycleCount(True))
     asked.model.load_state_dict(plain.model.state_dict())
     for model in (plain, asked):
         model(X)
     state = torch.get_rng_state()
-    ask(asked)
+    for name in ("getLatency", "getPerfCounters", "cycleCount"):
+        getattr(asked, name)()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(plain(X), asked(X))

@@ -20,13 +20,13 @@ import torch
 from loading_datasets import Dies, Fails, Numbers, Stream, row
 from loading_processes import TIMEOUT_IN_S, counter, loader_processes, runs, wait_for
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from ipu_model.errors import Error
-from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
+from poptorch._dataloader import AsynchronousDataAccessor
 from poptorch._dataloader import accessor as loader_process
-from poptorch.enums import DataLoaderMode, SharingStrategy
-from poptorch.options import Options
+from poptorch.enums import SharingStrategy
 
 FETCHER = "An error occurred in the data fetcher"
 Make = Callable[..., AsynchronousDataAccessor]
@@ -111,29 +111,13 @@ class Speechless(Exception):
         raise RuntimeError("no words")
 
 
-def _raises(error: Exception) -> Iterator[Tensor]:
+def items_and(end: Callable[[], Any]) -> Iterator[Tensor]:
+    """Yield one item, then do what is asked for."""
     yield torch.zeros(1)
-    raise error
+    end()
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (Unlikely(1, two=2), "Unlikely: 1\n2"),
-        (Speechless(), "Speechless: <exception str() failed>"),
-        (KeyError("label"), "KeyError: 'label'"),
-        (AssertionError(), "AssertionError"),
-    ],
-)
-def test_any_exception_is_reported(access: Make, error: Exception, words: str) -> None:
-    accessor = access(_raises(error))
-    next(accessor)
-    with pytest.raises(AssertionError) as caught:
-        next(accessor)
-    assert str(caught.value).startswith(f"{words} (line ")
-
-
-def raising(error: Callable[[], Exception], index: int) -> Tensor:
+def raising(error: Callable[[], Exception], *index: int) -> Any:
     raise error()
 
 
@@ -165,15 +149,39 @@ def test_an_exception_of_a_torch_worker_is_reported_without_its_wrapping(
     assert line in caught.value.message
 
 
-def test_items_before_a_bad_one_still_arrive(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
-    accessor = access(Fails(9, bad=4), buffer_size=2)
-    got = []
-    with pytest.raises(AssertionError, match=rf"(?s)^ValueError: sample 4 is bad.*{FETCHER}"):
-        got.extend(int(item[0]) for item in accessor)
-    for use in (next, next, iter):
+def after_one_item(error: Callable[[], Exception]) -> Iterator[Tensor]:
+    return items_and(partial(raising, error))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arrive", "words"),
+    [
+        (Fails(9, bad=4), [0, 1, 2, 3], r"^ValueError: sample 4 is bad"),
+        (after_one_item(partial(Unlikely, 1, two=2)), [0], r"^Unlikely: 1\n2 \(line "),
+        (after_one_item(Speechless), [0], r"^Speechless: <exception str\(\) failed> \(line "),
+        (after_one_item(partial(KeyError, "label")), [0], r"^KeyError: 'label' \(line "),
+        (after_one_item(AssertionError), [0], r"^AssertionError \(line "),
+        (Dies(9), [0, 1], "exit code 7"),
+        # Items unlike the first.
+        ([torch.zeros(2), torch.ones(3)], [0], "first"),
+        ([torch.zeros(2), torch.ones(1)], [0], "first"),
+        ([{"x": torch.zeros(2)}, {"z": torch.ones(2)}], [0], "first"),
+        ([{"x": torch.zeros(2)}, [torch.ones(2)]], [0], "first"),
+        (torch.utils.data.DataLoader(Numbers(5), batch_size=2), [0, 2], "drop the last batch"),
+    ],
+)
+def test_what_came_before_still_arrives_and_every_use_then_says_what_happened(
+    access: Make, capfd: pytest.CaptureFixture[str], dataset: Any, arrive: list[int], words: str
+) -> None:
+    accessor = access(dataset, buffer_size=2)
+    assert [int(tree_leaves(next(accessor))[0].flatten()[0]) for _ in arrive] == arrive
+    with pytest.raises(AssertionError, match=f"(?s){words}") as caught:
+        next(accessor)
+    assert FETCHER in str(caught.value)
+    for use in (next, iter):
         with pytest.raises(AssertionError, match=FETCHER):
             use(accessor)
-    assert "ValueError: sample 4 is bad" in capfd.readouterr().err
+    assert words == "exit code 7" or "Traceback" in capfd.readouterr().err
 
 
 def test_a_bad_item_is_reported_after_all_good_ones(access: Make) -> None:
@@ -196,17 +204,7 @@ def test_a_killed_process_is_noticed_at_once(access: Make, strategy: SharingStra
         next(accessor)
 
 
-def test_a_killed_process_is_noticed_although_its_children_live_on(access: Make) -> None:
-    # They hold its end of the pipe open, so its death alone does not close it.
-    accessor = access(_kills_itself_but_not_its_child())
-    child = int(next(accessor))
-    with pytest.raises(AssertionError, match=FETCHER):
-        next(accessor)
-    assert runs(child)
-    os.kill(child, signal.SIGKILL)
-
-
-def _kills_itself_but_not_its_child() -> Iterator[Tensor]:
+def killing_itself_but_not_its_child() -> Iterator[Tensor]:
     child = os.fork()
     if child == 0:
         time.sleep(TIMEOUT_IN_S)
@@ -215,19 +213,14 @@ def _kills_itself_but_not_its_child() -> Iterator[Tensor]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_just_ends(access: Make) -> None:
-    accessor = access(Dies(9))
-    assert [int(next(accessor)[0]) for _ in range(2)] == [0, 1]
-    with pytest.raises(AssertionError, match=rf"{FETCHER}.*exit code 7"):
+def test_a_killed_process_is_noticed_although_its_children_live_on(access: Make) -> None:
+    """They hold its end of the pipe open, so its death alone does not close it."""
+    accessor = access(killing_itself_but_not_its_child())
+    child = int(next(accessor))
+    with pytest.raises(AssertionError, match=FETCHER):
         next(accessor)
-
-
-@pytest.mark.parametrize("other", [{"x": torch.ones(3)}, {"x": torch.ones(1)}, {"z": torch.ones(2)}, [torch.ones(2)]])
-def test_items_unlike_the_first_end_the_process(access: Make, other: Any) -> None:
-    accessor = access([{"x": torch.zeros(2)}, other])
-    assert next(accessor)["x"].tolist() == [0, 0]
-    with pytest.raises(AssertionError, match=rf"(?s)first.*{FETCHER}"):
-        next(accessor)
+    assert runs(child)
+    os.kill(child, signal.SIGKILL)
 
 
 def test_another_dtype_is_converted_to_the_first_items(access: Make) -> None:
@@ -236,12 +229,6 @@ def test_another_dtype_is_converted_to_the_first_items(access: Make) -> None:
     assert [x.dtype for x in items] == [torch.float16] * 3
     # A third in half precision: 1365 / 4096.
     assert items[1].tolist() == [1365 / 4096] * 2
-
-
-def test_a_last_batch_that_is_short_ends_the_process(access: Make) -> None:
-    accessor = access(torch.utils.data.DataLoader(Numbers(5), batch_size=2))
-    with pytest.raises(AssertionError, match="drop the last batch"):
-        list(accessor)
 
 
 @pytest.mark.parametrize("strategy", [SharingStrategy.Fork, SharingStrategy.ForkServer])
@@ -256,15 +243,6 @@ def test_terminating_ends_the_process(access: Make, strategy: SharingStrategy) -
         with pytest.raises(AssertionError, match="terminated"):
             use(accessor)
     assert view.tolist() == [0, 0]  # what was handed out stays readable
-
-
-def test_deleting_ends_the_process() -> None:
-    fork = {"sharing_strategy": SharingStrategy.Fork}
-    loader = DataLoader(Options(), Numbers(9), mode=DataLoaderMode.Async, async_options=fork)
-    pid = the_process().pid
-    next(iter(loader))
-    del loader
-    assert not runs(pid)
 
 
 class Sleeps:
@@ -334,7 +312,7 @@ def test_nothing_has_a_name_in_the_folder_for_shared_memory(access: Make) -> Non
 # The end of the program.
 
 PROGRAM = """
-import multiprocessing, os, signal, sys, time, torch
+import multiprocessing, time, torch
 import loading_datasets as data
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import DataLoaderMode, SharingStrategy
@@ -345,48 +323,39 @@ kept = []
 def main(strategy, ending):
     loader = DataLoader(Options(), data.Slow(1000, 0.001), batch_size=2, num_workers=1,
                         mode=DataLoaderMode.Async, async_options={"sharing_strategy": strategy})
-    kept.append(loader)  # the end of main() must not delete it
-    for item in loader:
-        break
-    print(multiprocessing.active_children()[0].pid, flush=True)
-    ending(loader)
-
-def wait(loader):
-    time.sleep(60)
-
-def fail(loader):
-    raise RuntimeError("the program failed")
-
-class Stuck(data.Numbers):
-    def __getitem__(self, index):
-        time.sleep(60 * (index > 0))
-        return torch.zeros(1)
+    end_after_one_item_of(loader, ending)
 
 def main_stuck(strategy):
-    accessor = AsynchronousDataAccessor(Stuck(3), sharing_strategy=strategy)
-    next(accessor)
+    stuck = data.Numbers(3, lambda index: time.sleep(60 * (index > 0)) or torch.zeros(1))
+    end_after_one_item_of(AsynchronousDataAccessor(stuck, sharing_strategy=strategy), wait)
+
+def end_after_one_item_of(loader, ending):
+    kept.append(loader)  # the end of main() must not delete it
+    next(iter(loader))
     print(multiprocessing.active_children()[0].pid, flush=True)
-    wait(accessor)
+    ending()
+
+def wait():
+    time.sleep(60)
+
+def fail():
+    raise RuntimeError("the program failed")
 """
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Start]:
     """Starts programs in process groups of their own, which end with the test."""
     started: list[subprocess.Popen[str]] = []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
 
-    def start(last_lines: str) -> subprocess.Popen[str]:
+    def start(call: str, guard: str = 'if __name__ == "__main__": ') -> subprocess.Popen[str]:
         file = tmp_path / "program.py"
-        file.write_text(PROGRAM + last_lines)
-        folders = [str(Path(__file__).parent), *filter(None, sys.path)]
-        started.append(
-            subprocess.Popen(
-                [sys.executable, str(file)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            )
-        )  # fmt: skip
+        file.write_text(f"{PROGRAM}\n{guard}{call}\n")
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, str(file)]
+        started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return started[-1]
 
     yield start
@@ -396,28 +365,26 @@ def program(tmp_path: Path) -> Iterator[Start]:
         running.wait()
 
 
-def guarded(call: str) -> str:
-    return f'\nif __name__ == "__main__":\n    {call}\n'
-
-
-def test_a_program_that_ends_in_the_middle_ends_cleanly_and_a_failing_one_shows_its_own_error_only(
-    program: Start,
+@pytest.mark.parametrize(
+    ("call", "code", "traces", "last"),
+    [
+        ("main(SharingStrategy.ForkServer, print)", 0, 0, ""),
+        ("main(SharingStrategy.Fork, fail)", 1, 1, "the program failed"),
+    ],
+)
+def test_a_program_that_ends_in_the_middle_shows_its_own_error_only(
+    program: Start, call: str, code: int, traces: int, last: str
 ) -> None:
-    ending = program(guarded("main(SharingStrategy.ForkServer, print)"))
+    ending = program(call)
     out, err = ending.communicate(timeout=TIMEOUT_IN_S)
-    assert (ending.returncode, err) == (0, "")
-    assert not runs(int(out.split()[0]))
-    failing = program(guarded("main(SharingStrategy.Fork, fail)"))
-    out, err = failing.communicate(timeout=TIMEOUT_IN_S)
-    assert (failing.returncode, err.count("Traceback")) == (1, 1)
-    assert "the program failed" in err
+    assert (ending.returncode, err.count("Traceback"), bool(err)) == (code, traces, bool(last))
+    assert err.rstrip().endswith(last)
     assert not runs(int(out.split()[0]))
 
 
 @pytest.mark.parametrize("strategy", ["ForkServer", "Fork"])
 def test_control_c_shows_one_traceback(program: Start, strategy: str) -> None:
-    running = program(guarded(f"main(SharingStrategy.{strategy}, wait)"))
-    assert running.stdout is not None
+    running = program(f"main(SharingStrategy.{strategy}, wait)")
     pid = int(running.stdout.readline())
     os.killpg(running.pid, signal.SIGINT)  # what a terminal does
     _, err = running.communicate(timeout=TIMEOUT_IN_S)
@@ -427,8 +394,7 @@ def test_control_c_shows_one_traceback(program: Start, strategy: str) -> None:
 
 
 def test_a_killed_program_takes_its_process_along(program: Start) -> None:
-    running = program(guarded("main_stuck(SharingStrategy.Fork)"))
-    assert running.stdout is not None
+    running = program("main_stuck(SharingStrategy.Fork)")
     pid = int(running.stdout.readline())
     assert runs(pid)
     os.kill(running.pid, signal.SIGKILL)
@@ -437,7 +403,7 @@ def test_a_killed_program_takes_its_process_along(program: Start) -> None:
 
 
 def test_a_program_without_guard_is_told_so(program: Start) -> None:
-    running = program("\nmain(SharingStrategy.SharedMemory, print)\n")
+    running = program("main(SharingStrategy.SharedMemory, print)", guard="")
     _, err = running.communicate(timeout=TIMEOUT_IN_S)
     assert running.returncode == 1
     assert "worker thread failed to start" in err

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading_datasets import Lengths, Numbers, Pairs, Stream
+from loading_datasets import Lengths, Numbers, Stream
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from ipu_model.errors import Error
@@ -54,10 +54,9 @@ class TestItems:
             loader.combinedBatchSize = 3
         with pytest.raises(AttributeError, match="frozen"):
             opts.deviceIterations(2)
-
-    def test_replicas_that_share_inputs_need_fewer_rows(self) -> None:
-        opts = options(r=4).inputReplicaGrouping(2, CommGroupType.Consecutive)
-        assert DataLoader(opts, Numbers(20), batch_size=3).combinedBatchSize == 3 * (4 // 2)
+        # Replicas that share inputs need fewer rows.
+        shared = options(d, a, 4).inputReplicaGrouping(2, CommGroupType.Consecutive)
+        assert DataLoader(shared, Numbers(400), batch_size=b).combinedBatchSize == (b and b * d * a * (4 // 2))
 
     @given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.booleans())
     def test_items_keep_the_order_of_the_data(self, n: int, b: int, d: int, r: int, drop: bool) -> None:
@@ -79,6 +78,10 @@ class TestItems:
             (options(d=4, a=2), 8, {}, [8], ""),
             # 12 samples fill steps of 6 but not steps of 4 processes x 6.
             (options(of=4), 12, {"batch_size": 6, "drop_last": False}, [3], "(24)"),
+            # Section 2.7: batches of a sampler.
+            (options(d=2, a=2), 20, {"batch_sampler": PAIRS_OF_INDICES}, [8, 8], "last 2 are dropped"),
+            (options(d=4), 20, {"batch_sampler": PAIRS_OF_INDICES, "drop_last": False}, [8, 8, 4], "2 are returned"),
+            (options(d=5), 20, {"batch_sampler": PAIRS_OF_INDICES}, [10, 10], ""),
         ],
     )
     def test_what_is_left_over_is_warned_of(
@@ -127,29 +130,7 @@ class TestItems:
             DataLoader(**{"options": options(), "dataset": dataset, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("opts", "arguments", "size", "said"),
-    [
-        (options(d=2, a=2), {}, 8, "last 2 are dropped"),
-        (options(d=4), {"drop_last": False}, 8, "last 2 are returned"),
-        (options(d=5), {}, 10, ""),
-    ],
-)
-def test_batches_of_a_sampler_that_are_left_over_are_warned_of(
-    caplog: pytest.LogCaptureFixture, opts: Options, arguments: Any, size: int, said: str
-) -> None:
-    """Section 2.7."""
-    loader = DataLoader(opts, Pairs(20), batch_sampler=PAIRS_OF_INDICES, **arguments)
-    lengths = [len(y) for _, y in loader]
-    assert lengths == [size] * (20 // size) + ([4] if arguments else [])
-    assert loader.combinedBatchSize == size
-    assert said in caplog.text
-    assert bool(said) == bool(caplog.records)
-
-
-def test_a_sampler_is_not_divided_between_processes_and_needs_what_can_be_concatenated() -> None:
-    arguments: dict[str, Any] = {"batch_sampler": PAIRS_OF_INDICES, "auto_distributed_partitioning": False}
-    assert len(list(DataLoader(options(of=2), Numbers(20), **arguments))) == 10
+def test_samples_that_cannot_be_concatenated_are_named() -> None:
     with pytest.raises(TypeError, match="cannot be concatenated"):
         next(iter(DataLoader(options(d=2), ["a", "b"], batch_sampler=Lengths(1, 1))))
 
@@ -159,14 +140,12 @@ class Measured(Stream):
         return self.length
 
 
-def test_the_length_of_a_stream() -> None:
-    assert len(DataLoader(options(), Measured(50), batch_size=8)) == 6
-    assert len(DataLoader(options(), Measured(50), batch_size=8, drop_last=False)) == 7
+def test_streams_have_a_length_if_they_know_it_and_are_repeated_by_workers_without_init_function(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert [len(DataLoader(options(), Measured(50), batch_size=8, drop_last=d)) for d in (True, False)] == [6, 7]
     with pytest.raises(TypeError):
         len(DataLoader(options(), Stream(50), batch_size=8))
-
-
-def test_workers_without_init_function_repeat_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     loader = DataLoader(options(), Stream(6, divided=False), batch_size=2, num_workers=2)
     assert "will return 2 times each element" in caplog.text
     assert sorted(int(x) for item in loader for x in item) == sorted([0, 1, 2, 3, 4, 5] * 2)
@@ -234,21 +213,20 @@ class TestShares:
     """Dividing a data set between processes (section 2.9)."""
 
     @given(st.integers(0, 200), st.integers(1, 7), st.integers(1, 6))
-    def test_dropping_gives_every_process_the_same_whole_items(self, samples: int, per_item: int, count: int) -> None:
+    def test_every_process_has_the_same_whole_items_or_all_samples_are_divided_to_within_one(
+        self, samples: int, per_item: int, count: int
+    ) -> None:
+        shares = [share_of(samples, per_item, count, p, drop_last=False) for p in range(count)]
+        assert [i for s in shares for i in range(s.start, s.start + s.length)] == list(range(samples))
+        assert [s.length - samples // count for s in shares] == [int(p < samples % count) for p in range(count)]
         if samples < per_item * count:
             with pytest.raises(ZeroDivisionError, match="too few"):
                 share_of(samples, per_item, count, 0, drop_last=True)
             return
         shares = [share_of(samples, per_item, count, p, drop_last=True) for p in range(count)]
         per = per_item * (samples // (per_item * count))
-        assert [(share.start, share.length) for share in shares] == [(p * per, per) for p in range(count)]
-        assert all(share.start + share.shift + share.length <= samples for share in shares)
-
-    @given(st.integers(0, 200), st.integers(1, 7), st.integers(1, 6))
-    def test_keeping_divides_every_sample_to_within_one(self, samples: int, per_item: int, count: int) -> None:
-        shares = [share_of(samples, per_item, count, p, drop_last=False) for p in range(count)]
-        assert [i for s in shares for i in range(s.start, s.start + s.length)] == list(range(samples))
-        assert [s.length - samples // count for s in shares] == [int(p < samples % count) for p in range(count)]
+        assert [(s.start, s.length) for s in shares] == [(p * per, per) for p in range(count)]
+        assert all(s.start + s.shift + s.length <= samples for s in shares)
 
     def test_the_worked_examples(self) -> None:
         # N=10, B=1, D=2, P=2: process 0 sees 0-3, process 1 sees 4-7, and 8 and 9 are never used.
@@ -261,6 +239,11 @@ class TestShares:
         for start in (2, 0, 2):
             drawn = torch.randperm(10, generator=generator).tolist()
             assert [read(loader) for loader in shuffled] == [drawn[start : start + 4], drawn[start + 4 : start + 8]]
+        # Persistent workers keep their copy of the data set, so the permutation must not live in it.
+        loader = DataLoader(options(process=1, of=2, seed=42), Numbers(9), shuffle=True, num_workers=1)
+        generator.manual_seed(42)
+        first, second = (torch.randperm(9, generator=generator).tolist() for _ in range(2))
+        assert [read(loader), read(loader)] == [first[5:9], second[4:8]]
         # The larger example: B=32 on 4 processes with one and with two replicas each.
         for replicas, size, length in ((1, 32, 390), (2, 64, 195)):
             loader = DataLoader(options(r=replicas, process=3, of=4), Numbers(50_000), batch_size=32)
@@ -277,13 +260,6 @@ class TestShares:
             assert len(set(drawn)) == len(drawn) == sum(map(len, samplers))
             assert drop or sorted(drawn) == list(range(n))
 
-    def test_torch_workers_see_every_new_permutation(self) -> None:
-        """Persistent workers keep their copy of the data set, so the permutation must not live in it."""
-        loader = DataLoader(options(process=1, of=2, seed=3), Numbers(9), shuffle=True, num_workers=1)
-        generator = torch.Generator().manual_seed(3)
-        first, second = (torch.randperm(9, generator=generator).tolist() for _ in range(2))
-        assert [read(loader), read(loader)] == [first[5:9], second[4:8]]
-
     def test_a_part_is_a_sequence_that_can_be_shuffled(self) -> None:
         # 10 samples, 2 processes of 4: the range of process 1 is 4-7, or 6-9 once it is swapped.
         part = _SubDataset(list(range(100, 110)), options(process=1, of=2, seed=5), 2, drop_last=True)
@@ -299,7 +275,10 @@ class TestShares:
         with pytest.raises(AssertionError, match="randomSeed"):
             _SubDataset(range(8), options(of=2), 2, drop_last=True).shuffle_global_indices()
 
-    def test_partitioning_can_be_switched_off(self) -> None:
-        for dataset in (Numbers(6), Stream(6)):
-            loader = DataLoader(options(process=1, of=2), dataset, auto_distributed_partitioning=False)
-            assert [int(item.flatten()[0]) for item in loader] == list(range(6))
+    def test_partitioning_can_be_switched_off_and_is_for_a_sampler(self) -> None:
+        for dataset, length, more in (
+            (Numbers(6), 6, {}), (Stream(6), 6, {}), (Numbers(20), 10, {"batch_sampler": PAIRS_OF_INDICES}),
+        ):  # fmt: skip
+            loader = DataLoader(options(process=1, of=2), dataset, auto_distributed_partitioning=False, **more)
+            step = 2 if more else 1
+            assert [int(item.flatten()[0]) for item in loader] == list(range(0, length * step, step))

@@ -21,7 +21,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loading_datasets import Dice, Dicts, Numbers, Pairs, Slow, Threads
+from loading_datasets import Dice, Numbers, Pairs, Slow, Threads
 from loading_processes import counter, stay_idle, wait_for
 from torch import Tensor
 
@@ -102,14 +102,16 @@ def test_every_iterator_sees_the_data_from_the_start_in_order(
 
 
 def test_it_is_its_own_iterator_and_the_end_is_the_end_until_asked_again(access: Make) -> None:
-    accessor = access(Numbers(1))
+    """A data set ends at its length, where Python's own iteration over __getitem__ would go on."""
+    accessor = access(Numbers(2))
     assert iter(accessor) is accessor
-    assert len(accessor) == 1
-    assert read(accessor) == [0]
+    assert len(accessor) == 2
+    assert read(accessor) == [0, 1]
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(accessor)
-    assert read(accessor) == [0]
+    assert read(accessor) == [0, 1]
+    assert read(access([torch.tensor(i) for i in (3, 1, 2)])) == [3, 1, 2]  # a plain list will do
 
 
 def test_passes_start_when_they_are_asked_for_if_told_so(access: Make) -> None:
@@ -185,29 +187,14 @@ def test_data_that_can_be_read_only_once(access: Make) -> None:
     assert tries.value <= 4
 
 
-def test_a_data_set_ends_at_its_length_and_a_plain_list_will_do(access: Make) -> None:
-    """Python's own iteration over __getitem__ would go on for ever."""
-    assert read(access(Numbers(5))) == [0, 1, 2, 3, 4]
-    assert read(access([torch.tensor(i) for i in (3, 1, 2)])) == [3, 1, 2]
-
-
-def test_tuples_come_out_as_lists_and_dicts_keep_their_keys_in_order(access: Make) -> None:
-    for number, (item, keyed) in enumerate(zip(access(Pairs(3)), access(Dicts(3)), strict=True)):
-        assert isinstance(item, list)
-        image, label = item
-        assert (image.shape, image.dtype) == ((3, 4, 4), torch.float32)
-        assert (label.shape, label.dtype) == ((), torch.int64)
-        assert torch.equal(image, torch.full((3, 4, 4), float(number)))
-        assert label == number
-        assert list(keyed) == ["y", "x"]
-        assert (keyed["y"].item(), keyed["x"].tolist()) == (number, [number, number])
-
-
-def test_every_dtype_arrives_unchanged(access: Make) -> None:
+def test_items_keep_types_and_bits_and_tuples_come_out_as_lists(access: Make) -> None:
     dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.uint8, torch.int32, torch.complex64)
-    expected = [[torch.tensor(bits).to(dtype) for dtype in dtypes] for bits in ([[0, 1, 1]], [[1, 0, 1]])]
-    for item, wanted in zip(access(expected), expected, strict=True):
-        assert [(x.dtype, x.tolist()) for x in item] == [(x.dtype, x.tolist()) for x in wanted]
+    expected = [tuple(torch.tensor(bits).to(dtype) for dtype in dtypes) for bits in ([[0, 1, 1]], [[1, 0, 1]])]
+    keyed = [{"y": first, "x": second} for first, second, *_ in expected]
+    for item, pair, wanted in zip(access(expected), access(keyed), expected, strict=True):
+        assert isinstance(item, list)
+        assert [(x.dtype, x.shape, x.tolist()) for x in item] == [(x.dtype, x.shape, x.tolist()) for x in wanted]
+        assert [(key, x.tolist()) for key, x in pair.items()] == [("y", wanted[0].tolist()), ("x", wanted[1].tolist())]
 
 
 def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
@@ -224,17 +211,20 @@ def test_unusual_tensors_arrive_as_ordinary_ones(access: Make) -> None:
 
 
 def test_whole_items_are_glued_and_the_rest_is_dropped_unless_the_loader_keeps_it(access: Make) -> None:
-    # 10 samples in batches of 4, 4, 2 become three items of 3 rows; 4 * 3 // 3 is what len() says.
-    loader = torch.utils.data.DataLoader(Pairs(10), batch_size=4)
-    accessor = access(loader, rebatched_size=3)
+    """10 samples in batches of 4, 4, 2 become three items of 3 rows; 4 * 3 // 3 is what len() says."""
+    accessor = access(torch.utils.data.DataLoader(Pairs(10), batch_size=4), rebatched_size=3)
     for _ in range(2):
         assert [y.tolist() for _, y in accessor] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert len(accessor) == len(loader) * 4 // 3
+    assert len(accessor) == 3 * 4 // 3
     keeping = DataLoader(Options(), Pairs(10), batch_size=4, drop_last=False)
     items = [y.tolist() for _, y in access(keeping, rebatched_size=3)]
     assert items == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     with pytest.raises(TypeError, match="batch_size"):
         len(access([torch.zeros(2, 3)] * 3, rebatched_size=4))
+    with pytest.raises(AssertionError, match="only works if 'rebatched_size' is specified too"):
+        access(DataLoader(Options(), Numbers(5), batch_size=2, drop_last=False))
+    # Single rows are never short.
+    assert read(access(DataLoader(Options(), Numbers(3), batch_size=1, drop_last=False))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +236,7 @@ def test_numbers_below_their_least_value_are_refused(access: Make, name: str, va
         access([torch.zeros(2)], **{name: value})
 
 
-def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
+def test_an_accessor_belongs_to_the_process_that_made_it_and_is_not_wrapped_again(access: Make) -> None:
     accessor = access(Numbers(2))
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="cannot pickle or copy an 'AsynchronousDataAccessor' object"):
@@ -254,31 +244,21 @@ def test_an_accessor_belongs_to_the_process_that_made_it(access: Make) -> None:
     with pytest.raises(Error, match="The dataset is an AsynchronousDataAccessor itself"):
         access(accessor)
     assert len(list(accessor)) == 2
+    fork = {"sharing_strategy": SharingStrategy.Fork}
+    loader = DataLoader(Options(), Numbers(4), mode=DataLoaderMode.Async, async_options=fork)
+    with pytest.raises(Error, match="already uses an AsynchronousDataAccessor internally"):
+        access(loader)
+    loader.terminate()
 
 
 def test_a_loader_whose_workers_already_ran_can_be_wrapped(access: Make) -> None:
-    # torch keeps persistent workers in a private attribute that cannot be sent to another process.
+    """torch keeps persistent workers in a private attribute that cannot be sent to another process."""
     loader = DataLoader(Options(), Numbers(4), batch_size=2, num_workers=1)
     assert len(list(loader)) == 2
     accessor = access(loader, sharing_strategy=SharingStrategy.ForkServer)
     assert read(accessor) == [0, 2]
     with pytest.raises(Error, match=r"worker thread failed to start.*belong to this process"):
         access(loader, sharing_strategy=SharingStrategy.Fork)
-
-
-def test_an_asynchronous_loader_cannot_be_wrapped_again() -> None:
-    fork = {"sharing_strategy": SharingStrategy.Fork}
-    loader = DataLoader(Options(), Numbers(4), mode=DataLoaderMode.Async, async_options=fork)
-    with pytest.raises(Error, match="already uses an AsynchronousDataAccessor internally"):
-        AsynchronousDataAccessor(loader)
-    loader.terminate()
-
-
-def test_a_short_last_item_needs_glue(access: Make) -> None:
-    with pytest.raises(AssertionError, match="only works if 'rebatched_size' is specified too"):
-        AsynchronousDataAccessor(DataLoader(Options(), Numbers(5), batch_size=2, drop_last=False))
-    # Single rows are never short.
-    assert read(access(DataLoader(Options(), Numbers(3), batch_size=1, drop_last=False))) == [0, 1, 2]
 
 
 def test_the_data_set_is_read_by_one_other_process_on_one_thread(access: Make) -> None:

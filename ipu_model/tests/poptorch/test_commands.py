@@ -331,21 +331,10 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["report", "no_such_module:build"], "no_such_module cannot be imported: ModuleNotFoundError"),
     (["report", PROGRAM], f"Name the function in it that returns what to model: {PROGRAM}:training."),
     (["report", of("")], f"Name the function in it that returns what to model: {PROGRAM}:training."),
-    (["report", of("Wide.forward")], "Functions without arguments there: training, inference, executor"),
+    (["report", of("Chain.forward")], "Functions without arguments there: training, inference, executor"),
     (["report", of("trainng")], "has no function 'trainng'. It has training, inference"),
     (["report", "torch:compille"], "functions. Did you mean compile?"),
     (["report", of("with_arguments")], "needs arguments (size)"),
-    (["report", of("failing")], "failed: KeyError: 'weights.pt' (line"),
-    (["report", of("nothing")], "returned None. The function takes no arguments and returns (module, inputs, options)"),
-    (["report", of("two_values")], "returned 2 values. The function takes no arguments"),
-    (["report", of("misspelt")], "lacks inputs. Its names are model, inputs, options"),
-    (["report", of("other_options")], "takes poptorch.Options() as options, not a dict"),
-    (["report", of("branching")], "The model branches on data"),
-    (["fit", of("branching")], "The model branches on data"),
-    (["report", of("rows_left_over")], "say micro_batch=True"),
-    (["report", of("wrong_width")], "the module failed: RuntimeError"),
-    (["report", of("wrong_width")], "of forward in modelling_support.py"),
-    (["report", of("optimizer_of_another")], "is no parameter of the model. Create the optimizer from"),
     (["report", of("inference"), "--workers", "4"], "--loading and --workers need to know how long a sample takes"),
     (["report", of("inference"), "--loader", PROGRAM], "--loader takes a function that returns a loader"),
     (["report", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
@@ -377,6 +366,35 @@ def test_values_of_options_name_their_rule_and_what_works(given: tuple[str, ...]
     code, _, err = run("fit", "nowhere", *given)
     assert code == 2
     assert words in err
+
+
+OPTIONS = "poptorch.Options().deviceIterations(2)"
+OTHER = "poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise KeyError('weights.pt')", "failed: KeyError: 'weights.pt' (line"),
+        ("pass", "returned None. The function takes no arguments and returns (module, inputs, options)"),
+        ("return Chain(1), X", "returned 2 values. The function takes no arguments"),
+        (
+            f"return {{'model': Chain(1), 'input': X, 'options': {OPTIONS}}}",
+            "lacks inputs. Its names are model, inputs, options",
+        ),
+        ("return Chain(1), X, {'deviceIterations': 3}", "takes poptorch.Options() as options, not a dict"),
+        (f"return Module(lambda model, x: -x if x.sum() > 0 else x), X, {OPTIONS}", "The model branches on data"),
+        (f"return Chain(1), X[:3], {OPTIONS}", "say micro_batch=True"),
+        (f"return Chain(1), X[:, :7], {OPTIONS}", "the module failed: RuntimeError"),
+        (f"return Chain(1), X[:, :7], {OPTIONS}", "of forward in modelling_support.py"),
+        (f"return Chain(2), (X, X), trainable(2), {OTHER}", "is no parameter of the model. Create the optimizer from"),
+    ],
+)
+def test_a_function_that_returns_no_program(tmp_path: Path, body: str, words: str) -> None:
+    imports = "from executor_support import *\nfrom modelling_support import Chain, trainable\nX = torch.zeros(6, 8)\n"
+    (tmp_path / "script.py").write_text(f"{imports}def program():\n    {body}\n")
+    for command in ("report", "fit"):
+        assert words in refused(command, f"{tmp_path / 'script.py'}:program")
 
 
 SCRIPT = "def main():\n    print(1)\n\ndef sized(n):\n    return n\n\ndef program(n=1):\n    return n\n\n1 / 0\n"

@@ -380,7 +380,7 @@ OTHER = "poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)"
         ("return Chain(1), X", "returned 2 values. The function takes no arguments"),
         (
             f"return {{'model': Chain(1), 'input': X, 'options': {OPTIONS}}}",
-            "lacks inputs. Its names are model, inputs, options",
+            "lacks inputs. Its names are model, inputs,",
         ),
         ("return Chain(1), X, {'deviceIterations': 3}", "takes poptorch.Options() as options, not a dict"),
         (f"return Module(lambda model, x: -x if x.sum() > 0 else x), X, {OPTIONS}", "The model branches on data"),

@@ -38,28 +38,24 @@ class Blocks(nn.Module):
             return out, poptorch.identity_loss(out * out, "mean")
 
 
-class Grouped(nn.Module):
-    """`own` has a slice for each group of replicas."""
-
-    def __init__(self) -> None:
+class Weighted(nn.Module):
+    def __init__(self, own: Tensor) -> None:
         super().__init__()
-        self.own = nn.Parameter(torch.linspace(0, 1, 8).reshape(2, 4))
+        self.own = nn.Parameter(own)
 
     def forward(self, x: Tensor) -> Any:
-        out = (x * self.own).sum(1)
-        return out, poptorch.identity_loss(out * out, "mean")
+        out = (x * self.own).sum(1) if x.shape[1:] == self.own.shape[-1:] else x.abs().sum().half() * self.own
+        return out, poptorch.identity_loss((out * out).float(), "mean")
 
 
-class Half(nn.Module):
-    """A weight of float16 that small steps move only where rounding is stochastic."""
+def grouped() -> Weighted:
+    """Return a model whose weight has a slice for each group of replicas."""
+    return Weighted(torch.linspace(0, 1, 8).reshape(2, 4))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(256, dtype=torch.float16))
 
-    def forward(self, x: Tensor) -> Any:
-        out = self.weight * x.sum().half()
-        return out, poptorch.identity_loss(out.float(), "sum")
+def half() -> Weighted:
+    """Return a model with a weight of float16 that small steps move only where rounding is stochastic."""
+    return Weighted(torch.ones(256, dtype=torch.float16))
 
 
 def momentum(model: nn.Module) -> poptorch.optim.SGD:
@@ -117,21 +113,21 @@ def pipelined(own: poptorch.Options) -> poptorch.Options:
     return own.setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
 
 
-def grouped(executor: poptorch.PoplarExecutor) -> None:
+def of_replicas(executor: poptorch.PoplarExecutor) -> None:
     executor.own.replicaGrouping(poptorch.CommGroupType.Orthogonal, 2, poptorch.VariableRetrievalMode.OnePerGroup)
 
 
 PHASED = poptorch.ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd()
 MIXED = Case(Mixed, optimizer=adam, inputs=(X, Y))
-GROUPED = Case(Grouped, lambda own: own.replicationFactor(4), grouped)
+GROUPED = Case(grouped, lambda own: own.replicationFactor(4), of_replicas)
 CASES = {
     "dropout, statistics and a dict": MIXED,
     "phased": Case(Blocks, lambda own: own.setExecutionStrategy(PHASED)),
     "pipelined": Case(Blocks, pipelined),
     "anchored": Case(Blocks, lambda own: pipelined(own).anchorTensor("g", "Gradient___first.weight")),
     "replica groups": GROUPED,
-    "stochastic rounding": Case(Half, lambda own: own.Precision.enableStochasticRounding(True)),
-    "automatic loss scaling": Case(Half, lambda own: own.Training.setAutomaticLossScaling(True)),
+    "stochastic rounding": Case(half, lambda own: own.Precision.enableStochasticRounding(True)),
+    "automatic loss scaling": Case(half, lambda own: own.Training.setAutomaticLossScaling(True)),
 }
 
 
@@ -163,74 +159,54 @@ def test_an_executable_uses_the_weights_of_the_host(tmp_path: Path) -> None:
     assert all_equal(MIXED.steps(own), MIXED.steps(same))
 
 
-class TestOfInference:
-    @pytest.fixture
-    def executor(self, tmp_path: Path) -> poptorch.PoplarExecutor:
-        """An executor that is compiled and in the file `model`."""
-        executor = poptorch.inferenceModel(Mixed().eval(), options())
-        executor.compileAndExport(tmp_path / "model", X)
-        return executor
+def exported(folder: Path) -> poptorch.PoplarExecutor:
+    """Return an inference model that is compiled and in the file `model`."""
+    executor = poptorch.inferenceModel(Mixed().eval(), options())
+    executor.compileAndExport(folder / "model", X)
+    return executor
 
-    def test_it_comes_back_with_its_weights(self, executor: poptorch.PoplarExecutor, tmp_path: Path) -> None:
-        assert torch.equal(poptorch.load(tmp_path / "model")(X)[0], executor(X)[0])
 
-    def test_options_can_be_edited_unless_the_program_depends_on_them(
-        self, executor: poptorch.PoplarExecutor, tmp_path: Path
-    ) -> None:
-        loaded = poptorch.load(tmp_path / "model", lambda own: own.logDir("elsewhere"))
-        assert loaded.options.log_dir == "elsewhere"
-        with pytest.raises(poptorch.Error, match=r"Invalid file .*device_iterations is 2, in the file 1"):
-            poptorch.load(tmp_path / "model", lambda own: own.deviceIterations(2))
+def test_an_inference_model_comes_back_with_its_weights_and_other_options_unless_it_depends_on_them(
+    tmp_path: Path,
+) -> None:
+    executor = exported(tmp_path)
+    loaded = poptorch.load(tmp_path / "model", lambda own: own.logDir("elsewhere"))
+    assert torch.equal(loaded(X)[0], executor(X)[0])
+    assert loaded.options.log_dir == "elsewhere"
+    with pytest.raises(poptorch.Error, match=r"Invalid file .*device_iterations is 2, in the file 1"):
+        poptorch.load(tmp_path / "model", lambda own: own.deviceIterations(2))
 
-    def test_a_model_whose_code_has_changed_is_refused(
-        self, executor: poptorch.PoplarExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A file never stands in for what forward computes now."""
-        forward = Mixed.forward
-        monkeypatch.setattr(Mixed, "forward", lambda self, x, *others: forward(self, x + 1, *others))
-        for use in (poptorch.load, poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable):
-            with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled from another model"):
-                use(tmp_path / "model")
 
-    def test_folders_are_made_and_an_existing_one_holds_the_file(
-        self, executor: poptorch.PoplarExecutor, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        executor.save(tmp_path / "new" / "folder" / "file")
-        executor.save(str(tmp_path / "new"))
-        assert "existing directory" in caplog.text
-        assert sorted(p.name for p in (tmp_path / "new").rglob("*") if p.is_file()) == ["file", "model.poptorch"]
-        assert poptorch.load(tmp_path / "new").isCompiled()
+def test_a_model_whose_code_has_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file never stands in for what forward computes now."""
+    exported(tmp_path)
+    forward = Mixed.forward
+    monkeypatch.setattr(Mixed, "forward", lambda self, x, *others: forward(self, x + 1, *others))
+    for use in (poptorch.load, poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable):
+        with pytest.raises(poptorch.Error, match=r"Invalid file .*compiled from another model"):
+            use(tmp_path / "model")
 
-    def test_what_was_there_stays_when_writing_fails(
-        self, executor: poptorch.PoplarExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before = (tmp_path / "model").read_bytes()
 
-        def full(descriptor: int) -> None:
-            raise OSError("No space left on device")
+def test_folders_are_made_and_an_existing_one_holds_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    executor = exported(tmp_path / "new" / "folder")
+    executor.save(str(tmp_path / "new"))
+    assert "existing directory" in caplog.text
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["model", "model.poptorch"]
+    assert poptorch.load(tmp_path / "new").isCompiled()
 
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            executor.save(tmp_path / "model", export_model=False)
-        assert (tmp_path / "model").read_bytes() == before
-        assert len(list(tmp_path.iterdir())) == 1
 
-    def test_what_a_file_says_is_executed_only_for_a_caller_who_trusts_it(
-        self, executor: poptorch.PoplarExecutor, tmp_path: Path
-    ) -> None:
-        """A harmful pickle in the place of the exported model, as an attacker would put it."""
-        file, harmful = tmp_path / "model", Harmful()
-        harmful.harm = tmp_path / "harm"
-        torch.save({"model": harmful}, tmp_path / "pickle")
-        data = torch.frombuffer(bytearray((tmp_path / "pickle").read_bytes()), dtype=torch.uint8)
-        _poptorch_data.write_values(file, {**_poptorch_data.read_values(file), "exported_model": data})
-        with pytest.raises(poptorch.Error, match=r"it needs \w+\.mkdir, .*weights_only=False if you trust the file"):
-            poptorch.load(file)
-        poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable(file)  # read without its module
-        assert not harmful.harm.exists()
-        with pytest.raises(poptorch.Error, match="no known form"):
-            poptorch.load(file, weights_only=False)
-        assert harmful.harm.exists()
+def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = exported(tmp_path)
+    before = (tmp_path / "model").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        executor.save(tmp_path / "model", export_model=False)
+    assert (tmp_path / "model").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 class Harmful(nn.Module):
@@ -240,6 +216,23 @@ class Harmful(nn.Module):
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.harm),)
+
+
+def test_what_a_file_says_is_executed_only_for_a_caller_who_trusts_it(tmp_path: Path) -> None:
+    """A harmful pickle in the place of the exported model, as an attacker would put it."""
+    exported(tmp_path)
+    file, harmful = tmp_path / "model", Harmful()
+    harmful.harm = tmp_path / "harm"
+    torch.save({"model": harmful}, tmp_path / "pickle")
+    data = torch.frombuffer(bytearray((tmp_path / "pickle").read_bytes()), dtype=torch.uint8)
+    _poptorch_data.write_values(file, {**_poptorch_data.read_values(file), "exported_model": data})
+    with pytest.raises(poptorch.Error, match=r"it needs \w+\.mkdir, .*weights_only=False if you trust the file"):
+        poptorch.load(file)
+    poptorch.inferenceModel(Mixed().eval(), options()).loadExecutable(file)  # read without its module
+    assert not harmful.harm.exists()
+    with pytest.raises(poptorch.Error, match="no known form"):
+        poptorch.load(file, weights_only=False)
+    assert harmful.harm.exists()
 
 
 def test_the_random_state_is_kept_if_asked_for(tmp_path: Path) -> None:
@@ -269,24 +262,20 @@ def test_a_module_that_was_trained_before_is_loaded_unwrapped(tmp_path: Path) ->
 
 
 class Pair(NamedTuple):
+    """A container that the format does not know."""
+
     first: Tensor
     second: Tensor
 
 
-class Paired(nn.Module):
-    """Returns, and takes, containers that the format does not know."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-
+class Paired(nn.Linear):
     def forward(self, x: Any) -> Any:
         x = x[0] if isinstance(x, Pair) else x
-        return Pair(self.linear(x), x)
+        return Pair(super().forward(x), x)
 
 
 def test_results_in_containers_of_their_own_come_back_and_such_arguments_are_refused_by_name(tmp_path: Path) -> None:
-    executor, other = (poptorch.inferenceModel(Paired(), options()) for _ in range(2))
+    executor, other = (poptorch.inferenceModel(Paired(4, 2), options()) for _ in range(2))
     with pytest.raises(poptorch.Error, match=r"test_saving_files\.Pair, which a file cannot hold"):
         other.compileAndExport(tmp_path / "model", Pair(X, X))
     assert list(tmp_path.iterdir()) == []
@@ -316,7 +305,7 @@ def accumulating(own: poptorch.Options) -> None:
         (MIXED, Case(Mixed, lambda own: own.deviceIterations(2)), "device_iterations is 2, in the file 1"),
         (MIXED, Case(Mixed, accumulating), "gradient_accumulation is 2, in the file 1"),
         (MIXED, Case(lambda: Mixed(scale=0.25), optimizer=adam), "compiled from another model"),
-        (GROUPED, Case(Grouped, GROUPED.change), "other replica groups of own"),
+        (GROUPED, Case(grouped, GROUPED.change), "other replica groups of own"),
     ],
     ids=["weights", "options", "accumulation", "attributes", "groups"],
 )
@@ -332,9 +321,7 @@ def test_groups_decide_which_program_of_the_cache_is_taken(tmp_path: Path) -> No
     """What a replica computes is the same with one slice for all."""
 
     def flat() -> nn.Module:
-        model = Grouped()
-        model.own = nn.Parameter(model.own[0].detach().clone())
-        return model
+        return Weighted(torch.linspace(0, 1, 4))
 
     for case in (GROUPED, Case(flat, GROUPED.change)):
         case.wrapped(tmp_path).compile(X)
@@ -358,25 +345,20 @@ def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         MIXED.wrapped().loadExecutable(file)
 
 
-class Unnamed(nn.Module):
-    """Its second layer is in a block without a name: every trace draws another one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.first(x)
-        poptorch.Block.start(ipu_id=1)
-        return self.second(x)
-
-
 def test_blocks_without_names_are_the_same_program_in_another_trace(tmp_path: Path) -> None:
-    own = options().deviceIterations(2)
+    """Every trace draws another name."""
+
+    def forward(model: Any, x: Tensor) -> Tensor:
+        x = model.first(x)
+        poptorch.Block.start(ipu_id=1)
+        return model.second(x)
+
+    own = options(tmp_path).deviceIterations(2)
     own.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
-    executor = poptorch.inferenceModel(Unnamed(), own)
-    executor.compileAndExport(tmp_path / "model", X)
-    assert torch.equal(poptorch.load(tmp_path / "model")(X), executor(X))
+    for _ in range(2):
+        unnamed = Module(forward, first=nn.Linear(4, 4), second=nn.Linear(4, 2))
+        poptorch.inferenceModel(unnamed, own.clone()).compile(X)
+    assert cached(tmp_path) == 1
 
 
 @pytest.fixture

@@ -75,9 +75,7 @@ def test_failing_before_the_first_item(access: Make, dataset: Any, arguments: di
         access(dataset, **arguments)
 
 
-def test_the_error_says_first_what_happened_and_in_which_line_of_the_program(
-    access: Make, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_error_says_first_what_happened_and_in_which_line(access: Make, capfd: pytest.CaptureFixture[str]) -> None:
     """The cause is printed above it: the traceback from the other process."""
     with pytest.raises(Error) as caught:
         access(Fails(3, bad=0))
@@ -140,7 +138,7 @@ def collate_unequal(samples: list[Tensor]) -> Any:
         (row, collate_unequal, "RuntimeError: ", "of collate_unequal in test_accessor_failures.py: "),
     ],
 )
-def test_an_exception_of_a_torch_worker_is_reported_without_its_wrapping(
+def test_exceptions_of_torchs_workers_come_unwrapped(
     access: Make, sample: Any, collate: Any, said: str, line: str
 ) -> None:
     with pytest.raises(Error) as caught:
@@ -259,9 +257,7 @@ class Sleeps:
         time.sleep(TIMEOUT_IN_S)
 
 
-def test_a_process_that_does_not_end_is_interrupted_and_one_that_ignores_this_is_forced(
-    access: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_does_not_end_is_interrupted_and_then_forced(access: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # Data reference, section 3.5: 10 s after the command to end comes SIGINT, 10 s later SIGTERM.
     assert loader_process._PATIENCE_IN_S == 10.0
     monkeypatch.setattr(loader_process, "_PATIENCE_IN_S", 3.0)  # ample for the busy one to leave
@@ -372,9 +368,7 @@ def program(tmp_path: Path) -> Iterator[Start]:
         ("main(SharingStrategy.Fork, fail)", 1, 1, "the program failed"),
     ],
 )
-def test_a_program_that_ends_in_the_middle_shows_its_own_error_only(
-    program: Start, call: str, code: int, traces: int, last: str
-) -> None:
+def test_a_program_shows_its_own_error_only(program: Start, call: str, code: int, traces: int, last: str) -> None:
     ending = program(call)
     out, err = ending.communicate(timeout=TIMEOUT_IN_S)
     assert (ending.returncode, err.count("Traceback"), bool(err)) == (code, traces, bool(last))

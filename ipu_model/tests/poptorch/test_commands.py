@@ -125,9 +125,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("terminal", "patience"), [(Terminal(), 0.01), (Terminal(), 1000.0), (io.StringIO(), 0.0)])
-def test_only_slow_work_on_a_terminal_says_so_and_its_line_goes_away(
-    monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO, patience: float
-) -> None:
+def test_only_slow_work_says_so(monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO, patience: float) -> None:
     is_said = terminal.isatty() and patience < 1
     monkeypatch.setattr(sys, "stderr", terminal)
     with said_if_slow("timing the loader", patience=patience):
@@ -221,9 +219,7 @@ def test_a_file_runs_once_until_it_changes(tmp_path: Path) -> None:
         assert words in run("report", f"{script}:program")[2]
 
 
-def test_a_module_is_found_from_the_folder_that_the_command_runs_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_are_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "found_from_here.py").write_text("def program():\n    return 7\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)

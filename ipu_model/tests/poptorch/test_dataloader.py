@@ -123,9 +123,7 @@ class TestItems:
             (Stream(8), {"options": options(of=2)}, AssertionError, "not supported for IterableDataset"),
         ],
     )  # fmt: skip
-    def test_arguments_that_contradict_each_other_are_refused(
-        self, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
+    def test_contradictions(self, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
             DataLoader(**{"options": options(), "dataset": dataset, **arguments})
 
@@ -140,9 +138,7 @@ class Measured(Stream):
         return self.length
 
 
-def test_streams_have_a_length_if_they_know_it_and_are_repeated_by_workers_without_init_function(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_length_of_streams_and_workers_that_repeat_them(caplog: pytest.LogCaptureFixture) -> None:
     assert [len(DataLoader(options(), Measured(50), batch_size=8, drop_last=d)) for d in (True, False)] == [6, 7]
     with pytest.raises(TypeError):
         len(DataLoader(options(), Stream(50), batch_size=8))
@@ -213,9 +209,7 @@ class TestShares:
     """Dividing a data set between processes (section 2.9)."""
 
     @given(st.integers(0, 200), st.integers(1, 7), st.integers(1, 6))
-    def test_every_process_has_the_same_whole_items_or_all_samples_are_divided_to_within_one(
-        self, samples: int, per_item: int, count: int
-    ) -> None:
+    def test_whole_items_or_an_equal_number_of_samples(self, samples: int, per_item: int, count: int) -> None:
         shares = [share_of(samples, per_item, count, p, drop_last=False) for p in range(count)]
         assert [i for s in shares for i in range(s.start, s.start + s.length)] == list(range(samples))
         assert [s.length - samples // count for s in shares] == [int(p < samples % count) for p in range(count)]

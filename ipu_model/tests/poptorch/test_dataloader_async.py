@@ -182,9 +182,7 @@ TOO_FEW_ROWS = "batch_size should be a positive integer"  # torch's words
         (Numbers(4), {"batch_size": 2, "mode": REBATCHED, "rebatched_worker_size": -1}, ValueError, TOO_FEW_ROWS),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(
-    load: Make, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_mistakes(load: Make, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         load(dataset, **arguments)
 
@@ -201,9 +199,7 @@ def test_what_cannot_be_loaded_is_refused(
         (ASYNC, False, [2, *[8] * 6]),
     ],
 )
-def test_remainders_of_a_stream_in_13_13_13_and_11_samples(
-    load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]
-) -> None:
+def test_remainders(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
     """Section 2.8."""
     arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": nothing}
     items = copies(load(Stream(50), batch_size=8, **arguments))
@@ -227,9 +223,7 @@ def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, dro
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
-def test_batches_may_be_padded_and_carry_a_scalar(
-    load: Make, mode: DataLoaderMode, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_padded_batches_and_scalars(load: Make, mode: DataLoaderMode, caplog: pytest.LogCaptureFixture) -> None:
     loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad, mode=mode)
     assert [x[:, 0].tolist() for x in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
     assert loader.combinedBatchSize == 1 * 2  # a sampler without batch_size counts as 1

@@ -270,9 +270,7 @@ def chained(module: nn.Module | None = None, **asked: Any) -> FitResult:
         (lambda: linear(128, ipus=1), "It has 2 processes, and each needs an IPU of its own."),
     ],
 )
-def test_if_nothing_can_be_tried_the_text_names_the_rule_and_no_tile(
-    search: Callable[[], FitResult], rule: str
-) -> None:
+def test_if_nothing_can_be_tried_the_rule_is_named(search: Callable[[], FitResult], rule: str) -> None:
     result = search()
     assert result.nearest is None
     assert result.binds == rule
@@ -443,9 +441,7 @@ def test_a_warning_about_the_module_is_logged_once(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("in which large values lose their range") == 1
 
 
-def test_what_fits_best_as_it_is_has_no_code_and_a_bar_says_what_is_modelled(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.CaptureFixture[str]) -> None:
     result = linear(1, ipus=1, progress=True)
     assert both(result)[0].changes == ()
     assert result.code == ""

@@ -107,9 +107,7 @@ def test_mistakes(executor: poptorch.PoplarExecutor, ask: Callable[[Any], object
         ask(executor)
 
 
-def test_each_gain_is_that_of_modelling_the_change_and_the_most_useful_comes_first(
-    executor: poptorch.PoplarExecutor,
-) -> None:
+def test_gains_are_modelled_and_the_most_useful_comes_first(executor: poptorch.PoplarExecutor) -> None:
     """Speed for each unit of risk: a change that leaves results alone counts four times one of the numerics."""
     items = ipu_model.advise(executor)
     item = next(item for item in items if item.change.startswith("gradient accumulation"))
@@ -137,9 +135,7 @@ def test_only_a_module_can_have_another_micro_batch_at_the_same_global_batch() -
     assert {item.kind for item in ipu_model.advise(before)} == set(advice)
 
 
-def test_the_hosts_work_of_a_profile_is_kept_by_all_that_explores_it(
-    executor: poptorch.PoplarExecutor, tmp_path: Path
-) -> None:
+def test_the_hosts_work_is_kept(executor: poptorch.PoplarExecutor, tmp_path: Path) -> None:
     without, profile = ipu_model.profile(executor), ipu_model.profile(executor, host=SLOW)
     assert profile.limited_by == "host loader"
     wanted = list(ipu_model.advise(profile.program, host=SLOW))

@@ -75,9 +75,7 @@ def test_a_report_is_written_where_it_is_asked_for(
     assert files(tmp_path) == written
 
 
-def test_training_and_inference_have_folders_of_their_own_and_the_log_names_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_the_folders_of_training_and_inference(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, options = Chain(1), quiet().enableProfiling(str(tmp_path))
     with caplog.at_level(logging.INFO, logger="poptorch::python"):
         poptorch.trainingModel(model, options).compile(X, X)
@@ -164,9 +162,7 @@ def refused(options: poptorch.Options | None = None, words: str = OUT_OF_MEMORY)
         (lambda: quiet(), r"What usually helps: .*enableProfiling\(folder\)"),
     ],
 )
-def test_compilation_fails_and_names_tile_bytes_and_what_helps(
-    options: Callable[[], poptorch.Options], words: str
-) -> None:
+def test_compilation_fails_and_says_what_helps(options: Callable[[], poptorch.Options], words: str) -> None:
     error = refused(options(), words)
     assert error.type == "poplar_graph_memory_allocation_error"
     # It is called as in PopTorch and can be sent to another process.
@@ -270,9 +266,7 @@ def memory_of_constants(sizes: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("sizes", "tiles"), [([40, 10], (128.0, 32.0, 40.0, 0.0)), ([10, 40], (40.0, 128.0, 32.0, 0.0))]
 )
-def test_constants_lie_behind_one_another_in_the_order_in_which_forward_makes_them(
-    sizes: list[int], tiles: tuple[float, ...]
-) -> None:
+def test_constants_lie_behind_one_another(sizes: list[int], tiles: tuple[float, ...]) -> None:
     """A tile takes 32 elements of 4 bytes before the next one is filled: constants of 40 and 10 take three."""
     (constants,) = (kind for kind in memory_of_constants(sizes)[0].categories if kind.name == "constants")
     assert constants.tiles[:4] == tiles

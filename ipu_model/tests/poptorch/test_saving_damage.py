@@ -201,9 +201,7 @@ def test_each_damage_has_its_words_and_another_one_in_the_cache_is_replaced(
 
 @settings(max_examples=20)
 @given(damage=DAMAGE, fits=st.booleans())
-def test_any_damage_of_a_cached_program_leads_to_a_fresh_compilation_or_to_the_same_program(
-    good: Good, tmp_path_factory: Folders, damage: Any, fits: bool
-) -> None:
+def test_any_damage_of_a_cached_program(good: Good, tmp_path_factory: Folders, damage: Any, fits: bool) -> None:
     folder = tmp_path_factory.mktemp("cache")
     changed = damaged(good.cached, *damage)
     (folder / good.name).write_bytes(signed(changed) if fits else changed)
@@ -263,9 +261,7 @@ class TestHostilePickles:
         "content",
         [b"", b"x", pickle.dumps({"a": 1}), pickle.dumps([4]), pickle.dumps(Mixed()), b"PK\x05\x06" + bytes(18)],
     )
-    def test_a_body_or_model_that_torch_did_not_write_is_refused(
-        self, good: Good, tmp_path: Path, content: bytes
-    ) -> None:
+    def test_what_torch_did_not_write_is_refused(self, good: Good, tmp_path: Path, content: bytes) -> None:
         with_model(good, tmp_path / "model", content)
         with pytest.raises(poptorch.Error, match="Invalid file"):
             poptorch.load(tmp_path / "model")
@@ -302,9 +298,7 @@ class TestHostilePickles:
         assert is_read_or_refused(poptorch.load, path)
 
 
-def test_a_file_of_the_cache_is_no_saved_model_and_a_saved_model_no_program_of_the_cache(
-    good: Good, tmp_path: Path
-) -> None:
+def test_saved_and_cached_programs_do_not_stand_in_for_another(good: Good, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(good.cached)
     with pytest.raises(poptorch.Error, match="file of the executable cache"):
         poptorch.load(tmp_path / "model")

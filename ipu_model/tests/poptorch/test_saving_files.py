@@ -166,9 +166,7 @@ def exported(folder: Path) -> poptorch.PoplarExecutor:
     return executor
 
 
-def test_an_inference_model_comes_back_with_its_weights_and_other_options_unless_it_depends_on_them(
-    tmp_path: Path,
-) -> None:
+def test_an_inference_model_comes_back_with_other_options(tmp_path: Path) -> None:
     executor = exported(tmp_path)
     loaded = poptorch.load(tmp_path / "model", lambda own: own.logDir("elsewhere"))
     assert torch.equal(loaded(X)[0], executor(X)[0])
@@ -397,9 +395,7 @@ def test_functions_of_this_process_and_own_ops_come_back(make: Callable[[], nn.M
     assert all_equal(fresh(X), expected)
 
 
-def test_save_says_that_the_state_of_torchs_optimisers_stays_behind(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_state_of_torchs_optimisers_stays_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """PopTorch cannot read the device's state of torch.optim either (optimiser reference, section on state)."""
     case = Case(Blocks, pipelined, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
     executor = case.wrapped()

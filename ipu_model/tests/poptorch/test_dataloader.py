@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loading_datasets import Lengths, Numbers, Stream
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
-from poptorch._dataloader.items import ShuffledPart, _SubDataset, glue, rows_of, share_of
+from poptorch._dataloader.items import _SubDataset, glue, rows_of
 from poptorch._dataloader.loader import rows_per_chunk
-from poptorch._utils import combined_batch_generator
 from poptorch.enums import CommGroupType, DataLoaderMode
 from poptorch.options import Options
 
@@ -147,29 +146,11 @@ def test_the_length_of_streams_and_workers_that_repeat_them(caplog: pytest.LogCa
     assert sorted(int(x) for item in loader for x in item) == sorted([0, 1, 2, 3, 4, 5] * 2)
 
 
-def numbered_chunks(sizes: list[int]) -> list[list[torch.Tensor]]:
-    """Chunks of two tensors each, whose rows are numbered through."""
-    rows = torch.arange(sum(sizes))
-    return [[part, part[:, None] * torch.tensor([10, 20])] for part in rows.split(sizes)]
-
-
 class TestRebatching:
     """Sections 2.5 and 3.3: the concatenation of all chunks is cut anew."""
 
-    @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 8), st.booleans())
-    def test_items_are_consecutive_rows_of_all_chunks(self, sizes: list[int], rows: int, keep: bool) -> None:
-        items = list(glue(numbered_chunks(sizes), rows, keep))
-        everything = list(range(sum(sizes)))
-        expected = [everything[start : start + rows] for start in range(0, len(everything), rows)]
-        if expected and len(expected[-1]) < rows and not keep:
-            expected.pop()
-        assert [torch.cat([piece[0] for piece in item]).tolist() for item in items] == expected
-        for item in items:
-            second = torch.cat([piece[1] for piece in item])
-            assert torch.equal(second[:, 1], 20 * torch.cat([piece[0] for piece in item]))
-
     def test_gluing_copies_nothing_and_needs_common_rows(self) -> None:
-        (chunk,) = numbered_chunks([6])
+        chunk = [torch.arange(6), torch.zeros(6, 2)]
         first, second = glue([chunk], 3, False)
         assert first[0][0].data_ptr() == chunk[0].data_ptr()
         assert second[0][0].data_ptr() == chunk[0][3:].data_ptr()
@@ -177,50 +158,47 @@ class TestRebatching:
             with pytest.raises(ValueError, match="dimension 0"):
                 rows_of(wrong)
 
-    @given(st.integers(0, 10), st.integers(1, 4), st.booleans())
-    def test_groups_of_batches_are_concatenated_tensor_by_tensor(self, count: int, group: int, keep: bool) -> None:
-        batches = [{"x": torch.full((2,), i), "y": torch.full((2, 1), -i)} for i in range(count)]
-        items = list(combined_batch_generator(batches, group, drop_last=not keep))
-        assert len(items) == count // group + (keep and count % group > 0)
-        for number, item in enumerate(items):
-            members = range(number * group, min((number + 1) * group, count))
-            assert item["x"].tolist() == [i for i in members for _ in range(2)]
-            assert item["y"].flatten().tolist() == [-i for i in members for _ in range(2)]
+    @given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 8), st.booleans())
+    def test_items_are_consecutive_rows_of_all_chunks(self, sizes: list[int], rows: int, keep: bool) -> None:
+        everything = torch.arange(sum(sizes))
+        items = list(glue([[part, -part[:, None]] for part in everything.split(sizes)], rows, keep))
+        expected = [part.tolist() for part in everything.split(rows) if keep or len(part) == rows]
+        assert [torch.cat([x for x, _ in item]).tolist() for item in items] == [part for part in expected if part]
+        assert all(torch.equal(y[:, 0], -x) for item in items for x, y in item)
 
-    @pytest.mark.parametrize(
-        ("combined", "rebatched", "drop", "worker_size", "expected"),
-        [
-            (8, False, True, None, None),  # plain Async
-            (8, True, True, None, 8),
-            (8, True, True, 3, 3),
-            (8, False, False, None, 8),  # Async that keeps the remainder is re-batched
-            (1, False, False, None, None),  # unless items are single rows
-            (None, False, False, None, None),
-            (8, False, True, 100, None),  # rebatched_worker_size is ignored when not re-batching
-        ],
-    )
-    def test_when_items_are_rebatched(
-        self, combined: int | None, rebatched: bool, drop: bool, worker_size: int | None, expected: int | None
-    ) -> None:
-        assert rows_per_chunk(combined, rebatched, drop, worker_size) == expected
+    def test_when_items_are_rebatched(self) -> None:
+        assert rows_per_chunk(8, False, True, None) is None  # plain Async
+        assert rows_per_chunk(8, True, True, None) == 8
+        assert rows_per_chunk(8, True, True, 3) == 3
+        assert rows_per_chunk(8, False, False, None) == 8  # Async that keeps the remainder is re-batched
+        assert rows_per_chunk(1, False, False, None) is None  # unless items are single rows
+        assert rows_per_chunk(None, False, False, None) is None
+        assert rows_per_chunk(8, False, True, 100) is None  # rebatched_worker_size counts only when re-batching
 
 
 class TestShares:
     """Dividing a data set between processes (section 2.9)."""
 
-    @given(st.integers(0, 200), st.integers(1, 7), st.integers(1, 6))
-    def test_whole_items_or_an_equal_number_of_samples(self, samples: int, per_item: int, count: int) -> None:
-        shares = [share_of(samples, per_item, count, p, drop_last=False) for p in range(count)]
-        assert [i for s in shares for i in range(s.start, s.start + s.length)] == list(range(samples))
-        assert [s.length - samples // count for s in shares] == [int(p < samples % count) for p in range(count)]
-        if samples < per_item * count:
+    @settings(max_examples=50)
+    @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 6), st.booleans(), st.booleans())
+    def test_whole_items_or_an_equal_number_of_samples(self, n: int, b: int, of: int, drop: bool, mix: bool) -> None:
+        """In every pass, no process sees a sample of another."""
+        if drop and n < b * of:
             with pytest.raises(ZeroDivisionError, match="too few"):
-                share_of(samples, per_item, count, 0, drop_last=True)
+                DataLoader(options(of=of), Numbers(n), batch_size=b)
             return
-        shares = [share_of(samples, per_item, count, p, drop_last=True) for p in range(count)]
-        per = per_item * (samples // (per_item * count))
-        assert [(s.start, s.length) for s in shares] == [(p * per, per) for p in range(count)]
-        assert all(s.start + s.shift + s.length <= samples for s in shares)
+        given = {"dataset": Numbers(n), "batch_size": b, "drop_last": drop, "shuffle": mix}
+        loaders = [DataLoader(options(process=p, of=of, seed=7), **given) for p in range(of)]
+        for _ in range(3):
+            shares = [read(loader) for loader in loaders]
+            samples = [sample for share in shares for sample in share]
+            assert len(set(samples)) == len(samples)
+            assert mix or samples == sorted(samples)
+            if drop:
+                assert [len(share) for share in shares] == [b * (n // (b * of))] * of
+            else:
+                assert sorted(samples) == list(range(n))
+                assert [len(share) - n // of for share in shares] == [int(p < n % of) for p in range(of)]
 
     def test_the_worked_examples(self) -> None:
         # N=10, B=1, D=2, P=2: process 0 sees 0-3, process 1 sees 4-7, and 8 and 9 are never used.
@@ -242,17 +220,6 @@ class TestShares:
         for replicas, size, length in ((1, 32, 390), (2, 64, 195)):
             loader = DataLoader(options(r=replicas, process=3, of=4), Numbers(50_000), batch_size=32)
             assert (loader.combinedBatchSize, len(loader)) == (size, length)
-
-    @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 6), st.booleans())
-    def test_shuffled_shares_of_a_pass_never_overlap(self, n: int, per_item: int, count: int, drop: bool) -> None:
-        if drop and n < per_item * count:
-            return
-        parts = [_SubDataset(range(n), options(process=p, of=count, seed=7), per_item, drop) for p in range(count)]
-        samplers = [ShuffledPart(part) for part in parts]
-        for _ in range(3):
-            drawn = [int(index) for sampler in samplers for index in sampler]
-            assert len(set(drawn)) == len(drawn) == sum(map(len, samplers))
-            assert drop or sorted(drawn) == list(range(n))
 
     def test_a_part_is_a_sequence_that_can_be_shuffled(self) -> None:
         # 10 samples, 2 processes of 4: the range of process 1 is 4-7, or 6-9 once it is swapped.

@@ -68,13 +68,10 @@ INTERPOLATIONS: list[tuple[Tensor, dict[str, Any]]] = [
     (SIGNALS, {"scale_factor": 2, "mode": "linear"}),
     (VOLUMES, {"scale_factor": 2, "mode": "trilinear"}),
 ]
-
-
-def interpolating(images: Tensor, options: dict[str, Any]) -> Any:
-    return lambda: (scaled(lambda x: F.interpolate(x, **options)), images)
-
-
-INTERPOLATED = {f"interpolate {options}": interpolating(images, options) for images, options in INTERPOLATIONS}
+INTERPOLATED = {
+    f"interpolate {how}": lambda x=x, how=how: (scaled(lambda x: F.interpolate(x, **how)), x)
+    for x, how in INTERPOLATIONS
+}
 
 IMAGE_NETWORKS: dict[str, Any] = {
     "ViT": lambda: (tv.VisionTransformer(16, 8, 1, 2, 16, 32, num_classes=5), PICTURES),

@@ -63,12 +63,12 @@ def plain_inference() -> Program:
 ORTHOGONAL = poptorch.CommGroupType.Orthogonal
 REACHED: dict[str, list[tuple[Any, Callable[[], Program]]]] = {
     "batching.replicas batching.input_group batching.orthogonal_groups": [
-        ((4, 2, True), lambda: inference_of(lambda o: o.replicationFactor(4).inputReplicaGrouping(2, ORTHOGONAL))),
+        ((4, 2, True), lambda: inference_of(lambda o: o.replicationFactor(4).inputReplicaGrouping(2, ORTHOGONAL)))
     ],
     # Processes have replicas of their own.
     "replicas": [(6, lambda: inference_of(lambda o: o.replicationFactor(2).Distributed.configureProcessId(1, 3)))],
     "returns.keep returns.period": [
-        ((Keep.EVERY_N, 3), lambda: inference_of(lambda o: o.deviceIterations(6).outputMode(OutputMode.EveryN, 3))),
+        ((Keep.EVERY_N, 3), lambda: inference_of(lambda o: o.deviceIterations(6).outputMode(OutputMode.EveryN, 3)))
     ],
     "returns.keep": [
         (Keep.FINAL, plain),
@@ -110,11 +110,7 @@ REACHED: dict[str, list[tuple[Any, Callable[[], Program]]]] = {
         (0, lambda: popart(enablePrefetchDatastreams=False, defaultBufferingDepth=4)),
     ],
     "optimiser": [(None, plain_inference)],
-    "name": [
-        ("training", plain),
-        ("inference", plain_inference),
-        ("net", lambda: with_(lambda o: o.modelName("net"))),
-    ],
+    "name": [("training", plain), ("inference", plain_inference), ("net", lambda: with_(lambda o: o.modelName("net")))],
 }
 
 
@@ -149,13 +145,6 @@ def test_phases_run_one_after_another_and_keep_their_tensors_off_chip_by_default
     assert program.execution is Execution.SHARDED
     assert program.locations.activations == Location(on_chip=False)
     assert program.locations.weights == Location(on_chip=True)
-
-
-def test_checkpoints_are_marked_in_the_step() -> None:
-    model = Module(lambda m, x: poptorch.identity_loss(poptorch.recomputationCheckpoint(x * m.weight) + 1, "mean"),
-                   weight=nn.Parameter(torch.ones(8)))  # fmt: skip
-    step = program_of_module(quiet(), model, torch.empty(2, 8), training=True).step
-    assert [op.name for op in step.ops if op.hints.recomputation_checkpoint] == ["mul_tensor"]
 
 
 class TestCosts:

@@ -307,8 +307,7 @@ def test_the_available_memory_of_an_lstm_is_that_of_its_products() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "targets"),
-    [(F.multi_margin_loss, [1, 3, 0]), (F.multilabel_margin_loss, [[1, 2, -1, 0]] * 3)],
+    ("loss", "targets"), [(F.multi_margin_loss, [1, 3, 0]), (F.multilabel_margin_loss, [[1, 2, -1, 0]] * 3)]
 )
 def test_margin_losses_in_half_precision_are_those_of_float32_rounded_once(loss: Any, targets: list[Any]) -> None:
     scores, targets = A.half(), torch.tensor(targets)
@@ -343,19 +342,10 @@ def packed(m: Any, x: Tensor) -> Tensor:
     [
         (lambda: scaled(Holder), "inside an object of type Holder.*registerCustomArgParser"),
         (lambda: scaled(lambda x: torch.distributions.Normal(x, 1.0)), "an object of type Normal"),
-        (
-            lambda: scaled(lambda x: x + torch.randn(6, generator=torch.Generator())),
-            r"torch\.Generator.*randomSeed",
-        ),
+        (lambda: scaled(lambda x: x + torch.randn(6, generator=torch.Generator())), r"torch\.Generator.*randomSeed"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), r"'0\.weight' is not initialised: call forward"),
-        (
-            lambda: nn.Sequential(nn.Linear(6, 4), torch.jit.trace(nn.Linear(4, 4), A)),
-            r"scripted module .*'1' is one",
-        ),
-        (
-            lambda: Module(packed, rnn=nn.LSTM(6, 8)),
-            r"Packed sequences are not supported: .*ignore_index, or a mask",
-        ),
+        (lambda: nn.Sequential(nn.Linear(6, 4), torch.jit.trace(nn.Linear(4, 4), A)), r"scripted module .*'1' is one"),
+        (lambda: Module(packed, rnn=nn.LSTM(6, 8)), r"Packed sequences are not supported: .*ignore_index, or a mask"),
     ],
 )
 def test_what_the_device_cannot_take_is_refused_by_name(make: Any, words: str) -> None:

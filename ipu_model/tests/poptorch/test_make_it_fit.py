@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,19 +43,13 @@ def loss(x: Tensor) -> Tensor:
     return poptorch.identity_loss(x, "mean")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A module with the inputs of one micro-batch, options and an optimiser, as `make_it_fit` takes them."""
+Case = tuple[nn.Module, dict[str, Any]]
 
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    options: poptorch.Options
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments after the module."""
-        optimizer = poptorch.optim.AdamW(self.module.parameters(), lr=1e-4)
-        return {"inputs": self.inputs, "options": self.options, "optimizer": optimizer, "micro_batch": True}
+def of(module: nn.Module, inputs: tuple[Tensor, ...], options: poptorch.Options) -> Case:
+    """Return a module and the other arguments of `make_it_fit`, with the inputs of one micro-batch."""
+    optimizer = poptorch.optim.AdamW(module.parameters(), lr=1e-4)
+    return module, {"inputs": inputs, "options": options, "optimizer": optimizer, "micro_batch": True}
 
 
 def transformer(layers: int, width: int, *, half: bool = True, accumulation: int = 64) -> Case:
@@ -72,7 +65,7 @@ def transformer(layers: int, width: int, *, half: bool = True, accumulation: int
         module = Module(forward, tokens=nn.Embedding(8192, width), blocks=blocks, head=nn.Linear(width, 8192))
     poptorch.BeginBlock(module.blocks[layers // 2], ipu_id=1)
     module, ids = module.half() if half else module, torch.zeros(1, 256, dtype=torch.long)
-    return Case(module, (ids, ids), trainable(2, accumulation))
+    return of(module, (ids, ids), trainable(2, accumulation))
 
 
 def unet() -> Case:
@@ -90,19 +83,14 @@ def unet() -> Case:
         up, last = nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(16, 2, 1)
         module = Module(forward, high=level(3, 16), low=level(16, 32), up=up, joined=level(32, 16), last=last)
     inputs = torch.zeros(4, 3, 64, 64), torch.zeros(4, 64, 64, dtype=torch.long)
-    return Case(module, inputs, trainable(1, 8))
+    return of(module, inputs, trainable(1, 8))
 
 
 CASES: dict[str, Callable[[], Case]] = {"transformer": lambda: transformer(4, 256), "U-Net": unet}
 
 
 def fitted(case: Case, **asked: Any) -> FitResult:
-    return ipu_model.make_it_fit(case.module, **case.arguments, **asked)
-
-
-@lru_cache(maxsize=4)
-def found_for(name: str) -> FitResult:
-    return fitted(CASES[name]())
+    return ipu_model.make_it_fit(case[0], **case[1], **asked)
 
 
 def both(result: FitResult) -> tuple[Fit, Fit]:
@@ -114,58 +102,64 @@ def both(result: FitResult) -> tuple[Fit, Fit]:
 
 def built(case: Case, code: str) -> Profile:
     """Run the printed lines on a program, and profile what they make of it."""
-    given = case.arguments
-    names = {"model": case.module, "opts": case.options, "optimizer": given["optimizer"], "poptorch": poptorch}
+    module, given = case
+    names = {"model": module, "opts": given["options"], "optimizer": given["optimizer"], "poptorch": poptorch}
     exec(code, {"torch": torch, **names}, names)
     rows = re.search(r"batch_size=([0-9]+)", code)
-    inputs = [x if rows is None else x[:1].expand(int(rows[1]), *x.shape[1:]) for x in case.inputs]
+    inputs = [x if rows is None else x[:1].expand(int(rows[1]), *x.shape[1:]) for x in given["inputs"]]
     inputs = [x.half() if "model.half()" in code and x.is_floating_point() else x for x in inputs]
     machine = re.search(r"IPU_MODEL_MACHINE=(\S+)", code)
     changed = {"inputs": tuple(inputs), "optimizer": names["optimizer"], "machine": machine[1] if machine else None}
     return ipu_model.profile_module(names["model"], **{**given, **changed})
 
 
-@pytest.mark.parametrize("name", CASES)
-class TestFound:
-    def test_the_printed_lines_build_the_programs_that_were_found(self, name: str) -> None:
-        """Splits and checkpoints are derived from one capture; a capture of the changed module must agree."""
-        result, case = found_for(name), CASES[name]()
-        start = ipu_model.profile_module(case.module, **case.arguments)
-        for fit in both(result):
-            assert fit.profile.verdict is Verdict.FITS
-            assert built(CASES[name](), fit.code) == fit.profile
-            assert fit.is_confirmed == bool(fit.changes)
-            assert fit.candidate.samples_per_second == pytest.approx(fit.samples_per_second, rel=1e-9)
-            assert fit.candidate.share == fit.profile.memory.max_tile_bytes / fit.profile.memory.tile_bytes
-            assert fit.profile.samples_per_call == start.samples_per_call  # the same global batch
+@pytest.fixture(scope="module", params=[lambda: transformer(4, 256), unet], ids=["transformer", "U-Net"])
+def searched(request: pytest.FixtureRequest) -> tuple[Callable[[], Case], FitResult]:
+    return request.param, fitted(request.param())
 
-    def test_the_cheapest_takes_no_more_ipus_and_nothing_simpler_is_as_fast_as_the_fastest(self, name: str) -> None:
-        result = found_for(name)
-        fastest, cheapest = both(result)
-        assert cheapest.candidate.ipus <= fastest.candidate.ipus
-        assert cheapest.samples_per_second <= fastest.samples_per_second
-        possible = [tried for tried in result.tried if not tried.refused]
-        for tried in possible:
-            is_as_fast = tried.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
-            assert not (tried.fits and tried.ipus < fastest.candidate.ipus and is_as_fast)
-        for best in result.frontier:
-            assert not any(o.share < best.share and o.samples_per_second >= best.samples_per_second for o in possible)
 
-    def test_everything_is_told_in_plain_words(self, name: str) -> None:
-        result = found_for(name)
-        fastest, _ = both(result)
-        text = str(result)
-        assert [line for line in result.code.splitlines() if line not in text] == []
-        assert f"{fastest.samples_per_second:,.1f} samples/s" in text
-        assert str(fastest).startswith(f"{fastest.samples_per_second:,.1f} samples/s on ")
-        assert result.code.splitlines()[0] in str(fastest)
-        assert "Setting(" not in "".join(map(str, result.tried))
-        assert "Profile(" not in repr(fastest)
-        assert "loader" not in text  # data that cost nothing are not mentioned
-        assert result.loaders == ()
-        first, *others = result.code.splitlines()
-        assert first.startswith("# These lines come before poptorch.trainingModel: model is your module")
-        assert not any("These lines" in line for line in others)
+def test_the_printed_lines_build_the_programs_that_were_found(searched: Any) -> None:
+    """Splits and checkpoints are derived from one capture; a capture of the changed module must agree."""
+    make, result = searched
+    module, given = make()
+    start = ipu_model.profile_module(module, **given)
+    for fit in both(result):
+        assert fit.profile.verdict is Verdict.FITS
+        assert built(make(), fit.code) == fit.profile
+        assert fit.is_confirmed == bool(fit.changes)
+        assert fit.candidate.samples_per_second == pytest.approx(fit.samples_per_second, rel=1e-9)
+        assert fit.candidate.share == fit.profile.memory.max_tile_bytes / fit.profile.memory.tile_bytes
+        assert fit.profile.samples_per_call == start.samples_per_call  # the same global batch
+
+
+def test_nothing_that_was_tried_is_better(searched: Any) -> None:
+    """The cheapest takes no more IPUs than the fastest, and nothing with fewer is as fast."""
+    result = searched[1]
+    fastest, cheapest = both(result)
+    assert cheapest.candidate.ipus <= fastest.candidate.ipus
+    assert cheapest.samples_per_second <= fastest.samples_per_second
+    possible = [tried for tried in result.tried if not tried.refused]
+    for tried in possible:
+        is_as_fast = tried.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
+        assert not (tried.fits and tried.ipus < fastest.candidate.ipus and is_as_fast)
+    for best in result.frontier:
+        assert not any(o.share < best.share and o.samples_per_second >= best.samples_per_second for o in possible)
+
+
+def test_everything_is_told_in_plain_words(searched: Any) -> None:
+    result = searched[1]
+    fastest, _ = both(result)
+    text, speed, lines = str(result), f"{fastest.samples_per_second:,.1f} samples/s", result.code.splitlines()
+    assert [line for line in lines if line not in text] == []
+    assert speed in text
+    assert str(fastest).startswith(f"{speed} on ")
+    assert lines[0] in str(fastest)
+    assert "Setting(" not in "".join(map(str, result.tried))
+    assert "Profile(" not in repr(fastest)
+    assert "loader" not in text  # data that cost nothing are not mentioned
+    assert result.loaders == ()
+    assert lines[0].startswith("# These lines come before poptorch.trainingModel: model is your module")
+    assert not any("These lines" in line for line in lines[1:])
 
 
 # --- limits
@@ -197,12 +191,17 @@ KEPT = {
 }
 
 
+@pytest.fixture(scope="module")
+def free() -> FitResult:
+    return fitted(transformer(2, 64, half=False))
+
+
 @pytest.mark.parametrize("keep", [*KEEP, ("precision", "optimiser", "micro-batch", "replicas")])
-def test_what_stays_stays(keep: Any) -> None:
-    result, free = fitted(transformer(2, 64, half=False), keep=keep), found_for("U-Net").tried
+def test_what_stays_stays(keep: Any, free: FitResult) -> None:
+    result = fitted(transformer(2, 64, half=False), keep=keep)
     for name in (name for kept in ([keep] if isinstance(keep, str) else keep) for name in KEPT[kept]):
         assert {getattr(tried.setting, name) for tried in result.tried} == {getattr(result.start.setting, name)}
-        assert name == "machine" or len({getattr(tried.setting, name) for tried in free}) > 1
+        assert name == "machine" or len({getattr(tried.setting, name) for tried in free.tried}) > 1
 
 
 def test_a_chip_may_have_any_number_of_ipus_but_stays() -> None:
@@ -454,8 +453,8 @@ def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.Capt
 
 def test_lines_come_with_hints() -> None:
     assert micro_batch_line(1, 2) == "batch_size=1  # instead of 2, in poptorch.DataLoader(...)"
-    case = transformer(1, 64)
-    program = ipu_model.profile_module(case.module, **case.arguments).program
+    module, given = transformer(1, 64)
+    program = ipu_model.profile_module(module, **given).program
     changed = {"half_optimiser_state": True}
     assert "give the optimizer a loss_scaling" in code_of(program, program, changed, None)
     scaled = replace(program, optimiser=replace(program.optimiser, loss_scaling=128.0))

@@ -229,7 +229,6 @@ def test_a_module_can_be_wrapped_afterwards_and_profiled_while_it_is() -> None:
     ("statement", "part", "there"),
     [
         # `python -m ipu_model --help` must not wait for torch.
-        ("import ipu_model", "torch", False),
         ("from ipu_model import profile_module", "torch", False),
         # PopTorch brings no part of the performance model.
         ("import poptorch", "torch", True),
@@ -250,7 +249,7 @@ def test_names_that_do_not_exist() -> None:
 
 EIGHT = torch.ones(8, 8)
 SLOW = HostWork(seconds_per_sample=1e-3)
-# The arguments of a plain module that is trained as the explored's.
+# The arguments of a plain module that is trained as `explored` is.
 OF_MODULE: dict[str, Any] = {"inputs": (EIGHT, EIGHT), "options": trainable(2, 4), "training": True}
 
 

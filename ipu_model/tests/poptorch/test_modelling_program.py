@@ -270,14 +270,13 @@ def test_the_default_is_the_smallest_gc200_system_with_enough_ipus(ipus: int, na
     assert machine_for(poptorch.Options(), ipus).name == name
 
 
-class TestVersions:
-    @pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
-    def test_an_offline_target_names_the_chip(self, version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """So does the variable of PopTorch's simulator, unless a target is named."""
-        assert program(version=version).system.chip.name == chip
-        monkeypatch.setenv(VERSION, f"ipu{version}")
-        assert program().system.chip.name == chip
-        assert program(version=2).system.chip.name == "GC200"
+@pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
+def test_an_offline_target_names_the_chip(version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does the variable of PopTorch's simulator, unless a target is named."""
+    assert program(version=version).system.chip.name == chip
+    monkeypatch.setenv(VERSION, f"ipu{version}")
+    assert program().system.chip.name == chip
+    assert program(version=2).system.chip.name == "GC200"
 
 
 @pytest.mark.parametrize(
@@ -351,16 +350,15 @@ def test_what_cannot_be_is_refused_with_the_nearest_that_fits(
         program(**asked)
 
 
-class TestReservedIpus:
-    def test_rounding_up_occupies_idle_ipus(self) -> None:
-        """Those of every process."""
-        rounded = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
-        assert (rounded.reserved_ipus, rounded.ipus_per_replica) == (8, 5)
-        options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
-        options.Distributed.configureProcessId(0, 5)
-        rounded = inferred(options, ipus=1)
-        assert (rounded.reserved_ipus, rounded.system.name) == (20, "POD64")
-        assert program(replicas=3).reserved_ipus is None  # without it, used ones count
+def test_rounding_up_occupies_idle_ipus() -> None:
+    """Those of every process."""
+    rounded = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
+    assert (rounded.reserved_ipus, rounded.ipus_per_replica) == (8, 5)
+    options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
+    options.Distributed.configureProcessId(0, 5)
+    rounded = inferred(options, ipus=1)
+    assert (rounded.reserved_ipus, rounded.system.name) == (20, "POD64")
+    assert program(replicas=3).reserved_ipus is None  # without it, used ones count
 
 
 class TestAsHardware:

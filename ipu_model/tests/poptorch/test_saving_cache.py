@@ -64,16 +64,6 @@ def test_a_program_in_stages_keeps_its_places(tmp_path: Path) -> None:
     assert len(programs(tmp_path)) == 1
 
 
-def test_compile_hooks_run_every_time(tmp_path: Path) -> None:
-    calls: list[str] = []
-    before = poptorch.registerPreCompileHook(lambda: calls.append("before"))
-    after = poptorch.registerPostCompileHook(lambda: calls.append("after"))
-    compile_all(tmp_path, Mixed(), Mixed())
-    before.remove()
-    after.remove()
-    assert calls == ["before", "after"] * 2
-
-
 # What decides which program is taken.
 
 
@@ -173,13 +163,18 @@ def test_numbers_that_are_streamed_decide_nothing(
     assert len(programs(tmp_path)) == programs_made
 
 
-def test_a_hook_that_runs_before_every_trace_decides(tmp_path: Path) -> None:
-    models = [Mixed() for _ in range(3)]
-    assert compile_all(tmp_path, models[0]) == 1
-    handle = poptorch.registerPreCompileHook(lambda: setattr(models[1].drop, "p", 0.7))
-    assert compile_all(tmp_path, models[1]) == 1
-    handle.remove()
-    assert compile_all(tmp_path, models[2]) == 0
+def test_hooks_run_every_time_and_decide_if_they_change_the_trace(tmp_path: Path) -> None:
+    models, calls = [Mixed() for _ in range(4)], []
+    after = poptorch.registerPostCompileHook(lambda: calls.append("after"))
+    before = poptorch.registerPreCompileHook(lambda: calls.append("before"))
+    assert [compile_all(tmp_path, model) for model in models[:2]] == [1, 0]
+    before.remove()
+    before = poptorch.registerPreCompileHook(lambda: setattr(models[2].drop, "p", 0.7))
+    assert compile_all(tmp_path, models[2]) == 1
+    before.remove()
+    after.remove()
+    assert compile_all(tmp_path, models[3]) == 0
+    assert calls == ["before", "after"] * 2 + ["after"]
 
 
 # Files that are not there, or not those that are wanted.
@@ -207,33 +202,30 @@ def test_what_was_said_of_memory_is_said_again(
     assert len(programs(tmp_path)) == 1
 
 
-def test_a_program_of_another_version_is_replaced(
+def test_files_of_another_version_and_of_another_program_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def compiled(model: nn.Module) -> Path:
+        before = set(programs(tmp_path))
+        compile_all(tmp_path, model)
+        (new,) = set(programs(tmp_path)) - before
+        return new
+
     with monkeypatch.context() as patch:
         patch.setattr(_poptorch_data, "__version__", "0.0.1")
-        compile_all(tmp_path, Mixed())
-    (old,) = programs(tmp_path)
-    compile_all(tmp_path, Mixed())
-    (new,) = set(programs(tmp_path)) - {old}
-    shutil.copy(old, new)
+        old = compiled(Mixed())
+    own, other = compiled(Mixed()), compiled(Mixed(5))
+    shutil.copy(old, own)
     compile_all(tmp_path, Mixed())
     assert "PopTorch version mismatch: written with 0.0.1" in caplog.text
-
-
-def test_one_under_the_name_of_another_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    compile_all(tmp_path, Mixed())
-    (own,) = programs(tmp_path)
-    compile_all(tmp_path, Mixed(5))
-    (other,) = set(programs(tmp_path)) - {own}
     shutil.copy(own, other)
     compile_all(tmp_path, Mixed(5))
     assert "it holds another program" in caplog.text
     assert other.read_bytes() != own.read_bytes()
-    assert {*tmp_path.iterdir()} <= {own, other, tmp_path / ".lock"}
+    assert {*tmp_path.iterdir()} <= {old, own, other, tmp_path / ".lock"}
 
 
-def test_the_folder_is_made_and_none_switches_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_made_if_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POPTORCH_CACHE_DIR", str(tmp_path / "made" / "here"))
     poptorch.inferenceModel(Mixed(), options()).compile(X)
     poptorch.inferenceModel(Mixed(5), options().enableExecutableCaching(None)).compile(X)
@@ -241,9 +233,6 @@ def test_the_folder_is_made_and_none_switches_off(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     with pytest.raises(AssertionError, match=r"executable cache .* cannot be created"):
         compile_all(tmp_path / "file", Mixed())
-
-
-def test_a_failed_trace_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(poptorch.Error, match="branches on data"):
         compile_all(tmp_path, Module(lambda model, x: x if x.sum() > 0 else -x))
     assert programs(tmp_path) == []

@@ -53,11 +53,6 @@ def the_process() -> Any:
     return process
 
 
-def dying_at_once() -> Iterator[Tensor]:
-    os._exit(7)
-    yield torch.zeros(1)
-
-
 @pytest.mark.parametrize(
     ("dataset", "arguments", "words"),
     [
@@ -67,7 +62,7 @@ def dying_at_once() -> Iterator[Tensor]:
         ([(torch.zeros(2), "0")], {}, "is not a torch tensor but a str"),
         ([3, 4], {}, "is not a torch tensor but a int"),
         ([torch.eye(2).to_sparse()], {}, "is a torch tensor without a plain layout"),
-        (dying_at_once(), {}, "exit code 7"),
+        (map(os._exit, [7]), {}, "exit code 7"),
     ],
 )
 def test_failing_before_the_first_item(access: Make, dataset: Any, arguments: dict[str, Any], words: str) -> None:
@@ -109,13 +104,12 @@ class Speechless(Exception):
         raise RuntimeError("no words")
 
 
-def items_and(end: Callable[[], Any]) -> Iterator[Tensor]:
-    """Yield one item, then do what is asked for."""
+def after_one_item(error: Callable[[], Exception]) -> Iterator[Tensor]:
     yield torch.zeros(1)
-    end()
+    raise error()
 
 
-def raising(error: Callable[[], Exception], *index: int) -> Any:
+def raising(error: Callable[[], Exception], index: int) -> Any:
     raise error()
 
 
@@ -145,10 +139,6 @@ def test_exceptions_of_torchs_workers_come_unwrapped(
         access(torch.utils.data.DataLoader(Numbers(4, sample), 2, num_workers=1, collate_fn=collate))
     assert caught.value.message.startswith(said)
     assert line in caught.value.message
-
-
-def after_one_item(error: Callable[[], Exception]) -> Iterator[Tensor]:
-    return items_and(partial(raising, error))
 
 
 @pytest.mark.parametrize(

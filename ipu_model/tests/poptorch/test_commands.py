@@ -99,11 +99,11 @@ def test_every_command_about_programs_has_the_same_options_and_an_example(comman
     assert f"example: python -m ipu_model {command} " in out
 
 
-@pytest.mark.parametrize("arguments", [(), ("dance",), ("report",), ("report", "x", "--html")])
-def test_wrong_usage_is_explained(arguments: tuple[str, ...]) -> None:
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert err.startswith("usage: python -m ipu_model")
+def test_wrong_usage_is_explained() -> None:
+    for arguments in ((), ("dance",), ("report",), ("report", "x", "--html")):
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert err.startswith("usage: python -m ipu_model")
 
 
 def test_ctrl_c_ends_with_130_and_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -324,13 +325,6 @@ def test_margin_losses_in_half_precision_are_those_of_float32_rounded_once(loss:
     torch.testing.assert_close(model.scores.detach(), (scores.float() - plain.grad).half(), rtol=1e-3, atol=1e-3)
 
 
-class Holder:
-    """An object that is no container."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
 def packed(m: Any, x: Tensor) -> Tensor:
     rows = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 2]), enforce_sorted=False)
     return nn.utils.rnn.pad_packed_sequence(m.rnn(rows)[0])[0]
@@ -340,7 +334,7 @@ def packed(m: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: scaled(Holder), "inside an object of type Holder.*registerCustomArgParser"),
+        (lambda: scaled(lambda x: SimpleNamespace(x=x)), "object of type SimpleNamespace.*registerCustomArgParser"),
         (lambda: scaled(lambda x: torch.distributions.Normal(x, 1.0)), "an object of type Normal"),
         (lambda: scaled(lambda x: x + torch.randn(6, generator=torch.Generator())), r"torch\.Generator.*randomSeed"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), r"'0\.weight' is not initialised: call forward"),

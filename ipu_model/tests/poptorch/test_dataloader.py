@@ -345,12 +345,6 @@ def test_an_example_batch_does_not_use_up_the_first_item(load: Make) -> None:
     assert [x[:, 0].tolist() for x in loader] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_the_loader_works_with_torch_workers_of_its_own(load: Make) -> None:
-    loader = load(Numbers(21), batch_size=4, num_workers=2, async_options={})
-    for _ in range(3):
-        assert [x[:, 0].tolist() for x in copies(loader)] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
-
-
 def test_a_terminated_loader_is_over(load: Make) -> None:
     loader = load(Numbers(6), batch_size=2)
     loader.terminate()

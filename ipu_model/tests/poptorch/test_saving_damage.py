@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from executor_support import Module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optim_support import log_lines
 from saving_support import Mixed, X, options
-from torch import Tensor, nn
+from torch import nn
 
 import poptorch
-from ipu_model.capture.describe import digest_of
 from poptorch import _poptorch_data
 
 Folders = pytest.TempPathFactory
@@ -305,22 +303,3 @@ def test_saved_and_cached_programs_do_not_stand_in_for_another(good: Good, tmp_p
     (tmp_path / good.name).write_bytes(good.saved)
     fresh(tmp_path).compile(X)
     assert _poptorch_data.read_values(tmp_path / good.name)["kind"] == "cache"
-
-
-def conv(factor: float = 0.1, probability: float = 0.5) -> nn.Module:
-    def forward(model: Any, x: Tensor) -> Tensor:
-        return torch.dropout(model.conv(x), probability, True) * torch.tensor([factor, 2.5]).reshape(2, 1, 1)
-
-    return Module(forward, conv=nn.Conv2d(1, 2, 3))
-
-
-def test_programs_that_compute_the_same_of_their_weights_and_inputs_have_one_digest() -> None:
-    def digest(model: nn.Module, rows: int = 2) -> str:
-        executor = poptorch.inferenceModel(model)
-        executor.compile(torch.zeros(rows, 1, 5, 5))
-        assert executor._executable is not None
-        return digest_of(executor._executable.graph)
-
-    assert digest(conv()) == digest(conv())  # values of weights do not count
-    others = [digest(conv(factor=0.2)), digest(conv(probability=0.4)), digest(conv().half()), digest(conv(), rows=3)]
-    assert len({digest(conv()), *others}) == 5

@@ -30,12 +30,22 @@ class Module(nn.Module):
         return self.function(self, *args, **kwargs)
 
 
+def with_loss(function: Callable[..., Any], reduction: str = "sum", **members: Any) -> Any:
+    """Return a module that gives what `function(module, *args)` returns, and its sum or mean as the loss."""
+
+    def forward(model: Any, *args: Any) -> tuple[Tensor, Tensor]:
+        out = function(model, *args)
+        return out, poptorch.identity_loss(out, reduction)
+
+    return Module(forward, **members)
+
+
 class Scale(nn.Module):
     """`forward(x)` returns `weight * x` and its mean as the loss: the gradient of `weight` is mean(x)."""
 
-    def __init__(self, start: float = 1.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor([start]))
+        self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         out = self.weight * x
@@ -65,11 +75,13 @@ RATE = 0.125
 
 
 def quiet(**settings: Any) -> poptorch.Options:
-    """Return options without a progress bar; `settings` are setters with their value, `accumulation` among them."""
+    """Return options without a progress bar; `settings` are setters of any part of them, a tuple is all arguments."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(settings.pop("accumulation", 1))
+    parts = (options, options.Training, options.Precision, options.Distributed)
     for name, value in settings.items():
-        getattr(options, name)(value)
+        setters = [getattr(part, name) for part in parts if hasattr(type(part), name)]
+        setters[0](*value if isinstance(value, tuple) else (value,))
     return options
 
 
@@ -94,11 +106,20 @@ def scale(
 
 def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
     """Return a `Scale` and its executor after so many runs on ones at `RATE`."""
-    model = Scale()
-    executor = training(model, lr=RATE)
+    model, _, executor = scale()
     for _ in range(runs):
         executor(ONES)
     return model, executor
+
+
+def in_plain_pytorch(model: Any, *batches: tuple[Any, ...], lr: float = 0.1) -> Any:
+    """Train `model`, whose last result is the loss, with PyTorch's SGD, one step for each batch; return the model."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    for inputs in batches:
+        optimiser.zero_grad()
+        model(*inputs)[-1].backward()
+        optimiser.step()
+    return model
 
 
 def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:

@@ -1,29 +1,31 @@
-"""Buffers and constants of a model on the device (executor reference, sections 4 and 11)."""
+"""Buffers, constants and plain tensor attributes of a model on the device (executor reference, sections 4 and 11)."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, raw, training
+from executor_support import Module, inference, quiet, raw, training, with_loss
 from torch import Tensor, nn
 
 import poptorch
 
-ONE = torch.ones(1)
+ONE, X = torch.ones(1), torch.tensor([1.0, 2.0])
+ZERO = torch.zeros(1)
 
 
-def counter(start: Tensor | None = None) -> Any:
+def counter(start: Tensor = ZERO) -> Any:
     """Adds 1 to a buffer in every forward pass and returns it."""
 
     def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         model.count += 1
         return model.count * 1, poptorch.identity_loss(model.weight * x, "sum")
 
-    return Module(forward, {"count": torch.zeros(1) if start is None else start}, weight=nn.Parameter(torch.ones(1)))
+    return Module(forward, {"count": start.clone()}, weight=nn.Parameter(torch.ones(1)))
 
 
 class TestFloatBuffers:
@@ -62,11 +64,12 @@ class TestFloatBuffers:
 
 
 class TestFrozenBuffers:
-    @pytest.mark.parametrize("start", [torch.tensor([5]), torch.tensor([5], dtype=torch.int32)])
-    def test_integer_buffers_are_constants_of_the_compilation(self, start: Tensor) -> None:
-        model = counter(start)
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+    def test_integer_buffers_are_constants_of_the_compilation(self, dtype: torch.dtype) -> None:
+        model = counter(torch.tensor([5], dtype=dtype))
         executor = inference(model)
         assert [executor(ONE)[0].item() for _ in range(3)] == [6, 6, 6]
+        assert model.count.item() == 5
         model.count.fill_(100)
         executor.copyWeightsToDevice()
         assert executor(ONE)[0].item() == 6
@@ -74,6 +77,17 @@ class TestFrozenBuffers:
         assert model.count.item() == 100
         executor.destroy()
         assert executor(ONE)[0].item() == 101
+
+    def test_so_are_bool_buffers_and_integer_parameters(self) -> None:
+        shift = nn.Parameter(torch.tensor([3, 4]), requires_grad=False)
+        mask = torch.tensor([True, False])
+        model: Any = Module(lambda m, x: torch.where(m.mask, x, x + m.shift), {"mask": mask}, shift=shift)
+        executor = inference(model)
+        for _ in range(2):
+            assert executor(torch.zeros(2)).tolist() == [0, 4]
+            model.mask.fill_(False)
+            model.shift.data.fill_(9)
+            executor.copyWeightsToDevice()
 
     def test_the_log_names_those_that_forward_changes(self, caplog: pytest.LogCaptureFixture) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
@@ -88,42 +102,28 @@ class TestFrozenBuffers:
         (warning,) = [record.getMessage() for record in caplog.records if "constants of" in record.getMessage()]
         assert "What forward writes to next is lost" in warning
 
-    def test_so_are_bool_buffers_and_integer_parameters(self) -> None:
-        shift = nn.Parameter(torch.tensor([3, 4]), requires_grad=False)
-        mask = torch.tensor([True, False])
-        model: Any = Module(lambda m, x: torch.where(m.mask, x, x + m.shift), {"mask": mask}, shift=shift)
-        executor = inference(model)
-        assert executor(torch.zeros(2)).tolist() == [0, 4]
-        model.mask.fill_(False)
-        model.shift.data.fill_(9)
-        executor.copyWeightsToDevice()
-        assert executor(torch.zeros(2)).tolist() == [0, 4]
-
 
 class TestBatchNorm:
-    @staticmethod
-    def model() -> Any:
-        def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            out = model.norm(x)
-            return out, poptorch.identity_loss(out, "sum")
-
-        return Module(forward, norm=nn.BatchNorm1d(2))
-
     @pytest.mark.parametrize(
-        ("options", "batches"),
+        ("options", "train", "batches"),
         [
-            (quiet(deviceIterations=2, accumulation=2), slice(None)),  # updated for each micro-batch
-            (quiet(replicationFactor=4), slice(1)),  # each replica has its own, and the first one's is read
+            (quiet(deviceIterations=2, accumulation=2), True, slice(None)),  # updated for each micro-batch
+            (quiet(replicationFactor=4), True, slice(1)),  # each replica has its own, and the first one's is read
+            (quiet(), False, slice(0)),
         ],
     )
-    def test_statistics_follow_pytorchs_formula(self, options: poptorch.Options, batches: slice) -> None:
-        model, plain, x = self.model(), self.model(), torch.randn(12, 2)
-        executor = training(model, options)
+    def test_statistics_follow_pytorchs_formula(self, options: poptorch.Options, train: bool, batches: slice) -> None:
+        model, plain, x = (
+            with_loss(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(2)),
+            nn.BatchNorm1d(2),
+            torch.randn(12, 2),
+        )
+        executor = training(model.train(train), options)
         executor(x)
         for part in x.split(3)[batches]:
             plain(part)
-        torch.testing.assert_close(model.norm.running_mean, plain.norm.running_mean)
-        torch.testing.assert_close(model.norm.running_var, plain.norm.running_var)
+        torch.testing.assert_close(model.norm.running_mean, plain.running_mean)
+        torch.testing.assert_close(model.norm.running_var, plain.running_var)
         assert model.norm.num_batches_tracked.item() == 0, "the batch counter never advances"
 
     def test_a_cumulative_average_is_refused_by_name_where_it_would_be_kept(self) -> None:
@@ -134,18 +134,14 @@ class TestBatchNorm:
             inference(model.train())(x)
         torch.testing.assert_close(inference(model.eval())(x), model(x))
 
-    def test_in_eval_mode_they_stay(self) -> None:
-        model = self.model().eval()
-        executor = training(model)
-        executor(torch.randn(4, 2))
-        assert model.norm.running_mean.tolist() == [0, 0]
-
 
 class TestReplicas:
     def test_a_buffer_changed_in_place_cannot_be_broadcast(self) -> None:
         words = r"PopTorch does not support broadcasting buffers.*broadcastBuffers\(False\).*'count'"
         with pytest.raises(poptorch.Error, match=words):
             inference(counter(), quiet(replicationFactor=2))(torch.ones(2))
+        reads = Module(lambda m, x: x * m.factor, {"factor": torch.tensor([2.0])})
+        assert inference(reads, quiet(replicationFactor=2))(torch.ones(2)).tolist() == [2, 2]
 
     def test_without_broadcasting_each_replica_owns_one(self) -> None:
         model: Any = Module(lambda m, x: m.total.add_(x) * 1, {"total": torch.zeros(1)})
@@ -156,20 +152,17 @@ class TestReplicas:
         assert model.total.item() == 2
 
     def test_groups_that_cover_all_replicas_are_no_replication(self) -> None:
-        options = quiet(replicationFactor=2).inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive)
+        options = quiet(replicationFactor=2, inputReplicaGrouping=(2, poptorch.CommGroupType.Consecutive))
         assert inference(counter(), options)(ONE)[0].tolist() == [1, 1]
-
-    def test_a_buffer_that_is_only_read_is_fine(self) -> None:
-        model = Module(lambda m, x: x * m.factor, {"factor": torch.tensor([2.0])})
-        assert inference(model, quiet(replicationFactor=2))(torch.ones(2)).tolist() == [2, 2]
 
 
 class TestNamedBuffers:
     @staticmethod
     def two() -> Any:
         buffers = {"first": torch.zeros(1), "second": torch.zeros(1), "steps": torch.tensor([0])}
-        weight = nn.Parameter(torch.zeros(1))
-        return Module(lambda m, x: torch.cat([m.first, m.second, m.weight]) + 0 * x, buffers, weight=weight)
+        return Module(
+            lambda m, x: torch.cat([m.first, m.second, m.weight]) + 0 * x, buffers, weight=nn.Parameter(torch.zeros(1))
+        )
 
     def test_only_those_are_uploaded(self) -> None:
         model = self.two()
@@ -179,8 +172,6 @@ class TestNamedBuffers:
             tensor.fill_(7)
         executor.copyNamedBuffersToDevice()
         assert executor(ONE).tolist() == [0, 7, 0]
-
-    def test_without_names_there_is_nothing_to_copy(self) -> None:
         executor = inference(self.two())
         executor(ONE)
         with pytest.raises(poptorch.Error, match=r"No named buffers marked as updatable.*updatableNamedBuffers"):
@@ -194,36 +185,33 @@ class TestNamedBuffers:
         assert not executor.isCompiled()
 
 
-REASSIGNED = "is reassigned within the model when calling the forward method"
-REMOVED = "is removed from the model when calling the forward method"
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    f"Buffer b {REASSIGNED}": lambda m: setattr(m, "b", m.b + 1),
-    f"Parameter p {REASSIGNED}": lambda m: setattr(m, "p", nn.Parameter(m.p + 1)),
-    # Momentum encoders are often written so.
-    f"Parameter p {REASSIGNED} ": lambda m: setattr(m.p, "data", m.p.data * 0.9),
-    f"Buffer b {REASSIGNED} ": lambda m: setattr(m.b, "data", m.b.data * 0.9),
-    f"Buffer b {REMOVED}": lambda m: delattr(m, "b"),
-    f"Parameter p {REMOVED}": lambda m: delattr(m, "p"),
-}
-
-
 class TestReplacing:
     """Registered tensors must be changed in place (section 4)."""
 
     @staticmethod
     def model(change: Callable[[Any], Any]) -> Any:
-        parameter = nn.Parameter(torch.ones(1), requires_grad=False)
-        return Module(lambda m, x: (change(m), x)[1], {"b": torch.ones(1)}, p=parameter)
+        frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+        return Module(lambda m, x: (change(m), x)[1], {"b": torch.ones(1)}, p=frozen)
 
-    @pytest.mark.parametrize("words", CHANGES)
-    def test_it_is_refused_and_the_module_is_as_it_was(self, words: str) -> None:
-        model = self.model(CHANGES[words])
-        buffer, parameter = model.b, model.p
-        with pytest.raises(poptorch.Error, match=words.strip()) as refusal:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda m: setattr(m, "b", m.b + 1), "Buffer b is reassigned within"),
+            (lambda m: setattr(m, "p", nn.Parameter(m.p + 1)), "Parameter p is reassigned within"),
+            (lambda m: setattr(m.p, "data", m.p.data * 0.9), "Parameter p is reassigned within"),  # a momentum encoder
+            (lambda m: setattr(m.b, "data", m.b.data * 0.9), "Buffer b is reassigned within"),
+            (lambda m: delattr(m, "b"), "Buffer b is removed from"),
+            (lambda m: delattr(m, "p"), "Parameter p is removed from"),
+        ],
+    )
+    def test_it_is_refused_and_the_module_is_as_it_was(self, change: Any, words: str) -> None:
+        model = self.model(change)
+        before = model.b, model.p
+        with pytest.raises(poptorch.Error, match=f"{words} the model when calling the forward method") as refusal:
             inference(model)(ONE)
         assert ".copy_(src) to copy data from a source tensor" in refusal.value.message
-        assert model.b is buffer
-        assert model.p is parameter
+        assert model.b is before[0]
+        assert model.p is before[1]
 
     def test_data_that_stays_where_it_is_is_no_replacement(self) -> None:
         model = self.model(lambda m: (m.float(), m.p.data.mul_(2), m.b.data.copy_(m.b.data * 3)))
@@ -239,3 +227,155 @@ class TestReplacing:
                 return super().forward(x)
 
         assert inference(Resets(2).eval())(torch.ones(3, 2)).shape == (3, 2)
+
+
+class TestAttributesThatForwardWrites:
+    """PopTorch runs ops of host tensors alone on the host, at once: a write stays, and replays know one value."""
+
+    def test_the_example_of_the_user_guide(self) -> None:
+        """`docs/user_guide/buffers.py`: without a buffer, the counter is 1 after every call, also on the host."""
+
+        def forward(model: Any) -> Tensor:
+            model.i += 1
+            return model.i
+
+        model: Any = Module(forward, i=torch.tensor([0.0]))
+        executor = inference(model)
+        with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
+            assert executor().tolist() == [1]
+        assert executor().tolist() == [1]
+        assert model.i.tolist() == [1]
+
+    @pytest.mark.parametrize("in_place", [True, False])
+    def test_with_tensors_of_the_device_it_counts_as_a_constant_with_its_present_value(self, in_place: bool) -> None:
+        def forward(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            before = x + layer.i
+            layer.i = layer.i.add_(1) if in_place else layer.i + 1
+            return before, x + layer.i
+
+        layer: Any = Module(forward, i=torch.zeros(1))
+        executor = inference(nn.Sequential(layer))
+        assert [[t.tolist() for t in executor(X)] for _ in range(2)] == [[[1, 2], [2, 3]]] * 2
+        assert layer.i.item() == 1
+
+    def test_the_device_writes_to_its_own_copy(self) -> None:
+        """Also through views; the host's tensor stays as it was, and each call starts from it."""
+
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+            model.cache[0] = x
+            model.cache[:, 1] += 10
+            return model.cache, model.cache[0] * 2, x + 0
+
+        model: Any = Module(forward, cache=torch.zeros(2, 2))
+        executor = inference(model)
+        for x in (X, 3 * X):
+            cache, doubled, _ = executor(x)
+            assert cache.tolist() == [[x[0], x[1] + 10], [0, 10]]
+            assert doubled.tolist() == [2 * x[0], 2 * (x[1] + 10)]
+        assert model.cache.tolist() == [[0, 0], [0, 0]]
+
+    def test_a_tensor_of_the_device_is_gone_after_the_trace_also_from_lists_and_dicts(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            model.last = x
+            model.seen.append(x)
+            model.by_name["x"] = x
+            model.calls.append(1)
+            return model.last * len(model.seen)
+
+        model: Any = Module(forward, last=torch.zeros(2), seen=[], by_name={}, calls=[])
+        executor = inference(model)
+        assert [executor(x).tolist() for x in (X, 2 * X)] == [[1, 2], [2, 4]]
+        assert (model.last.tolist(), model.seen, model.by_name) == ([0, 0], [], {})
+        assert model.calls == [1], "Python's own side effects stay"
+        executor.destroy()
+        assert executor(X).tolist() == [1, 2]
+
+    def test_gradients_flow_through_what_the_device_wrote_and_leave_no_trace(self) -> None:
+        model = with_loss(
+            lambda m, x: m.state.copy_(m.layer(x)) * 3, state=torch.zeros(1, 2), layer=nn.Linear(2, 2, bias=False)
+        )
+        before = model.layer.weight.detach().clone()
+        executor = training(model, lr=1.0)
+        executor(X[None])
+        torch.testing.assert_close(before - model.layer.weight.detach(), 3 * X.expand(2, 2))
+        assert not model.state.requires_grad
+
+    def test_a_view_of_a_trained_weight_is_refused_by_name(self) -> None:
+        """The device would never see what training makes of the weight."""
+        layer = nn.Linear(2, 2)
+        model = with_loss(lambda m, x: x @ m.turned + m.layer(x), layer=layer, turned=layer.weight.t())
+        with pytest.raises(poptorch.Error, match=r"'layer.weight' is used through a reference"):
+            training(model)(X[None])
+        torch.testing.assert_close(inference(model)(X[None])[0], model(X[None])[0].detach())
+
+
+class TestAttributesThatForwardReads:
+    def test_python_may_read_its_value(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            return x * model.scale.item() if bool(model.scale > 1) else x
+
+        assert inference(Module(forward, scale=torch.tensor(3.0)))(X).tolist() == [3, 6]
+
+    @pytest.mark.parametrize(
+        "prior",
+        [
+            torch.distributions.Normal(torch.zeros(2), 1.0),
+            torch.distributions.Uniform(0.0, 3.0),
+            torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+            torch.distributions.Gamma(1.0, 2.0),
+        ],
+    )
+    def test_a_distribution_may_hold_it(self, prior: Any) -> None:
+        executor = inference(Module(lambda m, x: (m.prior.log_prob(x), m.prior.sample((3, 2))), prior=prior))
+        density, drawn = executor(X)
+        torch.testing.assert_close(density, prior.log_prob(X))
+        assert drawn.shape[:2] == (3, 2)
+        assert not torch.equal(drawn, executor(X)[1])
+
+    def test_so_may_a_namespace_and_nested_containers(self) -> None:
+        held = SimpleNamespace(pair=[SimpleNamespace(by=torch.tensor([2.0, 3.0]))])
+        assert inference(Module(lambda m, x: x * m.held.pair[0].by, held=held))(X).tolist() == [2, 6]
+
+    def test_random_numbers_of_its_values_differ_from_call_to_call(self) -> None:
+        executor = inference(Module(lambda m, x: x * 0 + torch.normal(m.mean, 1.0), mean=torch.zeros(2)))
+        assert executor(X).tolist() != executor(X).tolist()
+
+
+ADJACENCY = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+
+
+class TestSparseConstants:
+    """The device has no sparse tensors: Python reads them on the host, products take them as dense constants."""
+
+    @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+    @pytest.mark.filterwarnings("ignore:Sparse CSR")
+    def test_products(self, layout: torch.layout) -> None:
+        def products(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+            a, mm = model.a, torch.sparse.mm
+            dense = mm(a.t(), x) * 0 + a.to_dense() @ x
+            return mm(a, x), a @ x, torch.mm(a, x), torch.sparse.addmm(x, a, x) - x, dense
+
+        model: Any = Module(products, a=ADJACENCY.to_sparse(layout=layout))
+        for product in inference(model)(X[:, None]):
+            assert product.tolist() == (ADJACENCY @ X[:, None]).tolist()
+
+    def test_what_they_say_of_themselves(self) -> None:
+        def forward(model: Any, x: Tensor) -> tuple[Any, ...]:
+            a = model.a.coalesce()
+            rows, columns = a.indices()
+            summed = torch.zeros(2).index_add(0, rows, a.values() * x[columns])
+            return summed, a.sparse_dim(), a.is_sparse, tuple(a.shape)
+
+        summed, *rest = inference(Module(forward, a=ADJACENCY.to_sparse()))(X)
+        assert summed.tolist() == (ADJACENCY @ X).tolist()
+        assert rest == [2, True, (2, 2)]
+
+    def test_a_sparse_buffer_in_training(self) -> None:
+        """The gradient of sum(a @ (x w)) with respect to the number w is sum(a @ x)."""
+        model = with_loss(lambda m, x: torch.sparse.mm(m.a, m.layer(x)), layer=nn.Linear(1, 1, bias=False))
+        model.register_buffer("a", ADJACENCY.to_sparse())
+        before = model.layer.weight.item()
+        executor = training(model, lr=1.0)
+        executor(X[:, None])
+        assert before - model.layer.weight.item() == pytest.approx((ADJACENCY @ X).sum().item())
+        assert model.a.is_sparse

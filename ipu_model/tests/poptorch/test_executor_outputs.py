@@ -1,206 +1,177 @@
-"""What a call returns: structure, output modes, shapes (executor reference, section 7)."""
+"""How a host batch becomes micro-batches, and what a call returns of them (executor reference, sections 6 and 7)."""
 
 from __future__ import annotations
 
 import copy
 import io
-import warnings
-from collections import OrderedDict, namedtuple
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, X, inference, quiet, training
+from executor_support import Module, inference, quiet, training, with_loss
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import poptorch
 
-Pair = namedtuple("Pair", "left right")
+ALL, FINAL, SUM, EVERY_N = (poptorch.OutputMode[name] for name in ("All", "Final", "Sum", "EveryN"))
 
 
 def returns(function: Any) -> Any:
-    """Returns what `function` makes of the inputs; trainable, so that both kinds of executor take it."""
-    return Module(lambda model, *inputs: function(*inputs), weight=nn.Parameter(torch.ones(1)))
+    """Returns what `function` makes of the inputs and a weight that is 0; the gradient is the sum of the first."""
+    weight = nn.Parameter(torch.zeros(1))
+    return Module(lambda m, x: (function(m.weight, x), poptorch.identity_loss(m.weight * x, "sum")), weight=weight)
 
 
-def outputs(function: Any, *inputs: Tensor, options: poptorch.Options | None = None) -> Any:
-    return inference(returns(function), options)(*inputs)
+def outputs(function: Any, *inputs: Tensor, **settings: Any) -> Any:
+    return inference(Module(lambda model, *args: function(*args)), quiet(**settings))(*inputs)
 
 
-class TestStructure:
-    def test_nesting_and_types_are_those_of_forward(self) -> None:
-        out = outputs(
-            lambda x: (x, [x + 1, {"b": x + 2, "a": Pair(x + 3, None)}], OrderedDict(k=x + 4), "text", 5),
-            torch.zeros(1),
-        )
-        assert [type(part) for part in out] == [Tensor, list, OrderedDict, str, int]
-        nested = out[1][1]
-        assert list(nested) == ["b", "a"], "the order of dict keys is kept"
-        assert isinstance(nested["a"], Pair)
-        assert nested["a"].right is None
-        values = [out[0], out[1][0], nested["b"], nested["a"].left, out[2]["k"]]
-        assert [value.item() for value in values] == [0, 1, 2, 3, 4]
-        assert out[3:] == ("text", 5)
+class TestSplitting:
+    """Section 6: one host batch is laid out as [D, A, R, B, ...]."""
 
-    def test_values_that_are_no_tensors_are_those_of_the_compilation(self) -> None:
-        counter = iter(range(10))
-        executor = inference(returns(lambda x: (x, next(counter))))
-        assert [executor(torch.zeros(1))[1] for _ in range(3)] == [0, 0, 0]
+    @given(d=st.integers(1, 3), a=st.integers(1, 3), r=st.integers(1, 3), b=st.integers(1, 2))
+    def test_every_micro_batch_is_the_right_rows(self, d: int, a: int, r: int, b: int) -> None:
+        options = quiet(deviceIterations=d, replicationFactor=r, accumulation=a, outputMode=ALL)
+        x = torch.arange(float(d * a * r * b))
+        sums = training(returns(lambda weight, x: x.sum(0, keepdim=True)), options)(x)[0]
+        assert sums.tolist() == x.reshape(d * a * r, b).sum(1).tolist()
 
-    def test_a_tensor_returned_twice_arrives_as_two(self) -> None:
-        first, second = outputs(lambda x: (y := x + 1, y), torch.zeros(2))
-        first.add_(1)
-        assert second.tolist() == [1, 1]
+    def test_the_worked_example_updates_where_the_reference_says(self) -> None:
+        options = quiet(deviceIterations=2, replicationFactor=2, accumulation=2, outputMode=ALL)
+        executor = training(returns(lambda weight, x: weight + 0 * x), options, lr=1.0)
+        weights = executor(torch.arange(8.0))[0].tolist()
+        # Rows 0 to 3 see the start, rows 4 to 7 the first update: minus the mean of 0, 1, 2, 3.
+        assert weights == [0, 0, 0, 0, -1.5, -1.5, -1.5, -1.5]
+        assert executor.model.weight.item() == -1.5 - 5.5
 
-    def test_an_input_arrives_as_a_copy(self) -> None:
-        x = torch.zeros(2)
-        outputs(lambda x: x, x).add_(1)
-        assert x.tolist() == [0, 0]
+    def test_each_input_has_its_own_micro_batch_size(self) -> None:
+        """Rows that do not divide name all four counts."""
+        x, y = outputs(lambda x, y: (x, y), torch.arange(4.0), torch.arange(12.0).reshape(6, 2), deviceIterations=2)
+        assert (x.shape, y.shape) == ((4,), (6, 2))
+        with pytest.raises(AssertionError, match="Invalid batch dimension") as refusal:
+            outputs(lambda x, y: x, torch.ones(12), torch.ones(8, 3), deviceIterations=2, replicationFactor=3)
+        counts = ["deviceIterations(2)", "replicationFactor(3)", "inputReplicaGrouping(1)", "gradientAccumulation(1)"]
+        for words in ("[8, 3]", *counts, "= 6", "6 and 12"):
+            assert words in str(refusal.value)
 
-    def test_a_view_of_an_input_or_of_another_output_arrives_as_a_copy(self) -> None:
+    @pytest.mark.parametrize(("kind", "rows"), [("Consecutive", [0, 0, 1, 1]), ("Orthogonal", [0, 1, 0, 1])])
+    def test_replica_groups_share_an_input(self, kind: str, rows: list[int]) -> None:
+        settings = {"replicationFactor": 4, "inputReplicaGrouping": (2, poptorch.CommGroupType[kind])}
+        assert outputs(lambda x: x, torch.tensor([0.0, 1.0]), **settings).tolist() == rows
+
+    @pytest.mark.parametrize(
+        ("setting", "name"),
+        [
+            ("deviceIterations", "deviceIterations"),
+            ("replicationFactor", "replicationFactor"),
+            ("accumulation", "Training.gradientAccumulation"),
+        ],
+    )
+    def test_counts_below_one_are_refused_by_name(self, setting: str, name: str) -> None:
+        with pytest.raises(poptorch.Error, match=rf"poptorch.Options\(\).{name} must be at least 1, not 0"):
+            training(returns(lambda weight, x: x), quiet(**{setting: 0}))(torch.ones(1))
+
+    def test_synthetic_data_checks_inputs_but_does_not_use_them(self) -> None:
+        executor = inference(nn.Identity(), quiet(enableSyntheticData=True))
+        x = torch.full((1000,), 100.0)
+        before = torch.get_rng_state()
+        out = executor(x)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert out.abs().max() < 50, "normal numbers"
+        assert out.std() == pytest.approx(1, rel=0.2)
+        with pytest.raises(poptorch.Error, match="Shape mismatch"):
+            executor(x[:5])
+        whole = outputs(lambda x: x, torch.ones(3, dtype=torch.int32), enableSyntheticData=True)
+        assert whole.tolist() == [0, 0, 0]
+
+
+class TestTensors:
+    def test_each_arrives_as_one_of_its_own(self) -> None:
+        """Inputs, weights, views, a tensor returned twice, the results of every call."""
         x = torch.zeros(4)
-        whole, part = outputs(lambda x: (y := x + 1, y[:2]), x)
-        part.add_(1)
-        assert whole.tolist() == [1] * 4
+        layer = nn.Linear(4, 4)
+        executor = inference(Module(lambda m, x: (x, y := x + 1, y, y[:2], m.layer.bias), layer=layer))
+        results = executor(x)
+        expected = [t.clone() for t in results]
+        assert [t.tolist() for t in results[:4]] == [[0] * 4, [1] * 4, [1] * 4, [1] * 2]
+        assert torch.equal(results[4], layer.bias)
+        for index, tensor in enumerate(results):
+            tensor.add_(1)
+            assert all(torch.equal(t, e) for t, e in zip(results[index + 1 :], expected[index + 1 :]))
+        assert x.tolist() == [0] * 4
+        kept = [t.clone() for t in results]
+        assert torch.equal(executor(x + 5)[4], layer.bias)
+        assert all(torch.equal(t, e) for t, e in zip(results, kept))
 
-    def test_a_returned_weight_arrives_as_a_copy(self) -> None:
-        model = Net()
-        model.forward = lambda x: model.first.bias  # type: ignore[method-assign]  # the shortest such model
-        first = inference(model)
-        first(X).fill_(9)
-        assert torch.equal(first(X), model.first.bias)
-
-    def test_every_call_makes_new_tensors(self) -> None:
-        executor = inference(Net())
-        first = executor(X)
-        kept = first.clone()
-        executor(X + 1)
-        assert torch.equal(first, kept)
-
-    def test_a_custom_type_comes_back_through_its_parser(self) -> None:
-        class Box:
-            def __init__(self, tensor: Tensor, label: str) -> None:
-                self.tensor, self.label = tensor, label
-
-        class BoxParser(poptorch.ICustomArgParser):
-            def yieldTensors(self, struct: Box) -> Any:
-                yield struct.tensor
-
-            def reconstruct(self, original_structure: Box, tensor_iterator: Any) -> Box:
-                return Box(next(tensor_iterator), original_structure.label)
-
-        poptorch.registerCustomArgParser(Box, BoxParser())
-        try:
-            executor = inference(Module(lambda model, box: Box(box.tensor * 2, box.label + "!")))
-            out = executor(Box(torch.ones(2), "a"))
-            assert (out.label, out.tensor.tolist()) == ("a!", [2, 2])
-            with pytest.raises(poptorch.Error, match=r"Shape mismatch for args\[0\]"):
-                executor(Box(torch.ones(3), "a"))
-        finally:
-            poptorch.registerCustomArgParser(Box, None)
-
-
-class TestOutputsAreResults:
     def test_they_have_no_history_and_refuse_backward(self) -> None:
-        model = Net()
-        executor = training(model)
-        out, loss = executor(X, torch.ones(4, 2))
-        assert not out.requires_grad
-        for tensor in (out, loss):
-            with pytest.raises(
-                poptorch.Error,
-                match=r"backward\(\) cannot be called explicitly on outputs of a PopTorch model",
-            ):
+        for tensor in training(returns(lambda weight, x: weight * x))(torch.ones(2)):
+            assert not tensor.requires_grad
+            words = r"backward\(\) cannot be called explicitly on outputs of a PopTorch model"
+            with pytest.raises(poptorch.Error, match=words):
                 tensor.backward()
 
-    def test_new_tensors_computed_from_them_are_ordinary(self) -> None:
-        weight = torch.ones(2, requires_grad=True)
-        (outputs(lambda x: x, torch.ones(2)) * weight).sum().backward()
-        assert weight.grad is not None
-        assert weight.grad.tolist() == [1, 1]
-
-    def test_they_are_saved_and_copied_as_plain_tensors(self) -> None:
+    def test_they_are_saved_copied_and_used_as_plain_tensors(self) -> None:
         out = outputs(lambda x: x + 1, torch.ones(2))
         file = io.BytesIO()
         torch.save(out, file)
         assert b"poptorch" not in file.getvalue()
         file.seek(0)
         for twin in (torch.load(file, weights_only=True), copy.deepcopy(out), copy.copy(out)):
-            assert type(twin) is Tensor
+            assert type(twin) is type(out) is Tensor
             assert twin.tolist() == [2, 2]
-
-
-MODES = poptorch.OutputMode
-# D, A, R, mode, period -> factor on dimension 0 of y, shape of the loss (the table of section 7.2).
-TABLE = [
-    *((1, 1, 1, mode, 1, 1, ()) for mode in (MODES.All, MODES.Final, MODES.Sum, MODES.EveryN)),
-    (10, 1, 1, MODES.Final, 0, 1, ()),
-    (10, 1, 1, MODES.Sum, 0, 1, ()),
-    (10, 1, 1, MODES.All, 0, 10, (10,)),
-    (10, 1, 1, MODES.EveryN, 5, 2, (2,)),
-    (4, 8, 2, MODES.Final, 0, 2, (2,)),
-    (4, 8, 2, MODES.Sum, 0, 2, (2,)),
-    (4, 8, 2, MODES.All, 0, 64, (64,)),
-    (4, 8, 2, MODES.EveryN, 2, 32, (32,)),
-]
+        weight = torch.ones(2, requires_grad=True)
+        (out * weight).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [2, 2]
 
 
 class TestModes:
-    @staticmethod
-    def executor(d: int, a: int, r: int, mode: poptorch.OutputMode, period: int) -> poptorch.PoplarExecutor:
-        def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            y = model.layer(x)
-            return y, poptorch.identity_loss(y, "mean")
-
-        options = quiet().deviceIterations(d).replicationFactor(r).outputMode(mode, period or None)
-        options.Training.gradientAccumulation(a)
-        return training(Module(forward, layer=nn.Linear(1, 10)), options)
-
-    @pytest.mark.parametrize(("d", "a", "r", "mode", "period", "factor", "loss_shape"), TABLE)
-    def test_shapes(
-        self,
-        d: int,
-        a: int,
-        r: int,
-        mode: poptorch.OutputMode,
-        period: int,
-        factor: int,
-        loss_shape: tuple[int, ...],
-    ) -> None:
-        b = 3
-        y, loss = self.executor(d, a, r, mode, period)(torch.ones(b * d * a * r, 1))
-        assert y.shape == (factor * b, 10)
+    @pytest.mark.parametrize(
+        ("d", "a", "r", "mode", "factor", "loss_shape"),
+        [
+            *((1, 1, 1, (mode, 1), 1, ()) for mode in (ALL, FINAL, SUM, EVERY_N)),
+            (10, 1, 1, FINAL, 1, ()),
+            (10, 1, 1, SUM, 1, ()),
+            (10, 1, 1, ALL, 10, (10,)),
+            (10, 1, 1, (EVERY_N, 5), 2, (2,)),
+            (4, 8, 2, FINAL, 2, (2,)),
+            (4, 8, 2, SUM, 2, (2,)),
+            (4, 8, 2, ALL, 64, (64,)),
+            (4, 8, 2, (EVERY_N, 2), 32, (32,)),
+        ],
+    )
+    def test_shapes(self, d: int, a: int, r: int, mode: Any, factor: int, loss_shape: tuple[int, ...]) -> None:
+        """The table of section 7.2, for micro-batches of three rows."""
+        options = quiet(deviceIterations=d, accumulation=a, replicationFactor=r, outputMode=mode)
+        model = with_loss(lambda m, x: m.layer(x), "mean", layer=nn.Linear(1, 10))
+        y, loss = training(model, options)(torch.ones(3 * d * a * r, 1))
+        assert y.shape == (factor * 3, 10)
         assert loss.shape == loss_shape
 
     @pytest.mark.parametrize(
-        ("mode", "period", "rows"),
-        [(MODES.Final, None, [6, 7]), (MODES.All, None, list(range(8))), (MODES.EveryN, 2, [2, 3, 6, 7]),
-         (MODES.Sum, None, [0 + 2 + 4 + 6, 1 + 3 + 5 + 7])],
-    )  # fmt: skip
-    def test_rows_of_the_worked_example(self, mode: poptorch.OutputMode, period: int | None, rows: list[int]) -> None:
-        def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x * 1, poptorch.identity_loss(x * model.weight, "sum")
+        ("mode", "rows"),
+        [
+            (poptorch.OutputMode.Default, [6, 7]),
+            (FINAL, [6, 7]),
+            (ALL, [0, 1, 2, 3, 4, 5, 6, 7]),
+            ((EVERY_N, 2), [2, 3, 6, 7]),
+            (SUM, [0 + 2 + 4 + 6, 1 + 3 + 5 + 7]),
+        ],
+    )
+    def test_rows_of_the_worked_example(self, mode: Any, rows: list[int]) -> None:
+        options = quiet(deviceIterations=2, replicationFactor=2, accumulation=2, outputMode=mode)
+        assert training(returns(lambda weight, x: x * 1), options)(torch.arange(8.0))[0].tolist() == rows
 
-        options = quiet().deviceIterations(2).replicationFactor(2).outputMode(mode, period)
-        options.Training.gradientAccumulation(2)
-        model = Module(forward, weight=nn.Parameter(torch.zeros(1)))
-        assert training(model, options)(torch.arange(8.0))[0].tolist() == rows
-
-    def test_dimension_0_grows_even_where_it_is_no_batch(self) -> None:
-        out = outputs(lambda x: x.t(), torch.ones(4, 3), options=quiet().deviceIterations(2))
-        assert out.shape == (6, 2)
-
-    def test_the_default_is_final_for_training_and_all_for_inference(self) -> None:
-        options = quiet().deviceIterations(2)
-        x = torch.arange(4.0)[:, None]
-        assert inference(nn.Identity(), options)(x).shape == (4, 1)
-        assert self.executor(2, 1, 1, MODES.Default, 0)(x)[0].shape == (2, 10)
+    def test_inference_returns_all_by_default_and_dimension_0_grows_even_where_it_is_no_batch(self) -> None:
+        assert outputs(lambda x: x, torch.arange(4.0)[:, None], deviceIterations=2).shape == (4, 1)
+        assert outputs(lambda x: x.t(), torch.ones(4, 3), deviceIterations=2).shape == (6, 2)
 
     @pytest.mark.parametrize(("iterations", "period"), [(3, 2), (2, 4)])
     def test_the_period_must_divide_the_iterations(self, iterations: int, period: int) -> None:
-        options = quiet().deviceIterations(iterations).outputMode(MODES.EveryN, period)
         with pytest.raises(poptorch.Error, match=rf"Return period must be.*\({iterations}\)"):
-            inference(nn.Identity(), options)(torch.ones(iterations, 1))
+            outputs(lambda x: x, torch.ones(iterations, 1), deviceIterations=iterations, outputMode=(EVERY_N, period))
 
     def test_every_n_is_not_available_in_a_pipeline_over_several_ipus(self) -> None:
         def two_ipus(x: Tensor) -> Tensor:
@@ -209,15 +180,15 @@ class TestModes:
             with poptorch.Block("b", ipu_id=1):
                 return x + 1
 
-        options = quiet().deviceIterations(4).outputMode(MODES.EveryN, 2)
+        settings: dict[str, Any] = {"deviceIterations": 4, "outputMode": (EVERY_N, 2)}
         with pytest.raises(poptorch.Error, match=r"EveryN is not available.*OutputMode.All"):
-            inference(returns(two_ipus), options)(torch.ones(4))
-        sharded = options.clone().setExecutionStrategy(poptorch.ShardedExecution())
-        assert inference(returns(two_ipus), sharded)(torch.arange(4.0)).tolist() == [3, 5]
+            outputs(two_ipus, torch.ones(4), **settings)
+        settings["setExecutionStrategy"] = poptorch.ShardedExecution()
+        assert outputs(two_ipus, torch.arange(4.0), **settings).tolist() == [3, 5]
 
     def test_sums_of_integers_and_halves_keep_their_type(self) -> None:
-        options = quiet().deviceIterations(3).outputMode(MODES.Sum)
-        whole, half = outputs(lambda x: (x.int(), x.half()), torch.tensor([1.0, 2.0, 3.0]), options=options)
+        x = torch.tensor([1.0, 2.0, 3.0])
+        whole, half = outputs(lambda x: (x.int(), x.half()), x, deviceIterations=3, outputMode=SUM)
         assert (whole.dtype, whole.tolist()) == (torch.int32, [6])
         assert (half.dtype, half.tolist()) == (torch.float16, [6])
 
@@ -233,7 +204,7 @@ class TestConstants:
             written[1] = x.sum()
             return x, torch.arange(3), filled, written, torch.rand(2), torch.tensor(2.0) * 3
 
-        x, steps, filled, written, drawn, number = outputs(forward, torch.ones(4), options=quiet().deviceIterations(4))
+        x, steps, filled, written, drawn, number = outputs(forward, torch.ones(4), deviceIterations=4)
         assert x.shape == (4,)
         assert steps.tolist() == [0, 1, 2]
         assert filled.tolist() == [5, 0]
@@ -242,35 +213,24 @@ class TestConstants:
         assert written.tolist() == [0, 1] * 4, "this one depends on an input"
         assert drawn.shape == (8,), "random numbers are no constants"
         assert len(set(drawn.tolist())) == 8
+        settings = {"deviceIterations": 4, "replicationFactor": 2}
+        for mode in (SUM, FINAL):
+            out = outputs(lambda x: (x, torch.ones(3)), torch.ones(8), outputMode=mode, **settings)
+            assert out[1].tolist() == [1, 1, 1]
 
-    @pytest.mark.parametrize("mode", [MODES.Sum, MODES.Final])
-    def test_in_other_modes_too(self, mode: poptorch.OutputMode) -> None:
-        options = quiet().deviceIterations(4).replicationFactor(2).outputMode(mode)
-        assert outputs(lambda x: (x, torch.ones(3)), torch.ones(8), options=options)[1].tolist() == [1, 1, 1]
-
+    @pytest.mark.filterwarnings("error")
     def test_a_tensor_that_never_reached_the_device_comes_back_as_it_was_after_a_warning(self) -> None:
+        """Every call gets its own. An integer buffer is a constant of the device."""
         constant = torch.tensor([3, 4])
+        buffers = {"steps": torch.tensor([1, 2])}
+        model: Any = Module(lambda m, x: (x, m.plain, constant * 2, m.steps), buffers, plain=torch.tensor([1.0, 2.0]))
+        executor = inference(model, quiet(deviceIterations=2))
         with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
-            x, out = outputs(lambda x: (x, constant * 2), torch.ones(4), options=quiet().deviceIterations(2))
+            x, plain, *whole = executor(torch.ones(4))
         assert x.shape == (4,)
-        assert out.tolist() == [6, 8]
-
-    def test_so_does_one_that_the_model_holds_and_every_call_gets_its_own(self) -> None:
-        model = returns(lambda x: (x, model.plain))
-        model.plain = torch.tensor([1.0, 2.0])
-        executor = inference(model)
-        with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
-            first = executor(torch.ones(1))[1]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            first.zero_()
-            assert executor(torch.ones(1))[1].tolist() == [1, 2]
-        assert model.plain.tolist() == [1, 2]
-
-    def test_an_integer_buffer_is_a_constant_of_the_device(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            out = inference(
-                Module(lambda m, x: (x, m.steps), {"steps": torch.tensor([1, 2])}), quiet().deviceIterations(2)
-            )(torch.ones(2))[1]
-        assert (out.dtype, out.tolist()) == (torch.int32, [1, 2])
+        assert [out.tolist() for out in whole] == [[6, 8], [1, 2]]
+        assert whole[1].dtype == torch.int32
+        plain.zero_()
+        assert executor(torch.ones(4))[1].tolist() == model.plain.tolist() == [1, 2]
+        executor = inference(Module(lambda m, x: (x, m.steps), buffers))
+        assert executor(x)[1].tolist() == [1, 2]

@@ -1,18 +1,14 @@
-"""Tiny models whose weights can be followed by hand, and a counter of weight transfers."""
+"""Models made from a function, tiny ones whose weights can be followed by hand, and how to wrap them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.compute.session import Session
 
 
 class Module(nn.Module):
@@ -136,31 +132,3 @@ def raw(module: nn.Module, name: str) -> Tensor:
     (tensor,) = (registry[last] for registry in registries if last in registry)
     with torch._C.DisableTorchFunctionSubclass():
         return torch.Tensor.detach(tensor).clone()
-
-
-@dataclass
-class Transfers:
-    """How often all weights went to the host and to the device."""
-
-    downloads: int = 0
-    uploads: int = 0
-
-
-@contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Transfers]:
-    """Count the transfers of all executors in the body."""
-    transfers = Transfers()
-    download, upload = Session.download, Session.upload
-
-    def counting_download(session: Session) -> Any:
-        transfers.downloads += 1
-        return download(session)
-
-    def counting_upload(session: Session, values: Any) -> None:
-        transfers.uploads += 1
-        upload(session, values)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "download", counting_download)
-        patch.setattr(Session, "upload", counting_upload)
-        yield transfers

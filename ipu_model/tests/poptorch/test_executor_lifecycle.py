@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import gc
-import logging
 import re
-import threading
-import time
 import weakref
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, sgd, training
-from torch import Tensor, nn
+from executor_support import ONES, Module, Net, Scale, X, Y, inference, quiet, raw, scale, sgd, training
+from torch import nn
 
 import ipu_model
 import poptorch
-
-NOT_COMPILED = "Model has not been compiled or has been destroyed"
 
 
 class TestStates:
@@ -32,16 +27,15 @@ class TestStates:
         for use in (
             executor.copyWeightsToHost, executor.copyWeightsToDevice, executor.copyNamedBuffersToDevice,
             executor.attachToDevice, executor.detachFromDevice, lambda: executor.rng_state,
+            lambda: setattr(executor, "rng_state", [1]),
         ):  # fmt: skip
-            with pytest.raises(poptorch.Error, match=NOT_COMPILED):
+            with pytest.raises(poptorch.Error, match="Model has not been compiled or has been destroyed"):
                 use()
-        with pytest.raises(poptorch.Error, match=NOT_COMPILED):
-            executor.rng_state = [1]
         assert executor.copyWeightsToHostIfNeeded() is False
 
     @pytest.mark.parametrize("kind", [poptorch.ConnectionType.Always, poptorch.ConnectionType.OnDemand])
     def test_compiling_returns_nothing_and_attaches(self, kind: poptorch.ConnectionType) -> None:
-        executor = inference(Net(), quiet().connectionType(kind))
+        executor = inference(Net(), quiet(connectionType=kind))
         assert executor.compile(X) is None
         assert executor.isCompiled()
         assert executor.isAttachedToDevice()
@@ -99,58 +93,84 @@ class TestStates:
 
     def test_a_destroyed_training_executor_leaves_trained_weights_and_a_plain_module(self) -> None:
         model = Scale()
-        executor = training(model, lr=0.5)
-        executor(torch.ones(2))
-        executor.destroy()
-        assert raw(model, "weight").item() == 0.5
-        assert type(model) is Scale
-        second = training(model, lr=0.5)
-        second(torch.ones(2))
-        assert model.weight.item() == 0.0
+        for weight in (0.5, 0.0):
+            executor = training(model, lr=0.5)
+            executor(ONES)
+            executor.destroy()
+            assert raw(model, "weight").item() == weight
+            assert type(model) is Scale
+
+
+class Moody(Net):
+    mood = "bad"
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> Any:
+        self.cache = self.first(x)
+        if self.mood == "bad":
+            raise ValueError("bad mood")
+        if self.mood == "outside":
+            with poptorch.Block("a", ipu_id=0):
+                h = self.first(x)
+            return torch.tanh(h)
+        return super().forward(x, y)
+
+
+def foreign_state(model: nn.Module) -> Any:
+    optimiser = sgd(model, momentum=0.9)
+    state = {"Accl1___first.weight": torch.ones(7)}
+    optimiser.load_state_dict({**optimiser.state_dict(), "ipu_state": state, "ipu_param": {}})
+    return optimiser
 
 
 class TestFailedCompilation:
     """After any failure the model is usable again (execution reference, section 16)."""
 
-    class Moody(Net):
-        mood = "bad"
-
-        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            self.cache = self.first(x)
-            if self.mood == "bad":
-                raise ValueError("bad mood")
-            return super().forward(x, y)
-
-    def check_usable(self, executor: poptorch.PoplarExecutor, model: nn.Module) -> None:
-        assert not executor.isCompiled()
-        assert not executor.isAttachedToDevice()
-        assert not poptorch.isRunningOnIpu()
-        assert not poptorch.poptorch_core.isCompilingWithDispatcher()
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.detach().numpy()
-        with torch.no_grad():
-            assert torch.isfinite(model.first(X)).all()
-
-    def test_an_exception_in_forward_passes_through_with_its_own_traceback(self) -> None:
-        model = self.Moody()
-        executor = training(model)
-        with pytest.raises(ValueError, match="bad mood") as failure:
-            executor(X, Y)
-        assert failure.traceback[-1].name == "forward"
-        self.check_usable(executor, model)
-        assert not hasattr(model, "cache")
+    @pytest.mark.parametrize(
+        ("mood", "optimiser", "iterations", "error", "words"),
+        [
+            ("bad", sgd, 1, ValueError, "bad mood"),
+            ("outside", sgd, 1, poptorch.Error, "No active Block"),
+            ("good", lambda model: sgd(Net()), 1, KeyError, "no parameter of the model"),
+            ("good", foreign_state, 1, poptorch.Error, r"Accl1___first.weight has shape"),
+            ("good", sgd, 3, AssertionError, "Invalid batch dimension"),
+        ],
+    )
+    def test_it_can_be_tried_again(
+        self, mood: str, optimiser: Any, iterations: int, error: type[Exception], words: str
+    ) -> None:
+        model = Moody()
+        model.mood = mood
+        executor = poptorch.trainingModel(model, quiet(deviceIterations=iterations), optimiser(model))
+        for _ in range(2):
+            with pytest.raises(error, match=words) as failure:
+                executor(X, Y)
+            assert not executor.isCompiled()
+            assert not executor.isAttachedToDevice()
+            assert not poptorch.isRunningOnIpu()
+            assert not poptorch.poptorch_core.isCompilingWithDispatcher()
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.detach().numpy()
+            with torch.no_grad():
+                assert torch.isfinite(model.first(X)).all()
+            assert not hasattr(model, "cache")
+        if mood == "bad":
+            assert failure.traceback[-1].name == "forward"
+        if mood == "outside":
+            assert any("torch.tanh(h)" in str(entry.statement) for entry in failure.traceback)
         executor._traced_model.mood = "good"
-        assert executor(X, Y)[0].shape == (4, 2)
+        executor.setOptimizer(sgd(model))
+        rows = 3 if iterations == 3 else 4
+        assert executor(X[:rows], Y[:rows])[0].shape == (rows // iterations, 2)
 
     def test_the_module_can_be_wrapped_again_although_the_failed_executor_lives(self) -> None:
         """As when a cell of a notebook is corrected and run again."""
         model = Scale()
-        failed = training(model, quiet().deviceIterations(3))
+        failed = training(model, quiet(deviceIterations=3))
         with pytest.raises(AssertionError, match="Invalid batch dimension"):
-            failed(torch.ones(2))
+            failed(ONES)
         assert type(model) is Scale
         executor = training(model, lr=0.5)
-        executor(torch.ones(2))
+        executor(ONES)
         assert model.weight.item() == 0.5
         with pytest.raises(RuntimeError, match="already been wrapped"):
             failed(torch.ones(3))
@@ -159,65 +179,24 @@ class TestFailedCompilation:
         assert type(model).__name__ == "PoptorchScale"
         assert model.weight.item() == pytest.approx(0.5 - 3 * 0.1)
 
-    def test_an_error_of_poptorch_raised_in_forward_keeps_its_line(self) -> None:
-        class Marked(Net):
-            def forward(self, x: Tensor) -> Tensor:
-                with poptorch.Block("a", ipu_id=0):
-                    h = self.first(x)
-                return torch.tanh(h)
-
-        model = Marked()
-        executor = inference(model)
-        with pytest.raises(poptorch.Error, match="No active Block") as failure:
-            executor(X)
-        assert any("torch.tanh(h)" in str(entry.statement) for entry in failure.traceback)
-        self.check_usable(executor, model)
-
-    def test_an_optimiser_of_another_model_fails_and_the_right_one_then_works(self) -> None:
-        model = Net()
-        executor = poptorch.trainingModel(model, quiet(), sgd(Net()))
-        with pytest.raises(KeyError, match="no parameter of the model"):
-            executor(X, Y)
-        self.check_usable(executor, model)
-        executor.setOptimizer(sgd(model))
-        assert executor(X, Y)[0].shape == (4, 2)
-
-    def test_optimiser_state_of_another_model_fails_at_the_upload_again_and_again(self) -> None:
-        model, other = Net(), nn.Linear(3, 3)
-        optimiser = sgd(model, momentum=0.9)
-        optimiser.load_state_dict(
-            {"ipu_state": {"Accl1___first.weight": torch.ones(7)}, "ipu_param": {}, "state": {},
-             "param_groups": optimiser.state_dict()["param_groups"]}
-        )  # fmt: skip
-        executor = poptorch.trainingModel(model, quiet(), optimiser)
-        for _ in range(2):
-            with pytest.raises(poptorch.Error, match=r"Accl1___first.weight has shape"):
-                executor(X, Y)
-            self.check_usable(executor, model)
-        assert other.weight.shape == (3, 3)
-
-    @pytest.mark.parametrize("wrap", [inference, training])
-    def test_wrong_rows_fail_and_right_ones_then_work(self, wrap: Any) -> None:
-        model = Net()
-        executor = wrap(model, quiet().deviceIterations(3))
+    def test_of_inference(self) -> None:
+        executor = inference(Net(), quiet(deviceIterations=3))
         with pytest.raises(AssertionError, match="Invalid batch dimension"):
-            executor(X, Y)
-        self.check_usable(executor, model)
-        assert executor(X[:3], Y[:3])[0].shape == ((3, 2) if wrap is inference else (1, 2))
+            executor(X)
+        assert not executor.isCompiled()
+        assert executor(X[:3]).shape == (3, 2)
 
 
-class TestTracedOnce:
+class TestTracing:
     def test_forward_runs_once_for_each_compilation(self) -> None:
         calls: list[bool] = []
-
-        forward = Module(lambda model, x: (calls.append(poptorch.isRunningOnIpu()), x + 1)[1])
-        executor = inference(forward, quiet(deviceIterations=2))
-        for _ in range(3):
-            executor(X)
-        assert calls == [True]
-        executor.destroy()
-        executor(X)
-        assert calls == [True, True]
+        model = Module(lambda model, x: (calls.append(poptorch.isRunningOnIpu()), x + 1)[1])
+        executor = inference(model, quiet(deviceIterations=2))
+        for count in (1, 2):
+            for _ in range(3):
+                executor(X)
+            assert calls == [True] * count
+            executor.destroy()
 
     def test_hooks_run_around_each_trace_in_order_also_a_failed_one(self) -> None:
         seen: list[Any] = []
@@ -231,7 +210,7 @@ class TestTracedOnce:
             executor(X)
             executor(X)
             with pytest.raises(ValueError, match="bad mood"):
-                inference(TestFailedCompilation.Moody())(X)
+                inference(Moody())(X)
         finally:
             for handle in handles:
                 handle.remove()
@@ -240,155 +219,65 @@ class TestTracedOnce:
         with pytest.raises(RuntimeError, match="must be callable"):
             poptorch.registerPreCompileHook(3)
 
+    def test_it_shows_a_progress_bar_unless_switched_off(self, capsys: pytest.CaptureFixture[str]) -> None:
+        poptorch.inferenceModel(Net())(X)
+        shown = capsys.readouterr().err
+        # PopTorch's bar has no rate.
+        assert re.search(r"Graph compilation: 100%\|\S*\| 100/100 \[\d\d:\d\d<\d\d:\d\d\]", shown)
+        inference(Net())(X)
+        assert "Graph compilation" not in capsys.readouterr().err
 
-class TestThreads:
-    def test_a_model_compiled_and_trained_in_another_thread_is_read_in_this_one(self) -> None:
-        model = Scale()
-        executor = training(model)
-        thread = threading.Thread(target=executor, args=(torch.ones(2),))
-        thread.start()
-        thread.join()
-        assert model.weight.item() == pytest.approx(0.9)
-        executor(torch.ones(2))
-        assert model.weight.item() == pytest.approx(0.8)
-
-    def test_models_compiled_at_the_same_time_leave_torchs_settings_as_they_were(self) -> None:
-        class Slow(Net):
-            def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-                time.sleep(0.01)
-                return super().forward(x, y)
-
-        threads = [threading.Thread(target=inference(Slow()), args=(X,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert torch.backends.mha.get_fastpath_enabled()
-        with pytest.raises(ValueError, match="constraint"):
-            torch.distributions.Normal(X, -1 - X)
-
-    def test_executors_that_draw_random_numbers_in_two_threads_keep_their_own_sequences(self) -> None:
-        noise = Module(lambda model, x: x + torch.rand(x.shape))
-
-        def draws(executor: poptorch.PoplarExecutor) -> list[Tensor]:
-            return [executor(X) for _ in range(30)]
-
-        def executors() -> list[poptorch.PoplarExecutor]:
-            return [inference(noise, quiet().randomSeed(seed)) for seed in (1, 2)]
-
-        alone = [draws(executor) for executor in executors()]
-        # Made before the threads start: randomSeed seeds the host's generator, too.
-        parallel = executors()
-        together: dict[int, list[Tensor]] = {}
-
-        def run(index: int) -> None:
-            together[index] = draws(parallel[index])
-
-        threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for index in range(2):
-            assert all(torch.equal(a, b) for a, b in zip(alone[index], together[index]))
-
-    def test_modules_running_in_another_thread_do_not_disturb_a_trace(self) -> None:
-        inside, traced = threading.Event(), threading.Event()
-
-        def slow(model: Any, x: Tensor) -> Tensor:
-            inside.set()
-            assert traced.wait(timeout=30)
-            return x
-
-        thread = threading.Thread(target=nn.Sequential(Module(slow)), args=(X,))
-        thread.start()
-
-        def waiting(model: Any, x: Tensor) -> Tensor:
-            assert inside.wait(timeout=30)
-            h = model.net.first(x)
-            traced.set()
-            thread.join()
-            return model.net.second(h)
-
-        executor = inference(Module(waiting, net=Net()))
-        assert executor(X).shape == (4, 2)
+    @pytest.mark.parametrize("enabled", [True, False])
+    def test_compiling_and_profiling_leave_pythons_garbage_collector_as_they_found_it(self, enabled: bool) -> None:
+        while_running: list[bool] = []
+        watches = Module(lambda model, x: (while_running.append(gc.isenabled()), x + 1)[1])
+        fails = Module(lambda model, x: torch.ones(1 // 0))
+        before = gc.isenabled()
+        (gc.enable if enabled else gc.disable)()
+        try:
+            inference(watches)(X)
+            assert gc.isenabled() is enabled
+            ipu_model.profile_module(watches, X, quiet())
+            assert gc.isenabled() is enabled
+            for use in (inference(fails), lambda x: ipu_model.profile_module(fails, x, quiet())):
+                with pytest.raises(ZeroDivisionError):
+                    use(X)
+                assert gc.isenabled() is enabled
+        finally:
+            (gc.enable if before else gc.disable)()
+        assert len(while_running) >= 2
+        assert not any(while_running)
 
 
 class TestDroppedExecutor:
     """A training executor that is never destroyed leaves a module that behaves as a plain one."""
 
-    def test_nothing_keeps_it_alive(self) -> None:
+    def test_nothing_keeps_it_alive_and_an_inference_executor_tied_to_it_goes_on(self) -> None:
         model = Net()
         executor = training(model)
         executor(X, Y)
         model.first.weight.sum()
+        test = inference(model)
+        expected = test(X)
         gone = weakref.ref(executor)
-        inference(model)(X)
         del executor
         gc.collect()
         assert gone() is None
+        assert torch.equal(test(X), expected)
 
     def test_the_module_is_plain_again_with_the_weights_of_the_last_transfer(self) -> None:
-        model = Scale()
-        executor = training(model)
-        executor(torch.ones(2))
+        model, _, executor = scale()
+        executor(ONES)
         seen = model.weight.item()
-        executor(torch.ones(2))
+        executor(ONES)
         del executor
         gc.collect()
         assert type(model) is Scale
         assert type(model.weight) is nn.Parameter
         assert model.weight.item() == seen
-        model(torch.ones(2))[1].backward()
+        model(ONES)[1].backward()
+        assert model.weight.grad is not None
         assert model.weight.grad.item() == 1.0
         again = training(model)
-        again(torch.ones(2))
+        again(ONES)
         assert model.weight.item() == pytest.approx(seen - 0.1)
-
-    def test_an_inference_executor_tied_to_it_goes_on(self) -> None:
-        model = Net()
-        train, test = training(model), None
-        train(X, Y)
-        test = inference(model)
-        expected = test(X)
-        del train
-        gc.collect()
-        assert torch.equal(test(X), expected)
-
-
-def test_compilation_shows_a_progress_bar_unless_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
-    poptorch.inferenceModel(Net())(X)
-    shown = capsys.readouterr().err
-    # PopTorch's bar has no rate.
-    assert re.search(r"Graph compilation: 100%\|\S*\| 100/100 \[\d\d:\d\d<\d\d:\d\d\]", shown)
-    inference(Net())(X)
-    assert "Graph compilation" not in capsys.readouterr().err
-
-
-def test_logging_at_info_level_does_not_disturb_a_compilation(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        assert inference(Net())(X).shape == (4, 2)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_compiling_and_profiling_leave_pythons_garbage_collector_as_they_found_it(enabled: bool) -> None:
-    while_running: list[bool] = []
-
-    watches = Module(lambda model, x: (while_running.append(gc.isenabled()), x + 1)[1])
-    fails = Module(lambda model, x: torch.ones(1 // 0))
-    before = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        inference(watches)(X)
-        assert gc.isenabled() is enabled
-        ipu_model.profile_module(watches, X, quiet())
-        assert gc.isenabled() is enabled
-        with pytest.raises(ZeroDivisionError):
-            inference(fails)(X)
-        with pytest.raises(ZeroDivisionError):
-            ipu_model.profile_module(fails, X, quiet())
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if before else gc.disable)()
-    assert len(while_running) >= 2
-    assert not any(while_running)

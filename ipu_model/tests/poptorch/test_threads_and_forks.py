@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Net, X, Y, inference, quiet, training
+from executor_support import ONES, RATE, Module, Net, X, Y, in_plain_pytorch, inference, quiet, scale, training
 from fuzz.leftovers import Leftovers
 from loading_datasets import Numbers
 from torch import Tensor, nn
@@ -23,10 +24,10 @@ import poptorch
 THREADS = 3
 
 
-def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+def in_threads(work: Callable[[int], None]) -> None:
     """Run `work(number)` in threads at once and raise the first error."""
     errors: list[BaseException] = []
-    ready = threading.Barrier(count)
+    ready = threading.Barrier(THREADS)
 
     def run(number: int) -> None:
         try:
@@ -35,7 +36,7 @@ def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -44,8 +45,37 @@ def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
         raise error
 
 
+class Meeting:
+    """A thread runs `program` and waits where it calls `wait`, for as long as the body of `with` takes."""
+
+    def __init__(self) -> None:
+        self.inside, self.done = threading.Event(), threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def wait(self, x: Tensor) -> Tensor:
+        if threading.current_thread() is self.thread:
+            self.inside.set()
+            assert self.done.wait(60)
+        return x
+
+    @contextmanager
+    def during(self, program: Callable[[], Any]) -> Iterator[None]:
+        self.thread = threading.Thread(target=program)
+        self.thread.start()
+        try:
+            assert self.inside.wait(60)
+            yield
+        finally:
+            self.done.set()
+            self.thread.join()
+
+
+def waiting(meeting: Meeting) -> Any:
+    return Module(lambda m, x, y: m.net(meeting.wait(x), y), net=Net())
+
+
 @pytest.fixture(autouse=True)
-def threads_alternate_often() -> Any:
+def threads_alternate_often() -> Iterator[None]:
     """Let Python change threads a hundred times as often, so that what can go wrong does."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-5)
@@ -53,110 +83,109 @@ def threads_alternate_often() -> Any:
     sys.setswitchinterval(before)
 
 
-def test_models_in_several_threads_train_like_plain_pytorch() -> None:
-    def work(number: int) -> None:
-        model = nets[number]
+class TestThreads:
+    def test_models_in_several_threads_train_like_plain_pytorch(self) -> None:
+        """Torch's settings are then as they were."""
+        nets = [Net() for _ in range(THREADS)]
+
+        def work(number: int) -> None:
+            model = nets[number]
+            plain = in_plain_pytorch(copy.deepcopy(model), *[(X + number, Y)] * 3)
+            executor = training(model)
+            for _ in range(3):
+                executor(X + number, Y)
+            torch.testing.assert_close(model.first.weight.detach(), plain.first.weight.detach())
+            executor.destroy()
+
+        in_threads(work)
+        assert torch.backends.mha.get_fastpath_enabled()
+        with pytest.raises(ValueError, match="constraint"):
+            torch.distributions.Normal(X, -1 - X)
+
+    def test_one_inference_model_in_several_threads_mixes_nothing(self) -> None:
+        """The first of the threads compiles it, the others wait."""
+        model = Net()
         plain = copy.deepcopy(model)
-        optimiser = torch.optim.SGD(plain.parameters(), lr=0.1)
+        executor = inference(model, quiet(deviceIterations=2))
+
+        def work(number: int) -> None:
+            for repeat in range(12):
+                x = X + number + repeat / 7
+                with torch.no_grad():
+                    torch.testing.assert_close(executor(x), plain(x))
+
+        in_threads(work)
+
+    def test_one_training_model_in_several_threads_loses_no_update(self) -> None:
+        """All use the same batch, so that the order of their updates does not matter."""
+        model = Net()
+        plain = in_plain_pytorch(copy.deepcopy(model), *[(X, Y)] * (5 * THREADS))
         executor = training(model)
-        for _ in range(3):
-            executor(X + number, Y)
-            optimiser.zero_grad()
-            plain(X + number, Y)[1].backward()
-            optimiser.step()
-        torch.testing.assert_close(model.first.weight.detach(), plain.first.weight.detach())
-        executor.destroy()
 
-    nets = [Net() for _ in range(THREADS)]
-    in_threads(work)
+        def work(number: int) -> None:
+            for _ in range(5):
+                executor(X, Y)
+                assert torch.isfinite(model.first.weight).all()  # This may bring the weights from the device.
 
+        in_threads(work)
+        torch.testing.assert_close(model.first.weight.detach(), plain.first.weight.detach(), rtol=1e-4, atol=1e-5)
 
-def test_one_inference_model_in_several_threads_mixes_nothing() -> None:
-    """The first of the threads compiles it, the others wait."""
-    model = Net()
-    plain = copy.deepcopy(model)
-    executor = inference(model, quiet().deviceIterations(2))
-
-    def work(number: int) -> None:
-        for repeat in range(12):
-            x = X + number + repeat / 7
-            with torch.no_grad():
-                torch.testing.assert_close(executor(x), plain(x))
-
-    in_threads(work)
-
-
-def test_one_training_model_in_several_threads_loses_no_update() -> None:
-    """All use the same batch, so that the order of their updates does not matter."""
-    model = Net()
-    plain = copy.deepcopy(model)
-    executor = training(model)
-
-    def work(number: int) -> None:
-        for _ in range(5):
-            executor(X, Y)
-            assert torch.isfinite(model.first.weight).all()  # This may bring the weights from the device.
-
-    in_threads(work)
-    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1)
-    for _ in range(5 * THREADS):
-        optimiser.zero_grad()
-        plain(X, Y)[1].backward()
-        optimiser.step()
-    torch.testing.assert_close(model.first.weight.detach(), plain.first.weight.detach(), rtol=1e-4, atol=1e-5)
-
-
-def test_plain_pytorch_is_not_disturbed_by_a_trace_in_another_thread() -> None:
-    """Another model's autograd, types, random numbers and hooks stay its own while a model is traced."""
-    tracing, done = threading.Event(), threading.Event()
-
-    class Waiting(Net):
-        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            tracing.set()
-            assert done.wait(60)
-            return super().forward(x, y)
-
-    thread = threading.Thread(target=lambda: training(Waiting())(X, Y))
-    thread.start()
-    try:
-        assert tracing.wait(60)
-        plain = Net()
-        torch.manual_seed(3)
-        drawn = torch.rand(4)
-        out, loss = plain(X, Y)
-        loss.backward()
-        assert type(out) is Tensor
-        assert out.grad_fn is not None
-        assert plain.first.weight.grad is not None
-        assert torch.is_grad_enabled()
-        assert not poptorch.isRunningOnIpu()
-        assert torch.get_default_dtype() is torch.float32
-    finally:
-        done.set()
+    def test_a_model_compiled_and_trained_in_another_thread_is_read_in_this_one(self) -> None:
+        model, _, executor = scale()
+        thread = threading.Thread(target=executor, args=(ONES,))
+        thread.start()
         thread.join()
-    torch.manual_seed(3)
-    assert torch.equal(drawn, torch.rand(4))
+        assert model.weight.item() == 1 - RATE
+        executor(ONES)
+        assert model.weight.item() == 1 - 2 * RATE
 
+    def test_executors_that_draw_random_numbers_keep_their_own_sequences(self) -> None:
+        def executors() -> list[poptorch.PoplarExecutor]:
+            noise = Module(lambda model, x: x + torch.rand(x.shape))
+            return [inference(noise, quiet(randomSeed=seed)) for seed in range(THREADS)]
 
-class Misbehaves(nn.Module):
-    """Raises in forward, in its loss or in its backward."""
+        def draws(executor: poptorch.PoplarExecutor) -> Tensor:
+            return torch.stack([executor(X) for _ in range(30)])
 
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.layer, self.where = nn.Linear(3, 2), where
+        alone = [draws(executor) for executor in executors()]
+        # Made before the threads start: randomSeed seeds the host's generator, too.
+        parallel = executors()
+        together: dict[int, Tensor] = {}
+        in_threads(lambda number: together.update({number: draws(parallel[number])}))
+        for number in range(THREADS):
+            assert torch.equal(alone[number], together[number])
 
-    def forward(self, x: Tensor) -> Any:
-        out = self.layer(x)
-        if self.where == "forward":
-            raise LookupError("in forward")
-        if self.where == "recursion":
-            return self.forward(out @ torch.ones(2, 3))
-        if self.where == "loss":
-            return out, self.loss(out)
-        return out, poptorch.identity_loss(FailingBackward.apply(out), "sum")
+    def test_plain_pytorch_is_not_disturbed_by_a_trace_in_another_thread(self) -> None:
+        """Another model's autograd, types, random numbers and hooks stay its own while a model is traced."""
+        meeting = Meeting()
+        traced = training(waiting(meeting))
+        with meeting.during(lambda: traced(X, Y)):
+            plain = Net()
+            torch.manual_seed(3)
+            drawn = torch.rand(4)
+            out, loss = plain(X, Y)
+            loss.backward()
+            assert type(out) is Tensor
+            assert out.grad_fn is not None
+            assert plain.first.weight.grad is not None
+            assert torch.is_grad_enabled()
+            assert not poptorch.isRunningOnIpu()
+            assert torch.get_default_dtype() is torch.float32
+        torch.manual_seed(3)
+        assert torch.equal(drawn, torch.rand(4))
 
-    def loss(self, out: Tensor) -> Tensor:
-        raise LookupError("in the loss")
+    def test_modules_running_in_another_thread_do_not_disturb_a_trace(self) -> None:
+        meeting = Meeting()
+        with meeting.during(lambda: waiting(meeting)(X, Y)):
+
+            def forward(model: Any, x: Tensor) -> Tensor:
+                h = model.net.first(x)
+                meeting.done.set()
+                assert meeting.thread is not None
+                meeting.thread.join()
+                return model.net.second(h)
+
+            assert inference(Module(forward, net=Net()))(X).shape == (4, 2)
 
 
 class FailingBackward(torch.autograd.Function):
@@ -169,32 +198,35 @@ class FailingBackward(torch.autograd.Function):
         raise LookupError("in backward")
 
 
-@pytest.mark.parametrize("where", ["forward", "loss", "backward", "recursion"])
+def misbehaves(model: Any, x: Tensor) -> Any:
+    """Raises in forward, for want of an end, or in its backward."""
+    out = model.layer(x)
+    if model.where == "forward":
+        raise LookupError("in forward")
+    if model.where == "recursion":
+        return model(out @ torch.ones(2, 3))
+    return out, poptorch.identity_loss(FailingBackward.apply(out), "sum")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "recursion"])
 def test_a_programs_own_error_passes_and_torch_is_as_before(where: str) -> None:
     before = Leftovers.now()
-    state = torch.get_rng_state()
-    model = Misbehaves(where)
+    model = Module(misbehaves, layer=nn.Linear(3, 2), where=where)
     drawn = torch.get_rng_state()
-    executor = training(model)
     with pytest.raises(RecursionError if where == "recursion" else LookupError):
-        executor(X)
+        training(model)(X)
     assert before.difference() == ""
     assert torch.equal(torch.get_rng_state(), drawn)
-    assert not torch.equal(state, drawn)  # Making the layer drew from it; the trace did not.
-    assert type(model) is Misbehaves
+    assert type(model) is Module
     assert training(Net())(X, Y)[0].shape == (4, 2)
 
 
 def test_a_shape_beyond_any_memory_is_refused_before_it_is_made() -> None:
-    class Huge(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.sum() + torch.ones(1_000_000, 1_000_000)
-
     with pytest.raises(poptorch.Error, match="out of memory"):
-        inference(Huge())(X)
+        inference(Module(lambda model, x: x.sum() + torch.ones(1_000_000, 1_000_000)))(X)
 
 
-def exit_code_of_fork(work: Callable[[], None]) -> int:
+def exit_code_of_fork(work: Callable[[], Any]) -> int:
     """Run `work` in a forked copy of this process; 1 stands for an error, -9 for a copy that hangs."""
     child = os.fork()
     if child == 0:
@@ -214,29 +246,27 @@ def exit_code_of_fork(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_compiled_model_works_in_a_forked_copy_and_here() -> None:
-    model = Net()
-    executor = training(model)
-    executor(X, Y)
-
-    def work() -> None:
+class TestForks:
+    def test_a_compiled_model_works_in_a_forked_copy_and_here(self) -> None:
+        executor = training(Net())
         executor(X, Y)
-        executor.destroy()
-        assert inference(Net())(X).shape == (4, 2)
 
-    assert exit_code_of_fork(work) == 0
-    assert executor(X, Y)[0].shape == (4, 2)
+        def work() -> None:
+            executor(X, Y)
+            executor.destroy()
+            assert inference(Net())(X).shape == (4, 2)
 
+        assert exit_code_of_fork(work) == 0
+        assert executor(X, Y)[0].shape == (4, 2)
 
-def test_gradients_can_be_computed_in_a_forked_copy() -> None:
-    """A process of its own, because autograd decides the first time it runs whether it starts threads."""
-    program = """
+    def test_gradients_can_be_computed_in_a_forked_copy(self) -> None:
+        """A process of its own, because autograd decides the first time it runs whether it starts threads."""
+        program = """
 import os, sys, torch, poptorch
-from torch import nn
 
-class Step(nn.Linear):
+class Step(torch.nn.Linear):
     def forward(self, x):
-        return nn.functional.mse_loss(super().forward(x), x)
+        return torch.nn.functional.mse_loss(super().forward(x), x)
 
 def train():
     model = Step(2, 2)
@@ -250,72 +280,31 @@ if child == 0:
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 
+    def test_while_a_thread_runs_the_model_does_not_hang(self) -> None:
+        """The copy has no such thread, so nobody in it would ever end that thread's turn."""
+        meeting = Meeting()
+        executor = training(waiting(meeting))
+        with meeting.during(lambda: executor(X, Y)):
+            assert exit_code_of_fork(executor.destroy) == 0
 
-def test_a_fork_while_a_thread_runs_the_model_does_not_hang() -> None:
-    """The copy has no such thread, so nobody in it would ever end that thread's turn."""
-    inside, forked = threading.Event(), threading.Event()
-
-    class Waiting(Net):
-        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            if threading.current_thread() is thread:
-                inside.set()
-                assert forked.wait(60)
-            return super().forward(x, y)
-
-    executor = training(Waiting())
-    thread = threading.Thread(target=lambda: executor(X, Y))
-    thread.start()
-    try:
-        assert inside.wait(60)
-        code = exit_code_of_fork(executor.destroy)
-    finally:
-        forked.set()
-        thread.join()
-    assert code == 0
-
-
-def test_a_fork_while_a_thread_draws_random_numbers_does_not_hang() -> None:
-    """The streams of a program are drawn from in turns, for a whole micro-batch each."""
-    inside, forked = threading.Event(), threading.Event()
-
-    def wait(x: Tensor) -> Tensor:
-        if threading.current_thread() is thread:
-            inside.set()
-            assert forked.wait(60)
-        return x
-
-    class Waiting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.wait = poptorch.CPU(wait, "wait")
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.wait(nn.functional.dropout(x, 0.5, training=True))
-
-    thread = threading.Thread(target=lambda: waiting(X))
-    waiting, random = inference(Waiting()), inference(nn.Dropout())
-    waiting.compile(X)
-    random(X)
-    thread.start()
-    try:
-        assert inside.wait(60)
-        code = exit_code_of_fork(lambda: random(X))
-    finally:
-        forked.set()
-        thread.join()
-    assert code == 0
+    def test_while_a_thread_draws_random_numbers_does_not_hang(self) -> None:
+        """The streams of a program are drawn from in turns, for a whole micro-batch each."""
+        meeting = Meeting()
+        op = poptorch.CPU(meeting.wait, "wait")
+        draws = inference(Module(lambda m, x: m.op(nn.functional.dropout(x, 0.5, training=True)), op=op))
+        random = inference(nn.Dropout())
+        draws.compile(X)
+        random(X)
+        with meeting.during(lambda: draws(X)):
+            assert exit_code_of_fork(lambda: random(X)) == 0
 
 
 def test_two_loaders_at_a_time_keep_their_data_apart() -> None:
-    sharing = {"sharing_strategy": poptorch.SharingStrategy.Fork}
-    loaders = [
-        poptorch.DataLoader(
-            quiet(), Numbers(count), batch_size=2, mode=poptorch.DataLoaderMode.Async, async_options=sharing
-        )
-        for count in (6, 8)
-    ]
+    how: dict[str, Any] = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
+    how["mode"] = poptorch.DataLoaderMode.Async
+    loaders = [poptorch.DataLoader(quiet(), Numbers(count), batch_size=2, **how) for count in (6, 8)]
     seen: list[list[float]] = [[], []]
     streams = [iter(loader) for loader in loaders]
     for _ in range(3):

@@ -1,14 +1,15 @@
-"""The optimiser of a running model: setOptimizer, schedulers (optimiser reference, sections 6 and 7)."""
+"""The optimiser of a running model: its numbers, schedulers, state, resuming (optimiser reference, sections 6 to 8)."""
 
 from __future__ import annotations
 
 import copy
+import io
 import logging
 from typing import Any
 
 import pytest
 import torch
-from executor_support import ONES, RATE, Net, Scale, X, Y, inference, quiet, scale, sgd
+from executor_support import ONES, RATE, Net, Scale, X, Y, in_plain_pytorch, inference, quiet, scale, sgd, training
 from torch import nn
 
 import poptorch
@@ -31,34 +32,29 @@ SCHEDULERS: dict[str, Any] = {
 
 class TestSetOptimizer:
     def test_numbers_are_read_when_wrapping_and_at_each_set_optimizer_only(self) -> None:
+        """It moves no weights."""
         model, optimiser, executor = scale()
         optimiser.param_groups[0]["lr"] = 4 * RATE
         executor(ONES)
         assert model.weight.item() == 1 - RATE, "the rate at wrapping"
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
+        model.weight.data.fill_(5)
         executor.setOptimizer(optimiser)
         executor(ONES)
         assert model.weight.item() == 1 - 6 * RATE
 
-    def test_a_call_uses_one_rate_for_all_its_updates(self) -> None:
-        model, optimiser, executor = scale(options=quiet().deviceIterations(2))
-        executor(ONES)
-        optimiser.param_groups[0]["lr"] = 2 * RATE
-        executor.setOptimizer(optimiser)
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE - 4 * RATE
-
     @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
     def test_a_scheduler_and_set_optimizer_after_each_step(self) -> None:
-        model, optimiser, executor = scale()
+        """All updates of a call have one rate."""
+        model, optimiser, executor = scale(options=quiet(deviceIterations=2))
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
         executor.setOptimizer(optimiser)
         for _ in range(3):
             executor(ONES)
             scheduler.step()
             executor.setOptimizer(optimiser)
-        assert model.weight.item() == 1 - RATE - RATE / 2 - RATE / 4
+        assert model.weight.item() == 1 - 2 * (RATE + RATE / 2 + RATE / 4)
 
     @pytest.mark.filterwarnings("ignore:.*lr_scheduler:UserWarning", "ignore:.*scheduler.step:UserWarning")
     @pytest.mark.parametrize("name", list(SCHEDULERS))
@@ -81,14 +77,6 @@ class TestSetOptimizer:
         torch.testing.assert_close(model.weight.data, plain.weight.data)
         assert len({group["lr"] for group in optimiser.param_groups} | {RATE}) > 1, "the rate has changed"
 
-    def test_it_moves_no_weights(self) -> None:
-        model, optimiser, executor = scale()
-        executor(ONES)
-        model.weight.data.fill_(5)
-        executor.setOptimizer(optimiser)
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE
-
     @pytest.mark.parametrize("compiled", [False, True])
     def test_before_compilation_and_while_detached_it_is_kept_for_later(self, compiled: bool) -> None:
         model, optimiser, executor = scale()
@@ -100,35 +88,37 @@ class TestSetOptimizer:
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
 
-    def test_inference_executors_have_none(self) -> None:
-        with pytest.raises(poptorch.Error, match=r"setOptimizer.*poptorch.trainingModel"):
-            inference(Net()).setOptimizer(sgd(Net()))
-
-    def test_an_optimiser_that_the_device_does_not_know_is_refused_and_the_old_one_goes_on(self) -> None:
-        model, _, executor = scale()
-        executor(ONES)
-        with pytest.raises(AssertionError, match=r"Unsupported optimizer type Adagrad.*SGD, Adam, AdamW"):
-            executor.setOptimizer(torch.optim.Adagrad(model.parameters()))
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE
-
     @pytest.mark.parametrize(
-        ("change", "words"),
+        ("change", "error", "words"),
         [
-            (lambda m: optim.AdamW(m.parameters(), lr=RATE), "Can not replace"),
-            (lambda m: sgd(m, RATE, use_combined_accum=True, momentum=0.5), "Can not"),
-            (lambda m: sgd(m, RATE, momentum=0.5), "Can not replace a constant value with a non constant value"),
-            (lambda m: torch.optim.SGD(m.parameters(), lr=RATE, weight_decay=0.5), "Can not|do not match"),
-            (lambda m: sgd(m, RATE, max_grad_norm=1.0), "max_grad_norm"),
+            (
+                lambda m: torch.optim.Adagrad(m.parameters()),
+                AssertionError,
+                r"Unsupported .* Adagrad.*SGD, Adam, AdamW",
+            ),
+            (lambda m: optim.AdamW(m.parameters(), lr=RATE), poptorch.Error, "Can not replace"),
+            (lambda m: sgd(m, RATE, use_combined_accum=True, momentum=0.5), poptorch.Error, "Can not"),
+            (
+                lambda m: sgd(m, RATE, momentum=0.5),
+                poptorch.Error,
+                "replace a constant value with a non constant value",
+            ),
+            (lambda m: torch.optim.SGD(m.parameters(), RATE, weight_decay=1), poptorch.Error, "Can not|do not match"),
+            (lambda m: sgd(m, RATE, max_grad_norm=1.0), poptorch.Error, "max_grad_norm"),
+            (lambda m: sgd(m, RATE, accum_type=torch.float16), ValueError, r"Invalid optimizer.*already compiled"),
         ],
     )
-    def test_what_is_compiled_in_cannot_change_and_the_model_goes_on(self, change: Any, words: str) -> None:
+    def test_what_is_compiled_in_cannot_change_and_the_model_goes_on(
+        self, change: Any, error: type[Exception], words: str
+    ) -> None:
         model, _, executor = scale()
         executor(ONES)
-        with pytest.raises(poptorch.Error, match=words):
+        with pytest.raises(error, match=words):
             executor.setOptimizer(change(model))
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
+        with pytest.raises(poptorch.Error, match=r"setOptimizer.*poptorch.trainingModel"):
+            inference(Net()).setOptimizer(sgd(Net()))
 
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -137,7 +127,6 @@ class TestSetOptimizer:
             ({"use_combined_accum": True, "velocity_scaling": 0.0, "momentum": 0.5}, "Velocity scaling cannot be 0"),
             ({"max_grad_norm": float("nan")}, "max_grad_norm is NaN"),
         ],
-        ids=["loss scaling", "velocity scaling", "norm"],
     )
     def test_numbers_that_no_device_can_run_with_are_refused(self, settings: dict[str, Any], words: str) -> None:
         """When the program is compiled, and also later."""
@@ -174,24 +163,15 @@ class TestSetOptimizer:
         with pytest.raises(AttributeError, match="frozen"):
             executor.options.Training.gradientAccumulation(2)
 
-    def test_after_compilation_that_switch_is_an_error(self) -> None:
-        model, _, executor = scale(lambda m: optim.AdamW(m.parameters()))
-        executor(ONES)
-        with pytest.raises(ValueError, match=r"Invalid optimizer.*already compiled"):
-            executor.setOptimizer(optim.AdamW(model.parameters(), accum_type=torch.float16))
-
     def test_loss_scaling_may_change_between_calls_and_does_not_change_results(self) -> None:
         model, optimiser, executor = scale(momentum=0.5, loss_scaling=4.0)
         plain, _, other = scale(momentum=0.5)
         for factor in (4.0, 1024.0, 2.0):
             optimiser.loss_scaling = factor
             executor.setOptimizer(optimiser)
-            loss = executor(ONES)[1]
-            assert loss.item() == other(ONES)[1].item()
+            assert executor(ONES)[1].item() == other(ONES)[1].item()
         assert model.weight.item() == plain.weight.item()
 
-
-class TestGroups:
     @pytest.mark.parametrize("second_too", [True, False])
     def test_each_group_has_its_numbers_and_parameters_of_none_use_the_defaults(self, second_too: bool) -> None:
         model = Net()
@@ -208,28 +188,35 @@ class TestGroups:
         executor(X, Y)
         assert not torch.equal(model.first.weight, first)
 
+    def test_clipping_limits_the_norm_over_all_weights(self) -> None:
+        model = Net()
+        plain = copy.deepcopy(model)
+        executor = training(model, lr=1.0, max_grad_norm=0.01)
+        executor(X, Y)
+        torch.nn.utils.clip_grad_norm_(in_plain_pytorch(plain, (X, Y), lr=0.0).parameters(), 0.01)
+        for ours, theirs in zip(model.parameters(), plain.parameters()):
+            assert theirs.grad is not None
+            torch.testing.assert_close(ours.detach(), (theirs - theirs.grad).detach(), rtol=1e-4, atol=1e-6)
+
 
 class TestWarnings:
-    def test_attributes_that_appear_later_are_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        _, optimiser, executor = scale()
-        torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
-        for _ in range(2):
-            executor.setOptimizer(optimiser)
-        assert caplog.text.count("Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']") == 1
+    """All of them: `test_optim.py`."""
 
-    def test_a_scheduler_made_before_wrapping_avoids_it(self, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("relaxed", [False, True])
+    def test_attributes_that_appear_after_wrapping_are_reported_once_unless_checks_are_relaxed(
+        self, relaxed: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
         model = Scale()
         optimiser = sgd(model)
-        torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.5)
-        executor = poptorch.trainingModel(model, quiet(), optimiser)
+        S.ExponentialLR(optimiser, gamma=0.5)
+        executor = poptorch.trainingModel(model, quiet(relaxOptimizerAttributesChecks=relaxed), optimiser)
         executor.setOptimizer(optimiser)
-        assert "Ignoring unexpected" not in caplog.text
-
-    def test_relaxed_checks_lower_it_to_debug(self, caplog: pytest.LogCaptureFixture) -> None:
-        _, optimiser, executor = scale(options=quiet().relaxOptimizerAttributesChecks(True))
+        assert caplog.text == "", "a scheduler made before wrapping is known"
         optimiser.param_groups[0]["mine"] = 1
-        executor.setOptimizer(optimiser)
-        assert not [r for r in caplog.records if "Ignoring unexpected" in r.message and r.levelno > logging.DEBUG]
+        for _ in range(2):
+            executor.setOptimizer(optimiser)
+        lines = [r.getMessage() for r in caplog.records if r.levelno > logging.DEBUG]
+        assert lines == ["Ignoring unexpected group 0 attribute in SGD2 optimizer: ['mine']"] * (not relaxed)
 
     def test_code_of_a_subclass_does_not_run(self, caplog: pytest.LogCaptureFixture) -> None:
         class Mine(optim.SGD):
@@ -274,13 +261,120 @@ class TestNativeOptimisers:
         assert model.weight.item() == 1 - RATE - 1.5 * RATE
 
 
-def test_clipping_limits_the_norm_over_all_weights() -> None:
-    model = Net()
-    plain = copy.deepcopy(model)
-    executor = poptorch.trainingModel(model, quiet(), sgd(model, 1.0, max_grad_norm=0.01))
-    executor(X, Y)
-    plain(X, Y)[1].backward()
-    torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
-    for ours, theirs in zip(model.parameters(), plain.parameters()):
-        assert theirs.grad is not None
-        torch.testing.assert_close(ours.detach(), (theirs - theirs.grad).detach(), rtol=1e-4, atol=1e-6)
+def velocity(optimiser: Any) -> Any:
+    """Return the only entry of the device's state, of which there may be none yet."""
+    state = optimiser.state_dict()["ipu_state"]
+    assert state is None or list(state) == ["Accl1___weight"]
+    return state and state["Accl1___weight"].tolist()
+
+
+class TestState:
+    """The table of section 8.2 of the optimiser reference."""
+
+    @pytest.mark.parametrize("end", ["detachFromDevice", "destroy"])
+    def test_it_is_the_devices_as_long_as_there_is_one_and_then_the_last(self, end: str) -> None:
+        _, optimiser, executor = scale(momentum=0.5)
+        assert optimiser.state_dict()["ipu_param"] is None
+        assert velocity(optimiser) is None
+        executor.compile(ONES)
+        assert velocity(optimiser) == [0]
+        executor(ONES)
+        assert velocity(optimiser) == [1]
+        executor(ONES)
+        assert velocity(optimiser) == [1.5]
+        assert executor.copyWeightsToHostIfNeeded() is True, "reading the state transfers no weights"
+        executor(ONES)
+        getattr(executor, end)()
+        assert velocity(optimiser) == [1.75]
+
+    def test_on_an_offline_target_and_for_plain_sgd_there_is_none(self) -> None:
+        _, optimiser, executor = scale(momentum=0.5, options=quiet().useOfflineIpuTarget())
+        executor.compile(ONES)
+        assert optimiser.state_dict()["ipu_param"] is None
+        assert velocity(optimiser) is None
+        _, optimiser, executor = scale()
+        executor(ONES)
+        assert optimiser.state_dict()["ipu_state"] == {}
+
+    def test_what_was_loaded_is_uploaded_at_the_next_run_and_missing_entries_are_reported(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, optimiser, executor = scale(lambda m: optim.Adam(m.parameters(), lr=RATE))
+        executor(ONES)
+        state = {"ipu_state": {"Accl1___weight": torch.tensor([8.0])}, "ipu_param": {}}
+        optimiser.load_state_dict({**optimiser.state_dict(), **state})
+        assert velocity(optimiser) == [8]
+        assert optimiser.state_dict()["ipu_param"] == {}
+        executor(ONES)
+        now = optimiser.state_dict()["ipu_state"]
+        assert now["Accl1___weight"].item() == pytest.approx(0.9 * 8 + 0.1)
+        assert set(now) == {"Accl1___weight", "Accl2___weight", "Step___weight"}
+        assert "ignoring missing state Accl2___weight" in caplog.text
+
+    def test_a_checkpoints_rate_counts_until_the_next_set_optimizer(self) -> None:
+        model, optimiser, executor = scale()
+        executor(ONES)
+        checkpoint = copy.deepcopy(optimiser.state_dict())
+        for weight in (1 - 2 * RATE, 1 - 4 * RATE):
+            optimiser.param_groups[0]["lr"] = 2 * RATE
+            executor.setOptimizer(optimiser)
+            if checkpoint:
+                optimiser.load_state_dict(checkpoint)
+                checkpoint = {}
+            executor(ONES)
+            assert model.weight.item() == weight
+
+
+class TestResuming:
+    """With momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
+
+    def test_from_a_saved_checkpoint_in_a_new_program(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        executor(ONES)
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, file)
+        file.seek(0)
+        checkpoint = torch.load(file, weights_only=True)
+        resumed, new_optimiser, again = scale(momentum=0.5)
+        resumed.load_state_dict(checkpoint["model"])
+        new_optimiser.load_state_dict(checkpoint["optimiser"])
+        again(ONES)
+        assert resumed.weight.item() == 1 - RATE * (1 + 1.5 + 1.75)
+
+    def test_the_same_optimiser_in_a_new_executor_continues(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        executor.destroy()
+        again = poptorch.trainingModel(model, quiet(), optimiser)
+        again(ONES)
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE
+
+    @pytest.mark.parametrize("own", [None, 4.0])
+    def test_another_optimiser_of_the_kind_takes_the_devices_state_over_unless_it_brings_its_own(
+        self, own: float | None
+    ) -> None:
+        model, first, executor = scale(momentum=0.5)
+        executor(ONES)
+        second = sgd(model, 2 * RATE, momentum=0.5)
+        if own is not None:
+            state = copy.deepcopy(first.state_dict())
+            state["ipu_state"]["Accl1___weight"].fill_(own)
+            second.load_state_dict(state)
+            second.param_groups[0]["lr"] = 2 * RATE
+        executor.setOptimizer(second)
+        executor(ONES)
+        taken = 0.5 * (own or 1.0) + 1
+        assert model.weight.item() == 1 - RATE - 2 * RATE * taken
+        assert velocity(first) == [1], "what it was when it was replaced"
+        assert velocity(second) == [taken]
+
+    def test_a_copied_optimiser_uploads_its_state_when_attached(self) -> None:
+        model, optimiser, executor = scale(momentum=0.5)
+        executor(ONES)
+        twin_model, twin_optimiser = copy.deepcopy((model, optimiser))
+        assert twin_optimiser.param_groups[0]["params"][0] is twin_model.weight
+        second = poptorch.trainingModel(twin_model, quiet(), twin_optimiser)
+        executor(ONES)
+        second(ONES)
+        assert twin_model.weight.item() == model.weight.item()

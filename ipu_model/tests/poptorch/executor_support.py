@@ -96,7 +96,7 @@ def scale(
 ) -> tuple[Scale, Any, poptorch.PoplarExecutor]:
     """Return a `Scale`, its optimiser (SGD at `RATE`, or `optimizer(model)`) and its executor."""
     model = Scale()
-    made = optimizer(model) if optimizer else sgd(model, RATE, **settings)
+    made = optimizer(model) if optimizer else sgd(model, **{"lr": RATE, **settings})
     return model, made, poptorch.trainingModel(model, options or quiet(), made)
 
 

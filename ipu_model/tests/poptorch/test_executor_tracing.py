@@ -40,8 +40,8 @@ class TestPythonRunsOnce:
         model: Any = Module(forward, n=0, mask=None)
         executor = inference(model)
         assert [executor(X).tolist() for _ in range(3)] == [[1, 2]] * 3
-        assert (model.n, model.mask) == (1, None), "Python's own side effects stay"
-        assert torch.equal(model(X), 2 * X)
+        assert model.mask is None
+        assert torch.equal(model(X), X)
 
     @pytest.mark.parametrize(
         ("branch", "words"),
@@ -113,7 +113,7 @@ class TestFactories:
             more = [torch.as_tensor([7.0, 8.0]), torch.scalar_tensor(3.0), torch.eye(2)[0]]
             return [*filled, *more, torch.arange(2), torch.linspace(0, 1, 2)]
 
-        for out, constant in zip(run(lambda x: [x + constant for constant in made()]), made(), strict=True):
+        for out, constant in zip(run(lambda x: [x + new for new in made()]), made(), strict=True):
             torch.testing.assert_close(out, X + constant)
 
     def test_many_short_lived_ones_are_not_taken_for_each_other(self) -> None:

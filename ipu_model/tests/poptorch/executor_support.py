@@ -123,6 +123,20 @@ def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.P
     return poptorch.inferenceModel(model, options or quiet())
 
 
+def runs(function: Callable[..., Any], **settings: Any) -> poptorch.PoplarExecutor:
+    """Wrap a plain function of the inputs for inference; the settings are those of `quiet`."""
+    return inference(Module(lambda model, *args, **kwargs: function(*args, **kwargs)), quiet(**settings))
+
+
+def gradient(model: Any, *inputs: Any) -> Tensor:
+    """Train one step at rate 1; return how far the weight of `model.layer` moved, which is its gradient."""
+    before = model.layer.weight.detach().clone()
+    executor = training(model, lr=1.0)
+    executor(*inputs)
+    moved: Tensor = before - model.layer.weight.detach()
+    return moved
+
+
 def raw(module: nn.Module, name: str) -> Tensor:
     """Return the host's value of a parameter or buffer as it is, without asking the device for a new one."""
     *path, last = name.split(".")

@@ -7,38 +7,31 @@ from typing import Any
 
 import torch
 import torch.fx
+from executor_support import Module
+from executor_support import quiet as quiet_options
 from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture.graph import info_of
 
+__all__ = ["FunctionModel", "compiled_ops", "hinted", "in_training", "on_device", "quiet_options"]
 
-class FunctionModel(nn.Module):
+
+class FunctionModel(Module):
     """A model with two convolutions and a linear layer whose forward is `function(model, *inputs)`."""
 
+    linear: nn.Linear
+
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
         torch.manual_seed(0)
-        self.function = function
-        self.linear = nn.Linear(4, 4)
-        self.conv_a = nn.Conv2d(1, 2, 3)
-        self.conv_b = nn.Conv2d(1, 2, 3)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(self, *inputs)
-
-
-def quiet_options() -> poptorch.Options:
-    return poptorch.Options().showCompilationProgressBar(False)
+        super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
 
 
 def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
-    """Wrap `function` for inference."""
     return poptorch.inferenceModel(FunctionModel(function).eval(), options or quiet_options())
 
 
 def in_training(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
-    """Wrap `function` for training."""
     return poptorch.trainingModel(FunctionModel(function), options or quiet_options())
 
 

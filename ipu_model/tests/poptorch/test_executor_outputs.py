@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, training, with_loss
+from executor_support import Module, inference, quiet, runs, training, with_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def returns(function: Any) -> Any:
 
 
 def outputs(function: Any, *inputs: Tensor, **settings: Any) -> Any:
-    return inference(Module(lambda model, *args: function(*args)), quiet(**settings))(*inputs)
+    return runs(function, **settings)(*inputs)
 
 
 class TestSplitting:

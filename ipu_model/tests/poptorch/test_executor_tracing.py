@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, inference, training, with_loss
+from executor_support import Module, inference, runs, training, with_loss
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,12 +21,8 @@ X = torch.tensor([1.0, 2.0])
 GLOBAL = torch.tensor([3.0, 4.0])
 
 
-def runs(function: Callable[..., Any]) -> Any:
-    return Module(lambda model, x: function(x))
-
-
-def run(function: Callable[..., Any], x: Tensor = X) -> Any:
-    return inference(runs(function))(x)
+def run(function: Callable[..., Any]) -> Any:
+    return runs(function)(X)
 
 
 class TestPythonRunsOnce:
@@ -65,7 +61,7 @@ class TestPythonRunsOnce:
         assert not poptorch.isRunningOnIpu()
 
     def test_two_code_paths(self) -> None:
-        model = runs(lambda x: x * 2 if poptorch.isRunningOnIpu() else x * 3)
+        model = Module(lambda m, x: x * 2 if poptorch.isRunningOnIpu() else x * 3)
         assert inference(model)(X).tolist() == [2, 4]
         assert model(X).tolist() == [3, 6]
 
@@ -124,7 +120,7 @@ class TestFactories:
         assert run(lambda x: x + torch.zeros(2, device=x.device)).tolist() == [1, 2]
         assert run(lambda x: x + torch.zeros(2, device="ipu")).tolist() == [1, 2]
         assert "forcing" not in caplog.text, "a device was named"
-        executor = inference(runs(lambda x: x + torch.zeros(2) + torch.zeros(2)))
+        executor = runs(lambda x: x + torch.zeros(2) + torch.zeros(2))
         for _ in range(2):
             executor(X)
         assert caplog.text.count("No device set in torch.zeros(): forcing to IPU") == 1
@@ -184,7 +180,7 @@ class TestHostTensors:
             calls.append((torch.from_numpy(np.arange(3.0)) + GLOBAL.sum()).max().item())
             return x * calls[-1]
 
-        executor = inference(runs(forward))
+        executor = runs(forward)
         assert [executor(X).tolist() for _ in range(2)] == [[9, 18]] * 2
         assert calls == [9]
 

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 import poptorch
 from poptorch._backend.compile import check_programs
 
-PROGRAM = {"deviceIterations": "2", "the optimiser": "ADAM"}
-
 # Prints what one process would compare; sets have another order wherever this runs with another hash seed.
 SCRIPT = """
 import torch, poptorch
@@ -28,15 +26,13 @@ print(program_text(training._compiled.graph, training._compiled.step, training.o
 """
 
 
-@given(st.integers(1, 5))
-def test_equal_programs_agree(instances: int) -> None:
-    check_programs([dict(PROGRAM) for _ in range(instances)])
-
-
 @given(instances=st.integers(2, 5), data=st.data())
 def test_what_differs_is_named_with_an_instance_for_each_value(instances: int, data: st.DataObject) -> None:
+    programs = [{"deviceIterations": "2", "the optimiser": "ADAM"} for _ in range(instances)]
+    check_programs(programs[:1])
+    check_programs(programs)
     odd = data.draw(st.integers(1, instances - 1))
-    programs = [{**PROGRAM, "deviceIterations": "3" if index == odd else "2"} for index in range(instances)]
+    programs[odd]["deviceIterations"] = "3"
     with pytest.raises(poptorch.Error) as refusal:
         check_programs(programs)
     assert f"deviceIterations: 2 in instance 0, 3 in instance {odd}." in refusal.value.message
@@ -46,8 +42,8 @@ def test_what_differs_is_named_with_an_instance_for_each_value(instances: int, d
 def test_the_same_program_reads_the_same_in_every_process(capsys: pytest.CaptureFixture[str]) -> None:
     exec(SCRIPT, {})
     here = capsys.readouterr().out
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, text=True
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    assert (
+        subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True).stdout == here
     )
-    assert run.stdout == here
     assert "lr=0.5" in here

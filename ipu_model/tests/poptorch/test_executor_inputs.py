@@ -401,9 +401,3 @@ class TestTypes:
             assert real.dtype is torch.float32
             assert [out.item() for out in whole[:3]] == [1, 3, 1]
         assert caplog.text.count("returned as torch.int32, in which large values lose their range") == 1
-
-    def test_small_integers_and_a_cast_in_forward_are_the_usual_pattern(self) -> None:
-        image = torch.tensor([0, 51, 255], dtype=torch.uint8)
-        out = runs(lambda image: image.half() / 255)(image)
-        assert out.dtype is torch.float16
-        torch.testing.assert_close(out, (image.float() / 255).half())

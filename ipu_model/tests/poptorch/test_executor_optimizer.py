@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from executor_support import ONES, RATE, Net, Scale, X, Y, in_plain_pytorch, inference, quiet, scale, sgd, training
-from torch import nn
 
 import poptorch
 from poptorch import optim
@@ -77,16 +76,14 @@ class TestSetOptimizer:
         torch.testing.assert_close(model.weight.data, plain.weight.data)
         assert len({group["lr"] for group in optimiser.param_groups} | {RATE}) > 1, "the rate has changed"
 
-    @pytest.mark.parametrize("compiled", [False, True])
-    def test_before_compilation_and_while_detached_it_is_kept_for_later(self, compiled: bool) -> None:
+    def test_before_compilation_and_while_detached_it_is_kept_for_later(self) -> None:
         model, optimiser, executor = scale()
-        if compiled:
-            executor.compile(ONES)
+        for weight in (1 - 2 * RATE, 1 - 5 * RATE):
+            optimiser.param_groups[0]["lr"] += RATE
+            executor.setOptimizer(optimiser)
+            executor(ONES)
             executor.detachFromDevice()
-        optimiser.param_groups[0]["lr"] = 2 * RATE
-        executor.setOptimizer(optimiser)
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE
+            assert model.weight.item() == weight
 
     @pytest.mark.parametrize(
         ("change", "error", "words"),
@@ -97,7 +94,6 @@ class TestSetOptimizer:
                 r"Unsupported .* Adagrad.*SGD, Adam, AdamW",
             ),
             (lambda m: optim.AdamW(m.parameters(), lr=RATE), poptorch.Error, "Can not replace"),
-            (lambda m: sgd(m, RATE, use_combined_accum=True, momentum=0.5), poptorch.Error, "Can not"),
             (
                 lambda m: sgd(m, RATE, momentum=0.5),
                 poptorch.Error,
@@ -120,27 +116,16 @@ class TestSetOptimizer:
         with pytest.raises(poptorch.Error, match=r"setOptimizer.*poptorch.trainingModel"):
             inference(Net()).setOptimizer(sgd(Net()))
 
-    @pytest.mark.parametrize(
-        ("settings", "words"),
-        [
-            ({"loss_scaling": 0.0}, "Loss scaling cannot be 0"),
-            ({"use_combined_accum": True, "velocity_scaling": 0.0, "momentum": 0.5}, "Velocity scaling cannot be 0"),
-            ({"max_grad_norm": float("nan")}, "max_grad_norm is NaN"),
-        ],
-    )
-    def test_numbers_that_no_device_can_run_with_are_refused(self, settings: dict[str, Any], words: str) -> None:
-        """When the program is compiled, and also later."""
-        model, _, executor = scale(**settings)
-        with pytest.raises(poptorch.Error, match=words):
+    def test_numbers_that_no_device_can_run_with_are_refused(self) -> None:
+        """When the program is compiled, and also later; all of them: `engine/test_optimiser_state.py`."""
+        model, _, executor = scale(loss_scaling=0.0)
+        with pytest.raises(poptorch.Error, match="Loss scaling cannot be 0"):
             executor(ONES)
         assert type(model) is Scale
-        good = {name: 2.0 for name, value in settings.items() if value is not True}
-        model, optimiser, executor = scale(**{**settings, **good})
+        _, optimiser, executor = scale(max_grad_norm=2.0)
         executor(ONES)
-        for name in good:
-            setattr(optimiser, name, settings[name])
-            optimiser.param_groups[0][name] = settings[name]
-        with pytest.raises(poptorch.Error, match=words):
+        optimiser.max_grad_norm = float("nan")
+        with pytest.raises(poptorch.Error, match="max_grad_norm is NaN"):
             executor.setOptimizer(optimiser)
 
     def test_constants_may_be_made_variable_before_compilation(self) -> None:
@@ -238,10 +223,7 @@ class TestNativeOptimisers:
         assert optimiser.state_dict()["state"] == {}
 
     def test_their_device_state_starts_anew_whenever_weights_are_uploaded(self) -> None:
-        def native(m: nn.Module) -> Any:
-            return torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.5)
-
-        model, _, executor = scale(native)
+        model, _, executor = scale(lambda m: torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.5))
         executor(ONES)
         executor.copyWeightsToDevice()
         executor(ONES)
@@ -251,14 +233,15 @@ class TestNativeOptimisers:
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
 
-    @pytest.mark.parametrize("between", [["detachFromDevice"], ["copyWeightsToHost", "copyWeightsToDevice"]])
-    def test_poptorchs_keep_it(self, between: list[str]) -> None:
+    def test_poptorchs_keep_it(self) -> None:
         model, _, executor = scale(momentum=0.5)
         executor(ONES)
-        for step in between:
-            getattr(executor, step)()
+        executor.detachFromDevice()
         executor(ONES)
         assert model.weight.item() == 1 - RATE - 1.5 * RATE
+        executor.copyWeightsToDevice()
+        executor(ONES)
+        assert model.weight.item() == 1 - RATE - 1.5 * RATE - 1.75 * RATE
 
 
 def velocity(optimiser: Any) -> Any:
@@ -342,13 +325,16 @@ class TestResuming:
         again(ONES)
         assert resumed.weight.item() == 1 - RATE * (1 + 1.5 + 1.75)
 
-    def test_the_same_optimiser_in_a_new_executor_continues(self) -> None:
+    def test_the_same_optimiser_or_a_copy_in_a_new_executor_continues(self) -> None:
         model, optimiser, executor = scale(momentum=0.5)
         executor(ONES)
+        twins = copy.deepcopy((model, optimiser))
         executor.destroy()
-        again = poptorch.trainingModel(model, quiet(), optimiser)
-        again(ONES)
-        assert model.weight.item() == 1 - RATE - 1.5 * RATE
+        assert twins[1].param_groups[0]["params"][0] is twins[0].weight
+        for module, continued in ((model, optimiser), twins):
+            again = poptorch.trainingModel(module, quiet(), continued)
+            again(ONES)
+            assert module.weight.item() == 1 - RATE - 1.5 * RATE
 
     @pytest.mark.parametrize("own", [None, 4.0])
     def test_another_optimiser_of_the_kind_takes_the_devices_state_over_unless_it_brings_its_own(
@@ -368,13 +354,3 @@ class TestResuming:
         assert model.weight.item() == 1 - RATE - 2 * RATE * taken
         assert velocity(first) == [1], "what it was when it was replaced"
         assert velocity(second) == [taken]
-
-    def test_a_copied_optimiser_uploads_its_state_when_attached(self) -> None:
-        model, optimiser, executor = scale(momentum=0.5)
-        executor(ONES)
-        twin_model, twin_optimiser = copy.deepcopy((model, optimiser))
-        assert twin_optimiser.param_groups[0]["params"][0] is twin_model.weight
-        second = poptorch.trainingModel(twin_model, quiet(), twin_optimiser)
-        executor(ONES)
-        second(ONES)
-        assert twin_model.weight.item() == model.weight.item()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
+import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,25 +24,11 @@ import poptorch
 THREADS = 3
 
 
-def in_threads(work: Callable[[int], None]) -> None:
+def in_threads(work: Callable[[int], Any]) -> None:
     """Run `work(number)` in threads at once and raise the first error."""
-    errors: list[BaseException] = []
     ready = threading.Barrier(THREADS)
-
-    def run(number: int) -> None:
-        try:
-            ready.wait()
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda number: (ready.wait(), work(number)), range(THREADS)))
 
 
 class Meeting:
@@ -132,9 +118,8 @@ class TestThreads:
 
     def test_a_model_compiled_and_trained_in_another_thread_is_read_in_this_one(self) -> None:
         model, _, executor = scale()
-        thread = threading.Thread(target=executor, args=(ONES,))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(executor, ONES)
         assert model.weight.item() == 1 - RATE
         executor(ONES)
         assert model.weight.item() == 1 - 2 * RATE
@@ -226,24 +211,15 @@ def test_a_shape_beyond_any_memory_is_refused_before_it_is_made() -> None:
         inference(Module(lambda model, x: x.sum() + torch.ones(1_000_000, 1_000_000)))(X)
 
 
-def exit_code_of_fork(work: Callable[[], Any]) -> int:
-    """Run `work` in a forked copy of this process; 1 stands for an error, -9 for a copy that hangs."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def exit_code_of_fork(work: Callable[[], Any]) -> int | None:
+    """Run `work` in a forked copy of this process; 1 stands for an error, None for a copy that hangs."""
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    code = child.exitcode
+    child.kill()
+    child.join()
+    return code
 
 
 class TestForks:

@@ -277,15 +277,6 @@ class TestReduction:
         executor(torch.tensor([1.0, 2.0, 6.0]))
         assert model.weight.item() == pytest.approx(1 - 3)
 
-    def test_accumulation_equals_a_larger_micro_batch_with_a_mean_loss(self) -> None:
-        results = []
-        for accumulation in (1, 2):
-            model = layered(mse)
-            executor = training(model, quiet(accumulation=accumulation), lr=0.5)
-            executor(X, REAL)
-            results.append(model.linear.weight.detach().clone())
-        torch.testing.assert_close(*results)
-
     def test_each_device_iteration_starts_from_the_weights_of_the_one_before(self) -> None:
         weight = nn.Parameter(torch.tensor([1.0]))
         model = Module(lambda m, x: poptorch.identity_loss(x * m.weight**2, "sum"), weight=weight)
@@ -293,9 +284,3 @@ class TestReduction:
         executor(torch.ones(3))
         assert weight.item() == 0.5**3, "each update takes 0.25 * 2 w off"
         assert inference(layered(lambda o: o))(X).shape == (4, 6), "inference needs no loss"
-
-    def test_replicas_keep_the_same_weights(self) -> None:
-        _, _, executor = scale(options=quiet(replicationFactor=2, outputMode=poptorch.OutputMode.All))
-        for _ in range(2):
-            out, _ = executor(torch.tensor([1.0, 3.0]))
-        assert out[0] * 3 == pytest.approx(out[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import logging
 from typing import Any
 
@@ -310,20 +309,6 @@ class TestState:
 
 class TestResuming:
     """With momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
-
-    def test_from_a_saved_checkpoint_in_a_new_program(self) -> None:
-        model, optimiser, executor = scale(momentum=0.5)
-        executor(ONES)
-        executor(ONES)
-        file = io.BytesIO()
-        torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, file)
-        file.seek(0)
-        checkpoint = torch.load(file, weights_only=True)
-        resumed, new_optimiser, again = scale(momentum=0.5)
-        resumed.load_state_dict(checkpoint["model"])
-        new_optimiser.load_state_dict(checkpoint["optimiser"])
-        again(ONES)
-        assert resumed.weight.item() == 1 - RATE * (1 + 1.5 + 1.75)
 
     def test_the_same_optimiser_or_a_copy_in_a_new_executor_continues(self) -> None:
         model, optimiser, executor = scale(momentum=0.5)

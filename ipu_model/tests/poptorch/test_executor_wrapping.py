@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, training, with_loss
+from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, sgd, training, with_loss
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -65,9 +65,8 @@ class TestWrapping:
 
     def test_an_executor_for_inference_takes_no_optimiser(self) -> None:
         """Options reference, section 12.3: the internal path only, as `inferenceModel` has no such argument."""
-        model = Net()
         with pytest.raises(AssertionError, match="no optimizer"):
-            poptorch.PoplarExecutor(model, quiet(), False, poptorch.optim.SGD(model.parameters(), lr=0.1))
+            poptorch.PoplarExecutor(Net(), quiet(), False, sgd(Net()))
 
     def test_wrapping_changes_classes_but_not_what_the_objects_are(self) -> None:
         model = Net()
@@ -89,6 +88,12 @@ class TestWrapping:
         assert type(model.scale) is Tensor
         assert type(parameter) is nn.Parameter
 
+    def test_inference_leaves_the_classes_alone_and_may_be_wrapped_often(self) -> None:
+        model = Net()
+        results = [inference(model)(X) for _ in range(2)]
+        assert type(model) is Net
+        assert torch.equal(results[0], results[1])
+
     def test_a_module_is_wrapped_for_training_once_until_it_is_destroyed(self) -> None:
         model = Net()
         executor = training(model)
@@ -98,12 +103,6 @@ class TestWrapping:
         executor(X, Y)
         model.destroy()
         assert training(model)(X, Y)[0].shape == (4, 2)
-
-    def test_inference_leaves_the_classes_alone_and_may_be_wrapped_often(self) -> None:
-        model = Net()
-        results = [inference(model)(X) for _ in range(2)]
-        assert type(model) is Net
-        assert torch.equal(results[0], results[1])
 
 
 class TestShallowCopy:
@@ -149,44 +148,35 @@ class TestShallowCopy:
         assert executor(torch.ones(1))[0].item() == 2
 
 
-class WithMethods(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor([1.0, 2.0]))
-        self.note = "mine"
-
-    def describe(self) -> str:
-        return f"{self.note}: {self.scale.tolist()}"
-
-
 class TestForwarding:
     def test_unknown_attributes_resolve_on_the_module(self) -> None:
-        model = WithMethods()
+        model = Net()
+        model.note = "mine"
         executor = training(model)
         assert executor.first is model.first
-        assert executor.describe() == "mine: [1.0, 2.0]"
         assert [name for name, _ in executor.named_parameters()] == [name for name, _ in model.named_parameters()]
         assert executor.state_dict().keys() == model.state_dict().keys()
         assert not hasattr(executor, "something_else")
+        assert executor.note == "mine"
         executor.note = "the executor's"
         assert executor.note == "the executor's"
         assert model.note == executor.model.note == "mine"
 
     def test_a_parameter_of_the_top_level_comes_as_a_view_that_is_no_tensor(self) -> None:
-        model = WithMethods()
+        model = Scale()
         executor = training(model)
-        view = executor.scale
+        view = executor.weight
         assert not isinstance(view, torch.Tensor)
-        assert view.shape == (2,)
+        assert view.shape == (1,)
         assert view.requires_grad
         view.data.fill_(5)
-        assert model.scale.tolist() == [5, 5]
-        view.data = torch.tensor([7.0, 8.0])
-        assert model.scale.tolist() == [7, 8]
+        assert model.weight.tolist() == [5]
+        view.data = torch.tensor([7.0])
+        assert model.weight.tolist() == [7]
         assert "Parameter containing" in repr(view)
         with pytest.raises(TypeError):
-            torch.equal(view, model.scale)
-        assert torch.equal(executor.model.scale, model.scale)
+            torch.equal(view, model.weight)
+        assert torch.equal(executor.model.weight, model.weight)
 
     def test_its_text_is_the_module_tree_with_block_annotations(self) -> None:
         model = Net()
@@ -201,16 +191,13 @@ class TestForwarding:
 X2 = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
 
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(2, 2)
-        self.second = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor, *, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        out = self.second(self.first(x)) * scale
+def two() -> Any:
+    def forward(model: Any, x: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        out = model.second(model.first(x)) * scale
         return out, poptorch.identity_loss(out, "sum")
+
+    torch.manual_seed(0)
+    return Module(forward, first=nn.Linear(2, 2), second=nn.Linear(2, 2))
 
 
 def doubled(module: nn.Module, *gradients: Any) -> tuple[Tensor, ...]:
@@ -221,7 +208,7 @@ def scaled(module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
     return out[0] * kwargs.get("scale", 1.0), out[1]
 
 
-CHANGES: dict[str, Callable[[Two], Any]] = {
+CHANGES: dict[str, Callable[[Any], Any]] = {
     "forward": lambda m: m.first.register_forward_hook(lambda module, args, out: out * 2),
     "forward, of the model": lambda m: m.register_forward_hook(lambda module, args, out: (out[0] * 2, out[1])),
     "forward, with keywords": lambda m: m.register_forward_hook(scaled, with_kwargs=True, always_call=True),
@@ -248,7 +235,7 @@ class TestHooks:
     @pytest.mark.parametrize("change", CHANGES)
     @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
     def test_a_wrapped_model_trains_as_in_pytorch(self, change: str) -> None:
-        model, plain = Two(), Two()
+        model, plain = two(), two()
         for each in (model, plain):
             torch.manual_seed(0)
             CHANGES[change](each)
@@ -266,7 +253,7 @@ class TestHooks:
         """What it keeps of a trace is no input."""
         seen: list[bool] = []
         kept: list[Tensor] = []
-        model = Two()
+        model = two()
         handles = [
             model.first.register_forward_hook(lambda module, args, out: seen.append(poptorch.isRunningOnIpu())),
             model.first.register_forward_hook(lambda module, args, out: kept.append(out)),
@@ -281,7 +268,7 @@ class TestHooks:
         executor(X2)
         assert seen == [True]
         with pytest.raises(poptorch.Error, match=r"has no data.*anchorTensor"):
-            inference(Two())(kept[0].detach())
+            inference(two())(kept[0].detach())
 
     def test_global_hooks_of_the_program_see_its_own_modules_only(self) -> None:
         seen: list[str] = []
@@ -321,36 +308,20 @@ class TestModulesWithoutData:
         wrap(model)(X, Y)
         with pytest.raises(poptorch.Error, match=r"shape \[3\].*on the device 'meta'"):
             inference(Module(lambda model, x: x + model.shift, shift=torch.ones(3, device="meta")))(X)
-
-    def test_offline_compilation_needs_no_data(self) -> None:
-        executor = inference(on_meta(), quiet(connectionType=poptorch.ConnectionType.Never))
-        executor.compile(X)
-        assert "first.weight" in executor.getTensorNames()
+        offline = inference(on_meta(), quiet(connectionType=poptorch.ConnectionType.Never))
+        offline.compile(X)
+        assert "first.weight" in offline.getTensorNames(), "this needs no data"
 
 
-class Nested(nn.Module):
-    """`depth` modules, each in the one before; every one adds 1."""
+class Unusual(Net):
+    """Has slots, looks its attributes up elsewhere and copies itself in its own way."""
 
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.inner = Nested(depth - 1) if depth > 1 else nn.Identity()
-        self.shift = nn.Parameter(torch.zeros(1)) if depth == 1 else 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) + 1 + self.shift
-
-
-class Slotted(Net):
     __slots__ = ("factor", "unset")
 
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-        return super().forward(x * self.factor, y)
-
-
-class Delegating(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = Net()
+        self.inner = nn.ModuleDict({"deep": nn.Linear(3, 3)})
+        self.factor = 2
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -358,11 +329,6 @@ class Delegating(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("inner"), name)
 
-    def forward(self, x: Tensor, y: Tensor) -> Any:
-        return self.inner(x, y)[0], self.loss(self.inner(x), y)
-
-
-class Careful(Net):
     def __copy__(self) -> Any:
         raise RuntimeError("do not copy me")
 
@@ -371,37 +337,31 @@ class Careful(Net):
         made.load_state_dict(self.state_dict())
         return made
 
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        return super().forward(self.deep(x * self.factor), y)
+
 
 class TestUnusualModules:
     def test_deep_nesting(self) -> None:
-        """Plain PyTorch calls about 320 nested modules before Python refuses; hooks would leave room for 240."""
+        """Python refuses calls of 250 such modules, each with its function; hooks would leave room for 200."""
         before = sys.getrecursionlimit()
-        executor = training(with_loss(lambda m, x: m.body(x), body=Nested(300)))
-        assert [t.tolist() for t in executor(torch.zeros(2))] == [[300, 300], 600]
+        body: nn.Module = nn.Identity()
+        for _ in range(225):
+            body = Module(lambda m, x: m.inner(x) + 1, inner=body)
+        executor = training(with_loss(lambda m, x: m.body(x) * m.one, body=body, one=nn.Parameter(torch.ones(1))))
+        assert [t.tolist() for t in executor(torch.zeros(2))] == [[225, 225], 450]
         assert sys.getrecursionlimit() == before
-        assert repr(inference(Nested(300))).count("Nested(") == 300
+        assert repr(inference(body)).count("Module(") == 225
 
-    def test_slots(self) -> None:
-        model = Slotted()
-        model.factor = 2
+    def test_slots_attributes_from_elsewhere_and_copies_of_their_own_kind(self) -> None:
+        model = Unusual()
         executor = training(model)
-        expected = model(2 * X / 2, Y)[1]
+        expected, before = model(X, Y)[1], raw(model, "inner.deep.weight")
         assert torch.equal(executor(X, Y)[1], expected)
-        executor.destroy()
-        assert type(model) is Slotted
-
-    def test_a_module_that_looks_its_attributes_up_elsewhere(self) -> None:
-        model = Delegating()
-        executor = training(model)
-        before = raw(model, "inner.first.weight")
-        executor(X, Y)
-        assert not torch.equal(model.first.weight, before)
-        assert executor.second is model.inner.second
-
-    def test_a_module_that_copies_itself_in_its_own_way(self) -> None:
-        model = Careful()
-        executor = training(model)
-        executor(X, Y)
+        assert not torch.equal(model.deep.weight, before)
+        assert executor.deep is model.inner["deep"]
         twin = copy.deepcopy(model)
-        assert type(twin) is Careful
+        assert type(twin) is Unusual
         assert torch.equal(twin.first.weight, model.first.weight)
+        executor.destroy()
+        assert type(model) is Unusual

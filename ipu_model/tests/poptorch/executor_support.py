@@ -92,15 +92,15 @@ def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_se
 
 
 def scale(
-    optimizer: Callable[[nn.Module], Any] | None = None, options: poptorch.Options | None = None, **settings: Any
-) -> tuple[Scale, Any, poptorch.PoplarExecutor]:
-    """Return a `Scale`, its optimiser (SGD at `RATE`, or `optimizer(model)`) and its executor."""
-    model = Scale()
+    optimizer: Callable[[Any], Any] | None = None, options: Any = None, model: Any = None, **settings: Any
+) -> tuple[Any, Any, poptorch.PoplarExecutor]:
+    """Return a `Scale` (or `model`), its optimiser (SGD at `RATE`, or `optimizer(model)`) and its executor."""
+    model = model or Scale()
     made = optimizer(model) if optimizer else sgd(model, **{"lr": RATE, **settings})
     return model, made, poptorch.trainingModel(model, options or quiet(), made)
 
 
-def trained(runs: int = 1) -> tuple[Scale, poptorch.PoplarExecutor]:
+def trained(runs: int = 1) -> tuple[Any, poptorch.PoplarExecutor]:
     """Return a `Scale` and its executor after so many runs on ones at `RATE`."""
     model, _, executor = scale()
     for _ in range(runs):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, inference, quiet, sgd, training, with_loss
+from executor_support import Module, inference, quiet, scale, sgd, training, with_loss
 from torch import Tensor, nn
 
 import poptorch
@@ -205,16 +205,11 @@ def factor_of(optimizer: poptorch.optim.Optimizer) -> float:
 
 def factors(gradient: float, runs: int, options: poptorch.Options | None = None, **settings: Any) -> list[float]:
     """Train with the same gradient every time; return the factor before each run and after the last."""
-    model, options = half(), options or automatic()
-    optimizer = sgd(model, lr=0.0, **settings)
-    executor = poptorch.trainingModel(model, options, optimizer)
+    options = options or automatic()
+    _, optimizer, executor = scale(None, options, half(), lr=0.0, **settings)
     rows = torch.full((options.device_iterations * options.Training.gradient_accumulation, 1), gradient, dtype=HALF)
     executor.compile(rows)
-    found = [factor_of(optimizer)]
-    for _ in range(runs):
-        executor(rows)
-        found.append(factor_of(optimizer))
-    return found
+    return [factor_of(optimizer), *(executor(rows) and factor_of(optimizer) for _ in range(runs))]
 
 
 def expected(gradient: float, updates: int, loss_scaling: float = 1.0) -> list[float]:
@@ -269,8 +264,6 @@ class TestAutomaticLossScaling:
         scaling.adapt(1.0)
         assert scaling.factor == 2
 
-
-class TestWeightsUnderAutomaticLossScaling:
     @pytest.mark.parametrize(
         "make",
         [
@@ -287,9 +280,8 @@ class TestWeightsUnderAutomaticLossScaling:
         """Powers of two change no digit of gradients that stay inside the range of float16."""
         trained = []
         for options in (quiet, automatic):
-            model = half()
             settings = {"deviceIterations": 3, "accumulation": accumulation}
-            executor = poptorch.trainingModel(model, options(**settings), make(model.parameters()))
+            model, _, executor = scale(lambda model: make(model.parameters()), options(**settings), half())
             for value in (0.5, -0.75):
                 executor(torch.full((3 * accumulation, 1), value, dtype=HALF))
             trained.append(model.weight.item())
@@ -297,31 +289,22 @@ class TestWeightsUnderAutomaticLossScaling:
 
     def test_gradients_below_the_float16_range_are_rescued(self) -> None:
         for options, moves in ((quiet, False), (automatic, True)):
-            model = half(factor=2.0**-26)
-            executor = poptorch.trainingModel(model, options(deviceIterations=8), sgd(model, lr=2.0**20))
+            model, _, executor = scale(None, options(deviceIterations=8), half(factor=2.0**-26), lr=2.0**20)
             executor(torch.ones(8, 1, dtype=HALF))
             assert (model.weight.item() != 1.0) is moves
 
-
-class TestObservingTheFactor:
     def test_the_final_loss_scale_can_be_anchored(self) -> None:
-        model = half()
-        options = automatic(deviceIterations=3, outputMode=poptorch.OutputMode.All)
-        options.anchorTensor("scale", "finalLossScale")
-        executor = poptorch.trainingModel(model, options, sgd(model, loss_scaling=4.0))
+        settings = {"outputMode": poptorch.OutputMode.All, "anchorTensor": ("scale", "finalLossScale")}
+        _, _, executor = scale(None, automatic(deviceIterations=3, **settings), half(), loss_scaling=4.0)
         for scales in ([4, 8, 16], [32, 64, 128]):
             executor(torch.ones(3, 1, dtype=HALF))
             assert executor.getAnchoredTensor("scale").tolist() == scales
         assert "finalLossScale" in executor.getTensorNames()
-
-    def test_without_it_there_is_no_such_tensor_and_inference_ignores_it(self) -> None:
-        model = half()
-        optimizer = sgd(model)
-        executor = poptorch.trainingModel(model, quiet(), optimizer)
+        _, optimizer, executor = scale(model=half())
         executor(ONE)
         assert "finalLossScale" not in executor.getTensorNames()
         assert "lossScaleUpdateFactor" not in optimizer.state_dict()["ipu_state"]
-        assert poptorch.inferenceModel(half(), automatic())(ONE)[0] == 1
+        assert inference(half(), automatic())(ONE)[0] == 1, "inference ignores it"
 
     def test_the_loss_scaling_of_any_optimiser_becomes_variable(self) -> None:
         model = half()
@@ -345,22 +328,18 @@ class TestObservingTheFactor:
     def test_a_loaded_optimiser_goes_on_with_the_factor_or_says_what_the_checkpoint_lacks(
         self, before: Any, after: Any, words: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        model = half()
-        first, second = sgd(model, momentum=0.5), sgd(model, momentum=0.5)
-        executor = poptorch.trainingModel(model, before(), first)
+        _, first, executor = scale(None, before(), half(), momentum=0.5)
         for _ in range(3):
             executor(ONE)
+        _, second, executor = scale(None, after(), half(), momentum=0.5)
         second.load_state_dict(first.state_dict())
-        executor.destroy()
-        poptorch.trainingModel(model, after(), second)(ONE)
+        executor(ONE)
         if words:
             assert f"ignoring {words} state lossScaleUpdateFactor" in caplog.text
         else:
             assert (factor_of(first), factor_of(second)) == (8, 16)
             assert "lossScaleUpdateFactor" not in caplog.text
 
-
-class TestRulesOfAutomaticLossScaling:
     @pytest.mark.parametrize(
         ("dtype", "setting", "words"),
         [
@@ -371,12 +350,9 @@ class TestRulesOfAutomaticLossScaling:
         ],
     )
     def test_what_it_cannot_work_with_is_refused(self, dtype: torch.dtype, setting: dict[str, Any], words: str) -> None:
-        model = weighed(1.0).to(dtype)
         with pytest.raises(poptorch.Error, match=words):
-            poptorch.trainingModel(model, automatic(setting), sgd(model))(ONE.to(dtype))
+            training(weighed(1.0).to(dtype), automatic(setting))(ONE.to(dtype))
 
     def test_it_expects_the_mean_over_micro_batches(self, caplog: pytest.LogCaptureFixture) -> None:
-        model = half()
-        options = automatic(accumulationAndReplicationReductionType=poptorch.ReductionType.Sum)
-        poptorch.trainingModel(model, options, sgd(model))(ONE)
+        training(half(), automatic(accumulationAndReplicationReductionType=poptorch.ReductionType.Sum))(ONE)
         assert "Automatic loss scaling expects" in caplog.text

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import ONES, Module, Net, Scale, X, Y, inference, quiet, raw, scale, sgd, training
+from executor_support import ONES, Module, Net, Scale, X, Y, inference, quiet, scale, sgd, training
 from torch import nn
 
 import ipu_model
@@ -92,15 +92,6 @@ class TestStates:
         executor.destroy()
         assert not executor.isCompiled()
         assert executor(X[:3]).shape == (3, 2)
-
-    def test_a_destroyed_training_executor_leaves_trained_weights_and_a_plain_module(self) -> None:
-        model = Scale()
-        for weight in (0.5, 0.0):
-            executor = training(model, lr=0.5)
-            executor(ONES)
-            executor.destroy()
-            assert raw(model, "weight").item() == weight
-            assert type(model) is Scale
 
 
 class Moody(Net):

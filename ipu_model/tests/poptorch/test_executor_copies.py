@@ -47,7 +47,10 @@ class TestCopiesOfModules:
         twin = duplicate(model)
         assert type(twin) is Scale
         assert raw(twin, "weight").item() == 1 - 2 * RATE
-        assert type(twin.weight) is nn.Parameter
+        for weight in (twin.weight, duplicate(model.weight)):
+            assert type(weight) is nn.Parameter
+            assert weight.item() == 1 - 2 * RATE
+            assert weight.requires_grad
         assert type(model).__name__ == "PoptorchScale"
         second = training(twin, lr=RATE)
         second(ONES)
@@ -66,14 +69,6 @@ class TestCopiesOfModules:
         executor.destroy()
         assert type(twin) is Scale
         training(twin, lr=RATE)(ONES)
-
-    def test_a_parameter_on_its_own(self) -> None:
-        model, _executor = trained()
-        for duplicate in (copy.deepcopy, pickled):
-            twin = duplicate(model.weight)
-            assert type(twin) is nn.Parameter
-            assert twin.item() == 1 - RATE
-            assert twin.requires_grad
 
     def test_copying_a_wrapped_module_keeps_annotations(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2))
@@ -191,12 +186,9 @@ class TestSharedParameters:
         assert type(one) is type(two) is Scale
 
     def test_two_wrapped_tensors_in_one_function_ask_both_executors(self) -> None:
-        (one, first), (two, second) = trained(), trained(runs=2)
+        (one, _first), (two, _second) = trained(), trained(runs=2)
         assert torch.cat([one.weight, two.weight]).tolist() == [1 - RATE, 1 - 2 * RATE]
-        assert first.isAttachedToDevice() is second.isAttachedToDevice() is True
 
-
-class TestConversions:
     def test_casting_a_wrapped_module_keeps_it_wrapped(self) -> None:
         model, executor = trained()
         model.half()

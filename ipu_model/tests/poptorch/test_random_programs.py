@@ -6,7 +6,6 @@ The oracle is plain PyTorch on the same data, micro-batch by micro-batch (`long_
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -111,19 +110,6 @@ class TestTheJudge:
         assert trial.difference(torch.zeros(2, 4), torch.zeros(4, 4), values=False)
         assert "NaN" in trial.difference(nan, torch.ones(1), values=False)
         assert not trial.difference(nan, nan, values=True)
-
-    def test_a_thread_left_behind_is_a_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stop = threading.Event()
-        left = threading.Thread(target=stop.wait)
-        network_of = trial.network_of
-        monkeypatch.setattr(trial, "network_of", lambda case: (left.start(), network_of(case))[1])
-        try:
-            outcome = run(Case())
-        finally:
-            stop.set()
-            left.join()
-        assert outcome.kind == FAULT
-        assert "threads" in outcome.text
 
     def test_an_error_of_another_class_is_a_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trial, "options_of", lambda case: [][1])

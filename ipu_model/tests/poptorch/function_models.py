@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from executor_support import Module
-from executor_support import quiet as quiet_options
+from executor_support import Module, quiet
 from torch import Tensor, nn
 
 import poptorch
 from ipu_model.capture.graph import info_of
-
-__all__ = ["FunctionModel", "compiled_ops", "hinted", "in_training", "on_device", "quiet_options"]
 
 
 class FunctionModel(Module):
@@ -25,6 +22,10 @@ class FunctionModel(Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         torch.manual_seed(0)
         super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
+
+
+def quiet_options() -> poptorch.Options:
+    return quiet()
 
 
 def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:

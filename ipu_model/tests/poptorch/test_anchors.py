@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, X, Y, in_plain_pytorch, inference, quiet, sgd, training, with_loss
+from executor_support import Module, X, Y, in_plain_pytorch, inference, quiet, scale, training, with_loss
 from modelling_support import Chain, batch, trainable
 from torch import Tensor, nn
 
@@ -58,12 +58,9 @@ WEIGHTS = ["first.weight", "first.bias", "second.weight", "second.bias"]
 
 
 class TestNames:
-    def test_of_inference_are_inputs_parameters_and_results_of_ops(self) -> None:
-        """Also on an offline device; module paths can be left out."""
+    def test_module_paths_can_be_left_out(self) -> None:
         for options in (sharded(), sharded().useOfflineIpuTarget()):
             assert names(inference(blocks(), options), X) == ["input", *WEIGHTS, *FORWARD]
-
-    def test_module_paths_can_be_left_out(self) -> None:
         found = names(inference(blocks(), sharded().disableModuleNamescope()), X)
         assert found[-3:] == ["Gemm:0", "Relu:0", "Gemm:0/1"]
 
@@ -237,9 +234,7 @@ class TestTraining:
         """Plain SGD reads lr*(1-dm)/ls."""
         options = sharded(deviceIterations=2, outputMode=OutputMode.All)
         options = anchoring(options, rate="scaledLearningRate0___specific___first.bias", scale="lossScaling_FLOAT")
-        model = blocks()
-        optimiser = sgd(model, lr=0.5, dampening=0.5, loss_scaling=4.0)
-        executor = poptorch.trainingModel(model, options, optimiser)
+        _, optimiser, executor = scale(None, options, blocks(), lr=0.5, dampening=0.5, loss_scaling=4.0)
         for rate in (0.5, 1.0):
             optimiser.param_groups[0]["lr"] = rate
             executor.setOptimizer(optimiser)

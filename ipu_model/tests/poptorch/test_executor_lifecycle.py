@@ -6,6 +6,7 @@ import gc
 import logging
 import re
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -277,32 +278,27 @@ def _nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestTarget:
     @pytest.mark.parametrize(
-        ("settings", "words"),
+        ("variable", "settings", "words"),
         [
-            ({"logCycleCount": True}, r"only supported on actual IPU hardware.*ipu_model\.profile"),
-            ({"useIpuModel": True}, r"IPU model cannot be an offline target.*Use one of the two"),
-            ({"useIpuId": 3}, r"useIpuId\(3\) chooses a device"),
+            ("", {"logCycleCount": True}, r"only supported on actual IPU hardware.*ipu_model\.profile"),
+            ("", {"useIpuModel": True}, r"IPU model cannot be an offline target.*Use one of the two"),
+            ("", {"useIpuId": 3}, r"useIpuId\(3\) chooses a device"),
+            ("IPU_MODEL=1", {}, "IPU model cannot be an offline target"),
+            ("SMALL_IPU_MODEL=1", {}, "IPU model cannot be an offline target"),
+            ("IPU_MODEL=yes", {}, "POPTORCH_IPU_MODEL must be an integer, not 'yes'"),
+            ("SMALL_IPU_MODEL=yes", {}, "POPTORCH_SMALL_IPU_MODEL must be an integer, not 'yes'"),
+            ("IPU_MODEL=1", {"useIpuModel": False}, None),
+            ("SMALL_IPU_MODEL=1", {"useIpuModel": False}, None),
+            ("IPU_MODEL=0", {}, None),
         ],
     )
     def test_an_offline_target_has_no_counter_no_simulator_and_no_device(
-        self, settings: dict[str, Any], words: str
+        self, variable: str, settings: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(poptorch.Error, match=words):
+        name, _, value = variable.partition("=")
+        monkeypatch.setenv(f"POPTORCH_{name}", value)
+        with pytest.raises(poptorch.Error, match=words) if words else nullcontext():
             inference(Net(), quiet(**settings).useOfflineIpuTarget()).compile(X)
-
-    @pytest.mark.parametrize("name", ["POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
-    def test_nor_is_one_from_the_environment_unless_the_options_say_hardware(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(name, "1")
-        with pytest.raises(poptorch.Error, match="IPU model cannot be an offline target"):
-            inference(Net(), quiet().useOfflineIpuTarget()).compile(X)
-        inference(Net(), quiet(useIpuModel=False).useOfflineIpuTarget()).compile(X)
-        monkeypatch.setenv(name, "0")
-        inference(Net(), quiet().useOfflineIpuTarget()).compile(X)
-        monkeypatch.setenv(name, "yes")
-        with pytest.raises(poptorch.Error, match=f"{name} must be an integer, not 'yes'"):
-            inference(Net()).compile(X)
 
     def test_the_version_of_the_simulator(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", "ipu9")
@@ -310,9 +306,7 @@ class TestTarget:
             inference(Net(), quiet(useIpuModel=True))(X)
         assert inference(Net())(X).shape == (4, 2)
 
-
-class TestBackendKeys:
-    def test_unknown_keys_fail_at_compilation_and_the_model_works_without_them(self) -> None:
+    def test_unknown_backend_keys_fail_at_compilation_and_the_model_works_without_them(self) -> None:
         """Which keys, types and values there are: `test_options_backend.py`."""
         options = quiet()
         options._Popart.set("noSuchKey", 1.5)
@@ -322,7 +316,6 @@ class TestBackendKeys:
                 getattr(inference(model, options), use)(X)
         options = quiet()
         options._Popart.set("outlineThreshold", 10.0)
-        options._Popart.set("autoRecomputation", 1)
         assert inference(model, options)(X).shape == (4, 2)
 
 

@@ -200,26 +200,22 @@ class TestNativeOptimisers:
         assert model.weight.item() != 1
         assert optimiser.state_dict()["state"] == {}
 
-    def test_their_device_state_starts_anew_whenever_weights_are_uploaded(self) -> None:
-        model, _, executor = scale(lambda m: torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.5))
-        executor(ONES)
-        executor.copyWeightsToDevice()
-        executor(ONES)
-        # The upload brought the weight back to 1, and the velocity to 0.
-        assert model.weight.item() == 1 - RATE
-        executor.detachFromDevice()
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE
-
-    def test_poptorchs_keep_it(self) -> None:
-        model, _, executor = scale(momentum=0.5)
-        executor(ONES)
-        executor.detachFromDevice()
-        executor(ONES)
-        assert model.weight.item() == 1 - RATE - 1.5 * RATE
-        executor.copyWeightsToDevice()
-        executor(ONES)
-        assert model.weight.item() == 1 - RATE - 1.5 * RATE - 1.75 * RATE
+    @pytest.mark.parametrize(("native", "velocities"), [(True, (1, 1, 1)), (False, (1, 1.5, 1.75))])
+    def test_their_device_state_starts_anew_whenever_weights_are_uploaded(
+        self, native: bool, velocities: tuple[float, ...]
+    ) -> None:
+        """PopTorch's keep it: with momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
+        kind = torch.optim.SGD if native else optim.SGD
+        model, _, executor = scale(lambda m: kind(m.parameters(), lr=RATE, momentum=0.5))
+        expected = 1.0
+        for velocity in velocities:
+            executor(ONES)
+            expected -= RATE * velocity
+            assert model.weight.item() == expected
+            if velocity == velocities[0]:
+                executor.detachFromDevice()
+            else:
+                executor.copyWeightsToDevice()
 
 
 def velocity(optimiser: Any) -> Any:
@@ -287,8 +283,6 @@ class TestState:
 
 
 class TestResuming:
-    """With momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
-
     def test_the_same_optimiser_or_a_copy_in_a_new_executor_continues(self) -> None:
         model, optimiser, executor = scale(momentum=0.5)
         executor(ONES)

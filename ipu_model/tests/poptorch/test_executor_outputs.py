@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, runs, training, with_loss
+from executor_support import Module, inference, quiet, runs, training
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -99,7 +99,9 @@ class TestTensors:
         assert all(torch.equal(t, e) for t, e in zip(results, kept))
 
     def test_they_have_no_history_and_refuse_backward(self) -> None:
-        for tensor in training(returns(lambda weight, x: weight * x))(torch.ones(2)):
+        out, loss = training(returns(lambda weight, x: weight * x))(torch.ones(2))
+        assert (out.shape, loss.shape) == ((2,), ())
+        for tensor in (out, loss):
             assert not tensor.requires_grad
             words = r"backward\(\) cannot be called explicitly on outputs of a PopTorch model"
             with pytest.raises(poptorch.Error, match=words):
@@ -121,27 +123,7 @@ class TestTensors:
 
 
 class TestModes:
-    @pytest.mark.parametrize(
-        ("d", "a", "r", "mode", "factor", "loss_shape"),
-        [
-            *((1, 1, 1, (mode, 1), 1, ()) for mode in (ALL, FINAL, SUM, EVERY_N)),
-            (10, 1, 1, FINAL, 1, ()),
-            (10, 1, 1, SUM, 1, ()),
-            (10, 1, 1, ALL, 10, (10,)),
-            (10, 1, 1, (EVERY_N, 5), 2, (2,)),
-            (4, 8, 2, FINAL, 2, (2,)),
-            (4, 8, 2, SUM, 2, (2,)),
-            (4, 8, 2, ALL, 64, (64,)),
-            (4, 8, 2, (EVERY_N, 2), 32, (32,)),
-        ],
-    )
-    def test_shapes(self, d: int, a: int, r: int, mode: Any, factor: int, loss_shape: tuple[int, ...]) -> None:
-        """The table of section 7.2, for micro-batches of three rows."""
-        options = quiet(deviceIterations=d, accumulation=a, replicationFactor=r, outputMode=mode)
-        model = with_loss(lambda m, x: m.layer(x), "mean", layer=nn.Linear(1, 10))
-        y, loss = training(model, options)(torch.ones(3 * d * a * r, 1))
-        assert y.shape == (factor * 3, 10)
-        assert loss.shape == loss_shape
+    """The table of section 7.2: `engine/test_batching.py`."""
 
     @pytest.mark.parametrize(
         ("mode", "rows"),
@@ -155,7 +137,9 @@ class TestModes:
     )
     def test_rows_of_the_worked_example(self, mode: Any, rows: list[int]) -> None:
         options = quiet(deviceIterations=2, replicationFactor=2, accumulation=2, outputMode=mode)
-        assert training(returns(lambda weight, x: x * 1), options)(torch.arange(8.0))[0].tolist() == rows
+        out, loss = training(returns(lambda weight, x: x * 1), options)(torch.arange(8.0))
+        assert out.tolist() == rows
+        assert loss.shape == (len(rows),), "one for each micro-batch, of a single row here"
 
     def test_inference_returns_all_by_default_and_dimension_0_grows_even_where_it_is_no_batch(self) -> None:
         assert outputs(lambda x: x, torch.arange(4.0)[:, None], deviceIterations=2).shape == (4, 1)

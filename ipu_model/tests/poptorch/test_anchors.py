@@ -194,27 +194,31 @@ class TestTraining:
         for a, b in zip(plain.state_dict().values(), model.state_dict().values(), strict=True):
             assert torch.equal(a, b)
 
-    def test_gradients_are_those_of_each_micro_batch(self) -> None:
-        options = sharded(accumulation=2, outputMode=OutputMode.All, replicationFactor=2)
-        anchored = {"g": "Gradient___first.weight", "a": "Gradient___act/Relu:0"}
-        executor = training(blocks(), anchoring(options, **anchored))
+    @pytest.mark.parametrize(
+        "options",
+        [
+            sharded(accumulation=2, replicationFactor=2, outputMode=OutputMode.All),
+            quiet(accumulation=4, outputMode=OutputMode.All),
+        ],
+        ids=["replicas", "pipeline"],
+    )
+    def test_gradients_are_those_of_each_micro_batch(self, options: poptorch.Options) -> None:
+        anchored = {"g": "Gradient___first.weight", "b": "Gradient___act/Relu:0", "a": "act/Relu:0"}
+        executor = training(blocks(), anchoring(options.clone(), **anchored, loss="Gradient___loss"))
         executor(X, Y)
         parts = [plain_step(X[i : i + 1], Y[i : i + 1]) for i in range(4)]
         for short_name, name in anchored.items():
-            expected = torch.cat([part[name] for part in parts])
+            expected = torch.cat([part[name] for part in parts]).detach()
             torch.testing.assert_close(executor.getAnchoredTensor(short_name), expected)
+        assert executor.getAnchoredTensor("loss").tolist() == [1.0] * 4
 
-    def test_gradients_contain_the_loss_scaling(self) -> None:
-        options = anchoring(sharded(), g="Gradient___first.weight", loss="Gradient___loss")
-        executor = training(blocks(), options, loss_scaling=128.0)
+    def test_gradients_contain_the_loss_scaling_and_updated_parameters_are_what_the_host_then_has(self) -> None:
+        model, before = blocks(), blocks().first.weight
+        watched = {"before": "first.weight", "after": "UpdatedVar___first.weight", "g": "Gradient___first.weight"}
+        executor = training(model, anchoring(sharded(), **watched, loss="Gradient___loss"), loss_scaling=128.0)
         executor(X, Y)
         torch.testing.assert_close(executor.getAnchoredTensor("g"), plain_step()["Gradient___first.weight"] * 128)
         assert executor.getAnchoredTensor("loss") == 128
-
-    def test_an_updated_parameter_is_what_the_host_then_has(self) -> None:
-        model, before = blocks(), blocks().first.weight
-        executor = training(model, anchoring(sharded(), before="first.weight", after="UpdatedVar___first.weight"))
-        executor(X, Y)
         assert torch.equal(executor.getAnchoredTensor("before"), before)
         assert torch.equal(executor.getAnchoredTensor("after"), model.first.weight)
         assert not torch.equal(model.first.weight, before)
@@ -251,13 +255,6 @@ class TestTraining:
             value = executor.getAnchoredTensor(short_name)
             assert value.dtype is torch.float16
             torch.testing.assert_close(value.float(), plain_step()[name].detach(), atol=2e-3, rtol=1e-2)
-
-    def test_in_a_pipeline(self) -> None:
-        options = quiet(accumulation=4, outputMode=OutputMode.All)
-        executor = training(blocks(), anchoring(options, a="act/Relu:0", g="Gradient___loss"))
-        executor(X, Y)
-        torch.testing.assert_close(executor.getAnchoredTensor("a"), plain_step()["act/Relu:0"].detach())
-        assert executor.getAnchoredTensor("g").tolist() == [1.0] * 4
 
 
 class TestValuesOverwritten:

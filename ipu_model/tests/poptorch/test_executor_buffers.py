@@ -221,20 +221,6 @@ class TestReplacing:
 class TestAttributesThatForwardWrites:
     """PopTorch runs ops of host tensors alone on the host, at once: a write stays, and replays know one value."""
 
-    def test_the_example_of_the_user_guide(self) -> None:
-        """`docs/user_guide/buffers.py`: without a buffer, the counter is 1 after every call, also on the host."""
-
-        def forward(model: Any) -> Tensor:
-            model.i += 1
-            return model.i
-
-        model: Any = Module(forward, i=torch.tensor([0.0]))
-        executor = inference(model)
-        with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
-            assert executor().tolist() == [1]
-        assert executor().tolist() == [1]
-        assert model.i.tolist() == [1]
-
     @pytest.mark.parametrize("in_place", [True, False])
     def test_with_tensors_of_the_device_it_counts_as_a_constant_with_its_present_value(self, in_place: bool) -> None:
         def forward(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:

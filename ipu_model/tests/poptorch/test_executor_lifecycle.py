@@ -246,11 +246,16 @@ class TestDroppedExecutor:
         model.first.weight.sum()
         test = inference(model)
         expected = test(X)
-        gone = weakref.ref(executor)
+        executor.getLatency()  # What is remembered of a graph refers to the graph.
+        gone = weakref.ref(executor), weakref.ref(executor._compiled.graph)
         del executor
         gc.collect()
-        assert gone() is None
+        assert [reference() for reference in gone] == [None, None]
         assert torch.equal(test(X), expected)
+        gone = weakref.ref(test), weakref.ref(test._compiled.graph)
+        test.destroy()
+        gc.collect()
+        assert [reference() for reference in gone] == [test, None]
 
     def test_the_module_is_plain_again_with_the_weights_of_the_last_transfer(self) -> None:
         model, _, executor = scale()
@@ -351,16 +356,11 @@ class TestLog:
     def test_options_and_derived_settings(self, caplog: pytest.LogCaptureFixture) -> None:
         """Section 12.2."""
         model = Net()
-        with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
-            training(model, quiet(deviceIterations=2), max_grad_norm=1.0)(X, Y)
-        assert "poptorch.Options set device_iterations to value 2" in caplog.text
-        assert "enablePipelining set to value 0" in caplog.text
-        assert "autoRecomputation" not in caplog.text
-        model = Net()
         poptorch.BeginBlock(model.second, ipu_id=1)
         with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
             training(model, quiet(accumulation=4), max_grad_norm=1.0)(X, Y)
         for words in (
+            "poptorch.Options set gradient_accumulation to value 4",
             "enablePipelining set to value 1",
             "autoRecomputation set to value 3",
             "virtualGraphMode set to value 1",

@@ -140,25 +140,6 @@ def test_a_short_soak_does_not_grow() -> None:
     assert STEPS.complaints(seen[0], seen[-1]) == []
 
 
-def test_an_executors_graphs_die_with_it() -> None:
-    """What is remembered of a graph refers to the graph: it must not keep it alive."""
-    from ipu_model.capture.graph import Graph
-
-    def graphs() -> int:
-        gc.collect()
-        return sum(type(found) is Graph for found in gc.get_objects())
-
-    before = graphs()
-    for destroyed in (True, False):
-        executor = training(doubling())
-        executor(torch.ones(2))
-        executor.getLatency()
-        if destroyed:
-            executor.destroy()
-        del executor
-    assert graphs() == before
-
-
 @pytest.fixture
 def full_disk() -> Iterator[None]:
     """Let no file of this process grow beyond 64 KiB, as on a full disk."""

@@ -82,12 +82,10 @@ def quiet(**settings: Any) -> poptorch.Options:
 
 
 def sgd(model: nn.Module, lr: float = 0.1, **others: Any) -> poptorch.optim.SGD:
-    """Return PopTorch's SGD over all parameters."""
     return poptorch.optim.SGD(model.parameters(), lr=lr, **others)
 
 
 def training(model: nn.Module, options: poptorch.Options | None = None, **sgd_settings: Any) -> poptorch.PoplarExecutor:
-    """Wrap `model` for training with SGD."""
     return poptorch.trainingModel(model, options or quiet(), sgd(model, **sgd_settings))
 
 
@@ -119,7 +117,6 @@ def in_plain_pytorch(model: Any, *batches: tuple[Any, ...], lr: float = 0.1) -> 
 
 
 def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
-    """Wrap `model` for inference."""
     return poptorch.inferenceModel(model, options or quiet())
 
 
@@ -133,8 +130,7 @@ def gradient(model: Any, *inputs: Any) -> Tensor:
     before = model.layer.weight.detach().clone()
     executor = training(model, lr=1.0)
     executor(*inputs)
-    moved: Tensor = before - model.layer.weight.detach()
-    return moved
+    return before - model.layer.weight.detach()
 
 
 def raw(module: nn.Module, name: str) -> Tensor:

@@ -17,8 +17,6 @@ from ipu_model.capture.graph import info_of
 class FunctionModel(Module):
     """A model with two convolutions and a linear layer whose forward is `function(model, *inputs)`."""
 
-    linear: nn.Linear
-
     def __init__(self, function: Callable[..., Any]) -> None:
         torch.manual_seed(0)
         super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
@@ -40,7 +38,6 @@ def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx
     """Compile `function` for inference and return the ops of its graph."""
     executor = on_device(function)
     executor.compile(*inputs)
-    assert executor._compiled is not None
     return [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
 
 

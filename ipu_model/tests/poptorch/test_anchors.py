@@ -138,9 +138,7 @@ class TestOutputModes:
         assert torch.equal(executor.getAnchoredTensor("hidden"), hidden)
         assert torch.equal(executor.getAnchoredTensor("loss"), loss)
 
-    def test_the_default_follows_the_wrapper_and_a_mode_of_its_own_has_no_effect(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_the_default_is_the_wrappers_and_an_own_one_has_no_effect(self, caplog: pytest.LogCaptureFixture) -> None:
         anchor, x = ("hidden", "layer/Gemm:0"), torch.ones(8, 3)
         executor = training(returning(), quiet(deviceIterations=4, anchorTensor=anchor))
         executor(x, torch.ones(8, 2))

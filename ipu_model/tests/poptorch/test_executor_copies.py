@@ -40,9 +40,7 @@ class TestCopiesOfModules:
         assert executor.isAttachedToDevice()
 
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled, saved])
-    def test_independent_copies_are_unwrapped_with_the_trained_weights_and_can_be_wrapped_themselves(
-        self, duplicate: Any
-    ) -> None:
+    def test_independent_copies_are_unwrapped_with_the_trained_weights(self, duplicate: Any) -> None:
         model, executor = trained(runs=2)
         twin = duplicate(model)
         assert type(twin) is Scale
@@ -81,9 +79,7 @@ class TestCopiesOfModules:
 class TestCopiesOfExecutors:
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled, saved])
     @pytest.mark.parametrize("runs", [0, 1])
-    def test_an_independent_copy_starts_uncompiled_with_the_weights_of_the_moment(
-        self, duplicate: Any, runs: int
-    ) -> None:
+    def test_an_independent_copy_starts_with_the_weights_of_the_moment(self, duplicate: Any, runs: int) -> None:
         model, executor = trained(runs)
         twin = duplicate(executor)
         assert isinstance(twin, poptorch.PoplarExecutor)

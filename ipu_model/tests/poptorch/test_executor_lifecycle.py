@@ -73,9 +73,7 @@ class TestStates:
             executor(X)
         executor.destroy()
 
-    def test_compiling_again_is_ignored_with_a_warning_but_arguments_are_parsed(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_compiling_again_is_ignored_but_arguments_are_parsed(self, caplog: pytest.LogCaptureFixture) -> None:
         executor = inference(Net())
         executor.compile(X)
         executor.compile(X[:2])
@@ -268,7 +266,6 @@ class TestDroppedExecutor:
         assert type(model.weight) is nn.Parameter
         assert model.weight.item() == seen
         model(ONES)[1].backward()
-        assert model.weight.grad is not None
         assert model.weight.grad.item() == 1.0
         again = training(model)
         again(ONES)
@@ -343,9 +340,7 @@ class TestLog:
         inference(Net(), options)(X)
         assert words in caplog.text
 
-    def test_where_the_choice_of_a_simulator_comes_from(
-        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_why_there_is_a_simulator(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, logger="poptorch:cpp"):
             inference(Net(), quiet(useIpuModel=True))(X)
             monkeypatch.setenv("POPTORCH_IPU_MODEL", "1")
@@ -373,9 +368,7 @@ class TestLog:
 class TestSeveralProcesses:
     """What a process finds out alone; several of them: tests/popdist."""
 
-    def test_a_cache_has_its_folder_made_and_must_be_writable(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_cache_needs_a_writable_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Options reference, section 7: created if missing, an error if nothing can be written there."""
         options = quiet(enableExecutableCaching=str(tmp_path / "new" / "cache"), configureProcessId=(0, 2))
         inference(Net(), options.clone())(X)

@@ -238,9 +238,7 @@ class TestGradientsThatAreCut:
                 executor(torch.ones(2))
         assert model.weight.item() == 0
 
-    def test_a_hook_of_a_parameter_gets_its_gradient_but_those_after_accumulation_do_not_run(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_hooks_of_a_parameter_run_but_not_those_after_accumulation(self, caplog: pytest.LogCaptureFixture) -> None:
         model, ran = layered(mse), []
         model.linear.weight.register_hook(lambda gradient: gradient * 0)
         model.linear.weight.register_post_accumulate_grad_hook(ran.append)
@@ -260,18 +258,15 @@ class TestReduction:
         ("a", "r", "kind", "moved"),
         [(1, 1, "Mean", 2), (4, 1, "Mean", 2), (4, 1, "Sum", 8), (2, 2, "Mean", 2), (2, 2, "Sum", 8)],
     )
-    def test_gradients_are_averaged_or_summed_over_accumulation_and_replicas(
-        self, a: int, r: int, kind: str, moved: float
-    ) -> None:
+    def test_gradients_are_averaged_or_summed(self, a: int, r: int, kind: str, moved: float) -> None:
         reduction = poptorch.ReductionType[kind]
         options = quiet(replicationFactor=r, accumulation=a, accumulationAndReplicationReductionType=reduction)
         model, _, executor = scale(options=options, lr=1.0)
         executor(torch.full((a * r,), 2.0))
         assert model.weight.item() == 1 - moved
 
-    @pytest.mark.parametrize("strategy", ["Running", "Post"])
-    def test_the_mean_strategy_changes_rounding_only(self, strategy: str) -> None:
-        kind = poptorch.MeanReductionStrategy[strategy]
+    @pytest.mark.parametrize("kind", [poptorch.MeanReductionStrategy.Running, poptorch.MeanReductionStrategy.Post])
+    def test_the_mean_strategy_changes_rounding_only(self, kind: poptorch.MeanReductionStrategy) -> None:
         options = quiet(accumulation=3, setMeanAccumulationAndReplicationReductionStrategy=kind)
         model, _, executor = scale(options=options, lr=1.0)
         executor(torch.tensor([1.0, 2.0, 6.0]))

@@ -41,14 +41,11 @@ class TestSeeds:
         drawn = torch.rand(3)
         torch.manual_seed(11)
         assert torch.equal(drawn, torch.rand(3))
-        executor.compile(ROWS)
-        before = torch.get_rng_state()
-        assert not torch.equal(executor(ROWS), executor(ROWS))
-        assert torch.equal(torch.get_rng_state(), before)
-        executor = noise()
-        before = torch.get_rng_state()
-        executor(ROWS)
-        assert torch.equal(torch.get_rng_state(), before)
+        for drawing in (executor, noise()):
+            drawing.compile(ROWS)
+            before = torch.get_rng_state()
+            assert not torch.equal(drawing(ROWS), drawing(ROWS))
+            assert torch.equal(torch.get_rng_state(), before)
 
     def test_the_stream_advances_across_calls_micro_batches_and_replicas(self) -> None:
         """A replica draws what it would draw without the others."""
@@ -131,7 +128,7 @@ class TestState:
         assert torch.equal(other(ROWS), second)
 
     @pytest.mark.parametrize("explicitly", [False, True])
-    def test_detaching_in_the_middle_does_not_change_the_sequence_but_a_new_compilation_starts_it_again(
+    def test_detaching_does_not_change_the_sequence_but_a_new_compilation_starts_it_again(
         self, explicitly: bool
     ) -> None:
         straight, interrupted = noise(), noise()

@@ -148,12 +148,11 @@ class TestHostTensors:
         assert "torch.tensor(...)" in refusal.value.message
         assert "torch.nn.ModuleList" in refusal.value.message
 
-    def test_layers_in_a_plain_list_are_refused_as_nothing_would_train_them(self) -> None:
+    def test_layers_in_a_plain_list_and_weights_behind_the_modules_back_are_refused(self) -> None:
+        """Nothing would train them."""
         model = with_loss(lambda m, x: m.head(m.layers[0](x)), layers=[nn.Linear(2, 2)], head=nn.Linear(2, 2))
         with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor.*ModuleList"):
             training(model)(X[None])
-
-    def test_a_weight_reached_behind_the_modules_back_is_refused_by_name(self) -> None:
         body = nn.Sequential(nn.Linear(2, 2))
         weight = body[0].weight
         with pytest.raises(poptorch.Error, match=r"'body.0.weight' is used through a reference kept outside"):
@@ -168,11 +167,8 @@ class TestHostTensors:
         assert [out.tolist() for out in run(forward)] == [[4, 6]] * 8
 
     def test_constants_that_the_model_holds_are_fine_also_in_containers(self) -> None:
-        held = {"two": [torch.tensor([2.0, 2.0])]}
-        model = Module(
-            lambda m, x: (x + m.one + m.more["two"][0])[m.index],
-            one=torch.tensor([1.0, 1.0]), more=held, index=torch.LongTensor([1, 0]),
-        )  # fmt: skip
+        more, index = {"two": [torch.tensor([3.0, 3.0])]}, torch.LongTensor([1, 0])
+        model = Module(lambda m, x: (x + m.more["two"][0])[m.index], more=more, index=index)
         assert inference(model)(X).tolist() == [5, 4]
 
     def test_work_on_host_tensors_alone_happens_once_on_the_host(self) -> None:
@@ -281,7 +277,6 @@ class TestLines:
 
         nn.Sequential(Module(asks))(X)
         (line,) = seen
-        assert line is not None
         assert (line.function, line.file) == ("asks", __file__)
         assert str(line).endswith("of asks in test_executor_tracing.py: seen.append(line_running())")
 

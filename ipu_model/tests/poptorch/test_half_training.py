@@ -185,9 +185,7 @@ class TestAutomaticLossScaling:
     """
 
     @pytest.mark.parametrize(("gradient", "scaling"), [(1.0, 1.0), (1000.0, 1.0), (1.0, 4096.0), (60000.0, 1.0)])
-    def test_it_doubles_until_the_gradients_reach_the_edge_and_halves_there(
-        self, gradient: float, scaling: float
-    ) -> None:
+    def test_it_doubles_until_gradients_reach_the_edge_and_halves_there(self, gradient: float, scaling: float) -> None:
         found = factors(gradient, 16, loss_scaling=scaling)
         assert found == expected(gradient, 16, scaling)
         assert max(EDGE, gradient) <= gradient * scaling * max(found) < max(2 * EDGE, gradient + 1)

@@ -108,11 +108,8 @@ class TestBatchNorm:
         ],
     )
     def test_statistics_follow_pytorchs_formula(self, options: poptorch.Options, train: bool, batches: slice) -> None:
-        model, plain, x = (
-            with_loss(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(2)),
-            nn.BatchNorm1d(2),
-            torch.randn(12, 2),
-        )
+        plain, x = nn.BatchNorm1d(2), torch.randn(12, 2)
+        model = with_loss(lambda m, x: m.norm(x), norm=copy.deepcopy(plain))
         executor = training(model.train(train), options)
         executor(x)
         for part in x.split(3)[batches]:
@@ -154,9 +151,8 @@ class TestNamedBuffers:
     @staticmethod
     def two() -> Any:
         buffers = {"first": torch.zeros(1), "second": torch.zeros(1), "steps": torch.tensor([0])}
-        return Module(
-            lambda m, x: torch.cat([m.first, m.second, m.weight]) + 0 * x, buffers, weight=nn.Parameter(torch.zeros(1))
-        )
+        weight = nn.Parameter(torch.zeros(1))
+        return Module(lambda m, x: torch.cat([m.first, m.second, m.weight]) + 0 * x, buffers, weight=weight)
 
     def test_only_those_are_uploaded(self) -> None:
         model = self.two()

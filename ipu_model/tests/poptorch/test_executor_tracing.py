@@ -220,10 +220,11 @@ class TestMoves:
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_dropout_inside_a_checkpoint_has_the_same_mask_in_both_passes(reentrant: bool) -> None:
     """`torch.utils.checkpoint` changes nothing on the device, which has recomputation of its own."""
-    model = with_loss(
-        lambda m, x: checkpoint(lambda x: F.dropout(x * m.weight), x, use_reentrant=reentrant),
-        weight=nn.Parameter(torch.ones(64)),
-    )
+
+    def forward(model: Any, x: Tensor) -> Any:
+        return checkpoint(lambda x: F.dropout(x * model.weight), x, use_reentrant=reentrant)
+
+    model = with_loss(forward, weight=nn.Parameter(torch.ones(64)))
     executor = training(model, lr=1.0)
     dropped, _loss = executor(torch.ones(1, 64))
     assert 0 < dropped.count_nonzero() < 64

@@ -1,50 +1,65 @@
-"""Small functions as half-precision models: one micro-batch, forward only or forward and backward."""
+"""Small functions as half-precision models: their replay, and an oracle that says what every op should give.
+
+The oracle computes a graph op by op in float64 and rounds every float16 result once. It shares no arithmetic with
+`ipu_model.compute`: rounding is numpy's float64 -> float16, clipped (torch's `double.to(half)` rounds twice, through
+float32; capture-and-replay-notes.md, section 6), and ops that only compare run on real float16 tensors, where PyTorch
+converts Python numbers to float16 first.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
+import torch.fx
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map, tree_map_only
 from tracing_support import Net, session_of, traced
 
 from ipu_model.capture import tracing
+from ipu_model.capture.device_ops import recurrent_layers
+from ipu_model.capture.graph import Graph, info_of, is_half
+from ipu_model.compute.half_ops import make_nan_, overloads
 from ipu_model.compute.replay import Arithmetic, build
+from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
 
-Tensors = Mapping[str, Tensor]
+Node = torch.fx.Node
+HALF = torch.float16
 
 
-@dataclass(frozen=True)
 class Case:
-    """One op: `compute(**weights, **inputs, **buffers)` returns the tensor that is differentiated."""
+    """A function of tensors that get gradients, of inputs and of buffers, which returns what is differentiated."""
 
-    name: str
-    compute: Callable[..., Tensor]
-    weights: Tensors
-    inputs: Tensors = field(default_factory=dict)
-    buffers: Tensors = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.name
+    def __init__(
+        self,
+        compute: Callable[..., Tensor],
+        *weights: Tensor,
+        inputs: Sequence[Tensor] = (),
+        buffers: Sequence[Tensor] = (),
+    ) -> None:
+        self.compute, self.weights, self.inputs, self.buffers = compute, weights, inputs, buffers
 
 
 class Op(nn.Module):
     """A module that computes a case and makes its result the loss, whatever its shape."""
 
-    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+    def __init__(self, case: Case, dtype: torch.dtype = HALF) -> None:
         super().__init__()
-        self.compute, self.input_names = case.compute, list(case.inputs)
-        self.names = [*case.weights, *case.buffers]
-        for name, tensor in case.weights.items():
-            setattr(self, name, nn.Parameter(tensor.to(dtype)))
-        for name, tensor in case.buffers.items():
-            self.register_buffer(name, tensor.to(dtype))
+        self.case = case
+        for index, tensor in enumerate(case.weights):
+            self.register_parameter(f"w{index}", nn.Parameter(tensor.to(dtype)))
+        for index, tensor in enumerate(case.buffers):
+            self.register_buffer(f"b{index}", tensor.to(dtype))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        own = {name: getattr(self, name) for name in self.names}
-        result = self.compute(**own, **dict(zip(self.input_names, inputs)))
+        weights = (getattr(self, f"w{index}") for index in range(len(self.case.weights)))
+        buffers = (getattr(self, f"b{index}") for index in range(len(self.case.buffers)))
+        result = self.case.compute(*weights, *inputs, *buffers)
         trace = tracing.current()
         if trace is not None:
             trace.loss_marks.append(result)
@@ -54,19 +69,18 @@ class Op(nn.Module):
 _random = torch.Generator().manual_seed(0)
 
 
+def half(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=HALF)
+
+
 def normal(*shape: int, scale: float = 1.0) -> Tensor:
     """Normal numbers on the float16 grid."""
     return (torch.randn(shape, generator=_random) * scale).half()
 
 
-def positive(*shape: int) -> Tensor:
-    """Numbers in (0.05, 3) on the float16 grid."""
-    return (torch.rand(shape, generator=_random) * 2.9 + 0.1).half()
-
-
-def below_one(*shape: int) -> Tensor:
-    """Numbers in (0.05, 0.95) on the float16 grid."""
-    return (torch.rand(shape, generator=_random) * 0.9 + 0.05).half()
+def between(low: float, high: float, *shape: int) -> Tensor:
+    """Uniform numbers on the float16 grid."""
+    return (torch.rand(shape, generator=_random) * (high - low) + low).half()
 
 
 def integers(high: int, *shape: int) -> Tensor:
@@ -85,16 +99,243 @@ def infer_each(functions: Sequence[Callable[..., Tensor]], *inputs: Tensor, **se
     return infer(lambda *tensors: tuple(function(*tensors) for function in functions), *inputs, **settings)
 
 
-def differentiate(function: Callable[..., Tensor], seed: Tensor, **weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the output of `function(**weights)` and its gradients for the loss gradient `seed`."""
-    module = Op(Case("function", function, weights), next(iter(weights.values())).dtype)
-    graph = traced(module)
-    state = module.state_dict()
-    with torch.no_grad():
-        arguments = [*(state[v.name].float() for v in graph.variables), seed.float()]
-        outputs, gradients = build(graph, Arithmetic()).module(*arguments)
-    return outputs[0], dict(zip(graph.gradients, gradients))
+def differentiate(function: Callable[..., Tensor], seed: Tensor, *weights: Tensor) -> list[Tensor]:
+    """Return the output of `function(*weights)` and its gradients for the loss gradient `seed`."""
+    return list(Run(Op(Case(function, *weights)), seed=seed).results.values())
 
 
-def half(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float16)
+class Run:
+    """One micro-batch of a module, forward and backward, replayed while somebody looks at every op.
+
+    Raises `AssertionError` if an op of the rewritten graph reads a float16 operand with a value off the grid.
+    """
+
+    def __init__(self, module: nn.Module, *inputs: Tensor, seed: Tensor | None = None, **settings: Any) -> None:
+        self.graph = traced(module, *inputs)
+        assert self.graph.loss_spec is not None
+        drawn = torch.randn(self.graph.loss_spec.shape, generator=torch.Generator().manual_seed(1)).half()
+        self.seed, state = drawn if seed is None else seed, module.state_dict()
+        self.arguments = [*(state[variable.name] for variable in self.graph.variables), *inputs, self.seed]
+        containers = [(a.float() if a.is_floating_point() else a).clone() for a in self.arguments]
+        watch = _Watch(build(self.graph, Arithmetic(**settings)).module)
+        with torch.no_grad():
+            outputs, gradients = watch.run(*containers)
+        self._seen = watch.seen
+        self.results = self.named(list(outputs), list(gradients), containers)
+
+    def named(self, outputs: list[Tensor], gradients: list[Tensor], arguments: list[Tensor]) -> dict[str, Tensor]:
+        """Return outputs, gradients and buffers that are float16 on the device, by name."""
+        graph = self.graph
+        results = {f"output {i}": t for i, t in enumerate(outputs) if graph.outputs[i].spec.dtype is HALF}
+        results |= {f"gradient of {n}": t for n, t in zip(graph.gradients, gradients)}
+        buffers = [(v, t) for v, t in zip(graph.variables, arguments) if v.is_buffer]
+        return results | {f"buffer {v.name}": t for v, t in buffers if graph.spec(v.tensor).dtype is HALF}
+
+    @cached_property
+    def truth(self) -> Truth:
+        """What the oracle computes from the arguments."""
+        return interpret(self.graph, self.arguments, {})
+
+    @cached_property
+    def distances(self) -> dict[str, Tensor]:
+        """By kind of op, how far each of its results is from the oracle's for the same operands."""
+        return {kind: torch.cat(d) for kind, d in interpret(self.graph, self.arguments, self._seen).distances.items()}
+
+    def roundings(self, name: str) -> int:
+        """Count the roundings on the way to a result; those of running statistics are not followed."""
+        kind, _, rest = name.partition(" ")
+        if kind == "buffer":
+            return 1
+        node = self.graph.outputs[int(rest)].node if kind == "output" else self.graph.gradients[rest.split()[1]]
+        return self.truth.roundings.get(str(node), 0)
+
+
+class _Watch(torch.fx.Interpreter):
+    """Runs a replay node by node, keeps copies of results and checks operands."""
+
+    # What a replay inserts after ops of half precision.
+    TIDYING = frozenset({round_to_half_, clip_to_half_, clip_, make_nan_})
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seen: dict[str, Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        if n.target not in self.TIDYING:
+            for operand in n.all_input_nodes:
+                may_be_read = not is_half(operand) or _is_unrounded(operand) or on_grid(self.env[operand])
+                assert may_be_read, f"{operand} is off the float16 grid when {n} reads it"
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.seen[n.args[0].name if n.target in self.TIDYING else n.name] = result.clone()
+        return result
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Clip float64 `x` to +-65504 and round it to the float16 grid, once, ties to even; the result is float64."""
+    with np.errstate(invalid="ignore"):
+        clipped = np.clip(x.detach().numpy(), -65504.0, 65504.0)
+    return torch.from_numpy(np.asarray(clipped.astype(np.float16), dtype=np.float64))
+
+
+def on_grid(x: Tensor) -> bool:
+    """Whether every value of `x` (any floating type) is a float16 number, an infinity or NaN."""
+    # A conversion there and back, however it rounds, changes exactly the values that are off the grid.
+    return bool(((x == x.half()) | x.isnan()).all())
+
+
+def ulps(actual: Tensor, expected: Tensor) -> Tensor:
+    """Count the float16 numbers between two tensors' values, both on the grid; only NaN is near NaN."""
+    distance = (_ordered(actual) - _ordered(expected)).abs()
+    distance[actual.isnan() & expected.isnan()] = 0
+    distance[actual.isnan() ^ expected.isnan()] = 1 << 20
+    return distance
+
+
+def _ordered(x: Tensor) -> Tensor:
+    """Map float16 values to integers in their order, neighbours one apart, both zeros to 0."""
+    bits = x.detach().contiguous().half().view(torch.int16).to(torch.int32)
+    return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+
+EMPTY = overloads("empty.memory_format empty_like empty_strided new_empty new_empty_strided")
+# What forward keeps for its own backward op in float32: means, inverse deviations, the divisor of a mean.
+SAVED = {
+    **dict.fromkeys(overloads("native_batch_norm native_layer_norm native_group_norm"), (1, 2)),
+    **dict.fromkeys(overloads("nll_loss_forward nll_loss2d_forward"), (1,)),
+}
+# Loops over steps: what a step stores is rounded, by numpy from float64. That the formulas are those of the layers is
+# tested against PyTorch's own.
+RECURRENT = {
+    op: partial(compute, kind)
+    for name, kind in recurrent_layers.KINDS.items()
+    for op, compute in (
+        (recurrent_layers.LAYER_OPS[name].forward, recurrent_layers.forward),
+        (recurrent_layers.LAYER_OPS[name].backward, recurrent_layers.backward),
+    )
+}
+# They move what their operands hold, an infinity that the program wrote too; everything else clips it.
+MOVING = overloads(
+    """
+    where.self where.ScalarSelf where.ScalarOther masked_fill.Scalar masked_fill.Tensor full full_like scalar_tensor
+    cat clone
+    """
+)
+# In float64 their results are infinite only where they divide by zero, which gives NaN.
+DIVIDING = overloads("div.Tensor div.Scalar reciprocal rsqrt log")
+PROMOTING = overloads("add.Tensor sub.Tensor mul.Tensor div.Tensor")
+COMPARING = overloads("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar") | overloads(
+    "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"
+)
+
+
+@dataclass
+class Truth:
+    """What the oracle computes; `arguments` are the variables and inputs as they are afterwards.
+
+    `roundings` counts, by node name, how many times at most a value on the way to a result was changed by rounding: a
+    result with one rounding is the exact result rounded once, whatever ops it took.
+    """
+
+    outputs: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+    arguments: list[Tensor] = field(default_factory=list)
+    distances: dict[str, list[Tensor]] = field(default_factory=dict)
+    roundings: dict[str, int] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor]) -> Truth:
+    """Compute `graph` for given variables, inputs and loss seed.
+
+    Where results of a replay are observed, the next ops compute from these instead of the oracle's own, and
+    `distances` says for each kind of op how they compare: errors do not add up.
+    """
+    truth = Truth()
+    values = iter([_widened(a).clone() for a in arguments])
+    env: dict[Node, Any] = {}
+    for node in graph.ops.nodes:
+        if node.op == "placeholder":
+            env[node] = next(values)
+            truth.arguments.append(env[node])
+        elif node.op == "get_attr":
+            env[node] = _widened(graph.constants[str(node.target)]).clone()
+        elif node.op == "call_function":
+            env[node], changed = _run(node, env)
+            before = [truth.roundings.get(argument.name, 0) for argument in node.all_input_nodes]
+            truth.roundings[node.name] = max(before, default=0) + changed
+            if isinstance(env[node], Tensor) and node.name in observed:
+                _compare(node, env[node], observed[node.name], truth)
+        else:
+            outputs, gradients = torch.fx.node.map_arg(node.args[0], lambda n: env[n])
+            truth.outputs, truth.gradients = list(outputs), list(gradients)
+    return truth
+
+
+def _compare(node: Node, result: Tensor, seen: Tensor, truth: Truth) -> None:
+    """Note how far the replay's result is from the oracle's, and go on with the replay's."""
+    random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if is_half(node) and not random and not _is_unrounded(node):
+        kind = node.args[0].target if node.target is operator.getitem else node.target
+        truth.distances.setdefault(str(kind), []).append(ulps(seen, result).flatten())
+    if not torch.equal(result, seen.to(result.dtype)):
+        result.copy_(seen)
+
+
+def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
+    """Return the result of `node`, and how many roundings at most changed it: none, one or several."""
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
+    if node.target in COMPARING and is_half(node.args[0]):
+        return node.target(*tree_map_only(Tensor, _narrowed, args)), False
+    if node.target in RECURRENT and info_of(node).spec[0].dtype is HALF:
+        return RECURRENT[node.target](*args, stored=rounded), 2
+    result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
+    if is_half(node) and node.target in DIVIDING:
+        result.masked_fill_(result.isinf(), torch.nan)
+    moves = node.target in MOVING or getattr(node.target, "is_view", False)
+    changed = is_half(node) and not _is_unrounded(node) and not moves and _round_in_place(result)
+    if node.target is torch.ops.aten.native_batch_norm.default:
+        for position in (3, 4):
+            if is_half(node.args[position]):
+                _round_in_place(args[position])
+    return result, changed
+
+
+def _is_unrounded(node: Node) -> bool:
+    if node.target in EMPTY:
+        return True
+    return node.target is operator.getitem and node.args[1] in SAVED.get(node.args[0].target, ())
+
+
+def _promoted(node: Node, args: Any) -> Any:
+    """Integer operands of float16 arithmetic become float16 numbers first, as type promotion says."""
+    if node.target not in PROMOTING or not is_half(node):
+        return args
+
+    def convert(value: Any) -> Any:
+        integers = isinstance(value, Tensor) and value.dtype in (torch.int16, torch.int32, torch.int64)
+        return rounded(value.double()) if integers else value
+
+    return tuple(convert(value) for value in args)
+
+
+def _round_in_place(result: Tensor) -> bool:
+    grid = rounded(result)
+    if torch.equal(grid, result):
+        return False
+    result.copy_(grid)
+    return True
+
+
+def _narrowed(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.numpy().astype(np.float16)) if x.dtype is torch.float64 else x
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def _in_float64(arguments: Any) -> Any:
+    """Ask for float64 wherever the recorded op was asked for a narrower floating type."""
+    narrow = (HALF, torch.float32)
+    return tree_map(lambda a: torch.float64 if isinstance(a, torch.dtype) and a in narrow else a, arguments)

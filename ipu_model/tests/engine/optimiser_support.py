@@ -12,6 +12,7 @@ from ipu_model.capture.graph import dtype_of
 from ipu_model.compute.updater import Updater
 from ipu_model.optimiser import Hyper, OptimiserSpec
 
+Tensors = Mapping[str, Tensor]
 SHAPES: Mapping[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (7,), "scalar": ()}
 
 
@@ -23,7 +24,7 @@ def spec_of(family: str, *groups: Hyper, **settings: Any) -> OptimiserSpec:
 
 def updater_of(
     spec: OptimiserSpec,
-    weights: Mapping[str, Tensor],
+    weights: Tensors,
     *,
     dtype: torch.dtype = torch.float32,
     group_of: Mapping[str, int | None] | None = None,
@@ -34,39 +35,36 @@ def updater_of(
     return Updater(spec, weights, dict.fromkeys(weights, dtype), groups, **settings)
 
 
+def moved(spec: OptimiserSpec, start: Tensor | float, *gradients: Tensor | float, **settings: Any) -> Tensor:
+    """Return one weight after one step for each gradient (a number, or of the weight's shape)."""
+    weight = torch.as_tensor(start).clone()
+    updater = updater_of(spec, {"w": weight}, **settings)
+    for gradient in gradients:
+        updater.step({"w": torch.as_tensor(gradient).expand(weight.shape).clone()}, 1.0)
+    return weight
+
+
 def random_weights(seed: int) -> dict[str, Tensor]:
     source = torch.Generator().manual_seed(seed)
     return {name: torch.randn(shape, generator=source) for name, shape in SHAPES.items()}
 
 
-def random_gradients(seed: int, steps: int) -> list[dict[str, Tensor]]:
-    return [random_weights(1000 * seed + step) for step in range(1, steps + 1)]
+def random_gradients(steps: int) -> list[dict[str, Tensor]]:
+    return [random_weights(1000 + step) for step in range(1, steps + 1)]
 
 
-def run(
-    spec: OptimiserSpec,
-    gradients: Sequence[Mapping[str, Tensor]],
-    *,
-    seed: int = 0,
-    scale: float = 1.0,
-    factor: float = 1.0,
-) -> dict[str, Tensor]:
+def run(spec: OptimiserSpec, gradients: Sequence[Tensors], *, scale: float, factor: float) -> dict[str, Tensor]:
     """Return the weights after all `gradients`, each multiplied by `factor`, with `scale` left to apply."""
-    weights = random_weights(seed)
+    weights = random_weights(0)
     updater = updater_of(spec, weights)
     for step in gradients:
         updater.step({name: gradient * factor for name, gradient in step.items()}, scale)
     return weights
 
 
-def run_torch(
-    make: Callable[[list[Tensor]], torch.optim.Optimizer],
-    gradients: Sequence[Mapping[str, Tensor]],
-    *,
-    seed: int = 0,
-) -> dict[str, Tensor]:
+def run_torch(make: Callable[[list[Tensor]], torch.optim.Optimizer], gradients: Sequence[Tensors]) -> dict[str, Tensor]:
     """Return what a PyTorch optimiser makes of the same weights and gradients, in float64."""
-    weights = {name: w.double().requires_grad_() for name, w in random_weights(seed).items()}
+    weights = {name: w.double().requires_grad_() for name, w in random_weights(0).items()}
     optimiser = make(list(weights.values()))
     for step in gradients:
         for name, weight in weights.items():
@@ -75,7 +73,7 @@ def run_torch(
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def assert_close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 2e-5) -> None:
+def assert_close(actual: Tensors, expected: Tensors, tolerance: float = 2e-5) -> None:
     """Compare float32 results with float64 ones."""
     assert actual.keys() == expected.keys()
     for name, value in actual.items():

@@ -1,7 +1,13 @@
-"""What a captured graph says of its ops, variables and loss, what it refuses, and what of PyTorch it relies on."""
+"""What a captured graph and its step say of ops, variables and loss, and what of PyTorch capture relies on."""
 
 from __future__ import annotations
 
+import importlib
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import hand_written
 import pytest
 import torch
 import torch.fx
@@ -13,85 +19,137 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from tracing_support import Net, ops_of, traced
 
+import poptorch
 from ipu_model.capture import torch_private as private
 from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import NodeInfo, TensorSpec, info_of, set_info
+from ipu_model.capture.graph import Graph, NodeInfo, TensorSpec, info_of, set_info
 from ipu_model.capture.recorder import known_values
 from ipu_model.errors import Error
-from ipu_model.step import Phase
+from ipu_model.step import Phase, Placement, Source, Step, step_of_ops, with_ops
 
 aten = torch.ops.aten
+IMAGES, LABELS = torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long)
 
 
 def three_blocks_model() -> Net:
     """A convolution on IPU 0, a linear layer on IPU 1, another and the loss on IPU 2."""
 
     def forward(net: Net, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        trace = tracing.current()
-        for ipu, layer in enumerate((net.conv, net.hidden, net.head)):
-            if trace is not None:
-                trace.begin_block(f"B{ipu}", ipu)
-            x = layer(x)
-            x = x.flatten(1) if ipu == 0 else x.relu() if ipu == 1 else x
-        return x, F.cross_entropy(x, y)
+        with poptorch.Block("B0", ipu_id=0):
+            x = F.max_pool2d(torch.relu_(poptorch.set_available_memory(net.conv(x), 0.25)), 2).flatten(1)
+        with poptorch.Block("B1", ipu_id=1):
+            x = net.hidden(x).relu()
+        with poptorch.Block("B2", ipu_id=2):
+            x = net.head(x)
+            return x, F.cross_entropy(x, y)
 
-    return Net(forward, conv=nn.Conv2d(1, 4, 3), hidden=nn.Linear(4 * 36, 16), head=nn.Linear(16, 10))
+    return Net(forward, conv=nn.Conv2d(1, 4, 3), hidden=nn.Linear(4 * 9, 16), head=nn.Linear(16, 10))
 
 
 @pytest.fixture(scope="module")
-def three_blocks():
-    return traced(three_blocks_model(), torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long))
+def three_blocks() -> Graph:
+    return traced(three_blocks_model(), IMAGES, LABELS)
 
 
-def detached(net: Net, x: Tensor) -> tuple[Tensor, ...]:
-    """Return a result, the same without its history, a constant, and the loss in both forms."""
-    out = net.linear(x)
-    loss = F.mse_loss(out, x)
-    return out, out.detach(), torch.ones(3), loss.detach(), loss
+@pytest.fixture(scope="module")
+def step(three_blocks: Graph) -> Step:
+    return step_of(three_blocks)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_results_are_named_after_nodes_of_the_graph(training: bool) -> None:
     """Also where tracing recorded a node, such as `detach`, that the finished graph has no more."""
+
+    def detached(net: Net, x: Tensor) -> tuple[Tensor, ...]:
+        out = net.linear(x)
+        loss = F.mse_loss(out, x)
+        return out, out.detach(), torch.ones(3), loss.detach(), loss
+
     graph = traced(Net(detached, linear=nn.Linear(4, 4)), torch.zeros(2, 4), training=training)
-    names = {node.name for node in graph.ops.nodes}
     results = [output.node for output in graph.outputs]
-    assert {*results, *graph.gradients.values()} <= names
+    assert {*results, *graph.gradients.values()} <= {node.name for node in graph.ops.nodes}
     assert results[0] == results[1]
     assert results[3] == results[4]
     assert graph.loss in (results[4], None)
 
 
-def test_backward_ops_are_placed_where_their_forward_ops_were(three_blocks) -> None:
-    place = {(node.target, info_of(node).phase): info_of(node).placement.ipu for node in ops_of(three_blocks)}
-    assert place[aten.convolution.default, Phase.FORWARD] == 0
-    assert place[aten.convolution_backward.default, Phase.BACKWARD] == 0
-    assert place[aten.threshold_backward.default, Phase.BACKWARD] == 1
-    assert place[aten.nll_loss_backward.default, Phase.BACKWARD] == 2
-    matmuls = [
-        info_of(n).placement.ipu
-        for n in ops_of(three_blocks)
-        if n.target is aten.mm.default and info_of(n).phase is Phase.BACKWARD
-    ]
+def test_ops_are_placed_and_backward_ops_where_their_forward_ops_were(three_blocks: Graph, step: Step) -> None:
+    place = {(op.kind, op.phase): op.ipu for op in step.ops}
+    assert place["convolution", Phase.FORWARD] == place["convolution_backward", Phase.BACKWARD] == 0
+    assert place["threshold_backward", Phase.BACKWARD] == 0
+    assert place["nll_loss_backward", Phase.BACKWARD] == 2
+    matmuls = [op.ipu for op in step.ops if op.kind == "mm" and op.phase is Phase.BACKWARD]
     assert matmuls == [2, 2, 1, 1], "two products per linear layer, last layer first"
+    nodes = {node.name: node for node in three_blocks.ops.nodes}
+    assert all(op.stage == op.ipu == info_of(nodes[op.name]).placement.ipu for op in step.ops)
+    assert step.ipus == tuple(stage.ipu for stage in step.stages) == (0, 1, 2)
+    assert [entry.block for entry in three_blocks.block_entries] == ["B0", "B1", "B2"]
 
 
-def test_scopes_are_the_dotted_names_of_submodules(three_blocks) -> None:
+def test_scopes_are_the_dotted_names_of_submodules(three_blocks: Graph) -> None:
     scopes = {node.target: info_of(node).scope for node in ops_of(three_blocks) if info_of(node).phase is Phase.FORWARD}
     assert scopes[aten.convolution.default] == "conv"
     assert scopes[aten.nll_loss_forward.default] == ""
 
 
-def test_the_graph_lists_ipus_and_block_entries(three_blocks) -> None:
-    assert step_of(three_blocks).ipus == (0, 1, 2)
-    assert [entry.block for entry in three_blocks.block_entries] == ["B0", "B1", "B2"]
+def test_operands_and_storages_are_those_of_the_nodes(three_blocks: Graph, step: Step) -> None:
+    nodes = {node.name: node for node in three_blocks.ops.nodes}
+    for op in step.ops:
+        assert list(op.reads) == [source.name for source in nodes[op.name].all_input_nodes]
+    for name, tensor in step.tensors.items():
+        assert tensor.storage == three_blocks.roots[nodes[name]].name
+        assert tensor.storage in step.storages
+
+
+def test_tensors_know_their_op_hints_and_weights(step: Step) -> None:
+    pool = next(op for op in step.ops if op.kind == "max_pool2d_with_indices")
+    assert [result.index for result in pool.results if result is not None] == [0, 1]
+    assert {tensor.producer for name, tensor in step.tensors.items() if name.startswith("getitem")} >= {pool.name}
+    hints = {op.kind: op.hints.available_memory_proportion for op in step.ops if op.kind.startswith("convolution")}
+    assert hints == {"convolution": 0.25, "convolution_backward": 0.25}, "a gradient has those of its forward op"
+    transposed = [op for op in step.ops if op.kind == "t"]
+    assert any(result is not None and result.of_weight for op in transposed for result in op.results)
+
+
+def test_a_step_survives_pickling(step: Step) -> None:
+    copy: Step = pickle.loads(pickle.dumps(step))
+    assert copy.ops == step.ops
+    assert dict(copy.tensors) == dict(step.tensors)
+
+
+def test_a_step_written_by_hand_numbers_its_stages_along_the_data_flow() -> None:
+    first, second = Placement("first", 0, 1), Placement("second", 3, 0)
+    ops = [
+        hand_written.op("relu", (4,), "x", name="a", placement=first),
+        hand_written.op("relu", (4,), "a", name="b", placement=second),
+        hand_written.op("relu", (4,), "b", name="c", placement=second, phase=Phase.BACKWARD),
+    ]
+    step = step_of_ops(ops, [(hand_written.tensor("x", 4), Source.INPUT)], outputs=("b",))
+    assert [(stage.index, stage.ipu) for stage in step.stages] == [(0, 1), (1, 0)]
+    assert [op.stage for op in step.ops] == [0, 1, 1]
+    assert [op.name for op in step.readers["a"]] == ["b"]
+    assert step.maker("c") == step.ops[2]
+    assert step.producer("x") is None
+    moved = with_ops(step, lambda op: replace(op, placement=Placement("", 0, 0)))
+    assert moved.ipus == (0,)
+    assert len(moved.stages) == 1
+
+
+def test_the_line_of_a_reloaded_module_is_that_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for expression in ("return x.sin()", "return torch.cos(x)"):
+        text = f"import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        {expression}\n"
+        (tmp_path / "edited_model.py").write_text(text)
+        module = importlib.reload(importlib.import_module("edited_model"))
+        (only,) = step_of(traced(module.Model(), torch.ones(2), training=False)).ops
+        assert only.line == f"line 4 of forward in edited_model.py: {expression}"
 
 
 def test_gradients_exist_for_exactly_the_trainable_parameters() -> None:
     model = three_blocks_model()
     model.hidden.bias.requires_grad_(False)
-    graph = traced(model, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long))
+    graph = traced(model, IMAGES, LABELS)
     assert set(graph.gradients) == {n for n, p in model.named_parameters() if p.requires_grad}
 
 
@@ -100,8 +158,7 @@ def test_tied_parameters_are_one_variable_under_both_names() -> None:
     out.weight = embed.weight
     tied = Net(lambda net, i: F.cross_entropy(net.out(net.embed(i)), i), embed=embed, out=out)
     graph = traced(tied, torch.tensor([1, 2, 3]))
-    (variable,) = graph.variables
-    assert variable.names == ("embed.weight", "out.weight")
+    assert [variable.names for variable in graph.variables] == [("embed.weight", "out.weight")]
     assert list(graph.gradients) == ["embed.weight"]
 
 
@@ -110,15 +167,13 @@ def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
     graph = traced(model, torch.randn(4, 3), training=False)
     assert "norm.num_batches_tracked" not in {v.name for v in graph.variables}
     assert graph.constants == {}
-    assert {v.name for v in graph.variables if v.tensor in graph.mutated} == {
-        "norm.running_mean",
-        "norm.running_var",
-    }
+    mutated = {v.name for v in graph.variables if v.tensor in graph.mutated}
+    assert mutated == {"norm.running_mean", "norm.running_var"}
     assert graph.assigned == frozenset(), "batch normalisation's own updates are not the program's"
     assert model.norm.num_batches_tracked.item() == 0
 
 
-def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
+def test_the_same_number_of_ops_as_make_fx(three_blocks: Graph) -> None:
     # make_fx is an independent tracer; after the same clean-up both must list the same ops.
     model = three_blocks_model()
     names = [n for n, _ in model.named_parameters()]
@@ -128,12 +183,11 @@ def test_the_same_number_of_ops_as_make_fx(three_blocks) -> None:
         return outputs, loss, torch.autograd.grad(loss, weights, seed)
 
     weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    reference = make_fx(step)(weights, torch.randn(2, 1, 8, 8), torch.zeros(2, dtype=torch.long), torch.ones(()))
+    reference = make_fx(step)(weights, IMAGES, LABELS, torch.ones(()))
     reference.graph.eliminate_dead_code()
     ignored = {aten.detach.default, aten.alias.default}  # with torch 2.14, make_fx keeps four aliases
     theirs = [n.target for n in reference.graph.nodes if n.op == "call_function" and n.target not in ignored]
-    ours = [n.target for n in ops_of(three_blocks)]
-    assert sorted(map(str, ours)) == sorted(map(str, theirs))
+    assert sorted(str(n.target) for n in ops_of(three_blocks)) == sorted(map(str, theirs))
 
 
 def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
@@ -145,62 +199,54 @@ def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
     assert model(torch.randn(2, 3)).isfinite()
 
 
-def graph_of(start: Tensor) -> tuple[torch.fx.Graph, torch.fx.Node, torch.fx.Node, dict[str, Tensor]]:
-    """A graph with one input and one constant."""
-    graph = torch.fx.Graph()
-    data, constant = graph.placeholder("data"), graph.get_attr("constant")
-    for node in (data, constant):
-        set_info(node, NodeInfo(TensorSpec.of(start)))
-    return graph, data, constant, {"constant": start}
-
-
-def values(wanted: torch.fx.Node, constants: dict[str, Tensor], changeable: frozenset[str] = frozenset()) -> object:
-    found = known_values([wanted], constants, changeable)
-    return None if found is None else found[0].tolist()
-
-
 class TestKnownValues:
     """Values known while a graph is recorded: of constants alone, as they are at that point."""
 
-    def test_what_comes_of_constants_is_known_and_what_comes_of_data_is_not(self) -> None:
-        graph, data, constant, constants = graph_of(torch.tensor([1.0, 2.0]))
+    @staticmethod
+    def graph_of(*start: float) -> tuple[torch.fx.Graph, torch.fx.Node, torch.fx.Node, dict[str, Tensor]]:
+        """Return a graph with one input and one constant."""
+        graph, values = torch.fx.Graph(), torch.tensor(start)
+        data, constant = graph.placeholder("data"), graph.get_attr("constant")
+        for node in (data, constant):
+            set_info(node, NodeInfo(TensorSpec.of(values)))
+        return graph, data, constant, {"constant": values}
+
+    @staticmethod
+    def values(wanted: torch.fx.Node, constants: dict[str, Tensor], changeable: str = "") -> object:
+        found = known_values([wanted], constants, frozenset(changeable.split()))
+        return None if found is None else found[0].tolist()
+
+    def test_what_comes_of_constants_or_the_shape_of_data_is_known(self) -> None:
+        graph, data, constant, constants = self.graph_of(1.0, 2.0)
         doubled = graph.call_function(aten.mul.Tensor, (constant, 2))
         mixed = graph.call_function(aten.add.Tensor, (doubled, data))
-        assert values(doubled, constants) == [2.0, 4.0]
-        assert values(mixed, constants) is None
-
-    def test_random_numbers_are_not_known(self) -> None:
-        graph, _, constant, constants = graph_of(torch.ones(2))
         drawn = graph.call_function(aten.rand_like.default, (constant,))
-        assert values(drawn, constants) is None
-
-    def test_what_only_has_the_shape_of_data_is_known(self) -> None:
-        graph, data, _, constants = graph_of(torch.zeros(3))
-        assert values(graph.call_function(aten.ones_like.default, (data,)), constants) == [1.0, 1.0, 1.0]
+        ones = graph.call_function(aten.ones_like.default, (data,))
+        found = [self.values(node, constants) for node in (doubled, mixed, drawn, ones)]
+        assert found == [[2.0, 4.0], None, None, [1.0, 1.0]]
 
     @given(st.lists(st.integers(-5, 5), min_size=1, max_size=4), st.integers(-5, 5))
     def test_values_are_those_after_everything_written_so_far(self, start: list[int], added: int) -> None:
         """Also through a view; what was computed before keeps its value, and the constant itself stays."""
-        graph, _, constant, constants = graph_of(torch.tensor(start))
+        graph, _, constant, constants = self.graph_of(*start)
         before = graph.call_function(aten.mul.Tensor, (constant, 3))
         first = graph.call_function(aten.select.int, (constant, 0, 0))
         graph.call_function(aten.add_.Tensor, (first, added))
-        assert values(constant, constants) == [start[0] + added, *start[1:]]
-        assert values(before, constants) == [3 * number for number in start]
+        assert self.values(constant, constants) == [start[0] + added, *start[1:]]
+        assert self.values(before, constants) == [3 * number for number in start]
         assert constants["constant"].tolist() == start
 
     def test_data_written_to_a_constant_make_it_unknown(self) -> None:
-        graph, data, constant, constants = graph_of(torch.zeros(2))
+        graph, data, constant, constants = self.graph_of(0.0, 0.0)
         graph.call_function(aten.copy_.default, (constant, data))
-        assert values(constant, constants) is None
+        assert self.values(constant, constants) is None
 
     def test_a_tensor_that_outlives_the_call_is_known_until_forward_writes_to_it(self) -> None:
-        graph, _, constant, constants = graph_of(torch.zeros(2))
-        kept = frozenset({"constant"})
-        assert values(constant, constants, kept) == [0.0, 0.0]
+        graph, _, constant, constants = self.graph_of(0.0, 0.0)
+        assert self.values(constant, constants, "constant") == [0.0, 0.0]
         graph.call_function(aten.add_.Tensor, (constant, 1))
-        assert values(constant, constants, kept) is None
-        assert values(constant, constants) == [1.0, 1.0]
+        assert self.values(constant, constants, "constant") is None
+        assert self.values(constant, constants) == [1.0, 1.0]
 
 
 class TestPrivateNamesOfPyTorch:

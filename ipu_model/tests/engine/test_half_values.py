@@ -286,8 +286,7 @@ def test_results_follow_the_activation_and_gradients_the_weight(name, activation
             buffer.data = buffer.data.to(statistics)
     model, x = with_loss(layer), torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(activation)
     session = session_of(model, x)
-    keeper, graph = KeepGradients(), session.graph
-    session.update = keeper.step
+    keeper, graph = KeepGradients(session), session.graph
     output, loss = session.run([x])
 
     assert output.dtype is loss.dtype is activation
@@ -311,10 +310,10 @@ def test_master_weights_get_float32_gradients_through_the_cast() -> None:
     model, ones = with_loss(nn.Linear(3, 2, bias=False)), torch.ones(4, 3).half()
     weight = torch.full((2, 3), 1 / 3)
     model.layer.weight.data = weight.clone()
-    session, keeper = session_of(model, ones), KeepGradients()
+    session = session_of(model, ones)
+    keeper = KeepGradients(session)
     casts = [n for n in ops_of(session.graph) if n.target is aten._to_copy.default]
     assert [info_of(c).spec.dtype for c in casts] == [HALF, FLOAT]
-    session.update = keeper.step
     (output, _) = session.run([ones])
     assert torch.equal(session.weights["layer.weight"], weight), "the master weight keeps its 32 bits"
     assert output[0, 0].item() == float(torch.tensor(3 * float(weight.half()[0, 0])).half())

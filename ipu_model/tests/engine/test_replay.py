@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -41,12 +42,12 @@ def attention() -> Net:
     )
 
 
-def images(rows: int = 4) -> Tensor:
-    return torch.randn(rows, 3, 32, 32)
+def images() -> Tensor:
+    return torch.randn(4, 3, 32, 32)
 
 
-def tokens(rows: int = 4) -> Tensor:
-    return torch.randint(0, 11, (rows, 6))
+def tokens() -> Tensor:
+    return torch.randint(0, 11, (4, 6))
 
 
 MODELS = {
@@ -63,15 +64,14 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
+def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name: str) -> None:
     make, inputs = MODELS[name]
     torch.manual_seed(1)
     model = classifier(make())
     eager = copy.deepcopy(model)
     session = session_of(model, inputs(), torch.randint(0, 11, (4,)))
     x, y = inputs(), torch.randint(0, 11, (4,))
-    keeper = KeepGradients()
-    session.update = keeper.step
+    keeper = KeepGradients(session)
     session.randomness.restore([7])
     outputs, loss = session.run([x, y])
 
@@ -90,9 +90,7 @@ def test_outputs_loss_gradients_and_statistics_are_those_of_eager(name) -> None:
 
 
 def test_an_autocast_of_the_program_does_not_reach_into_the_replay() -> None:
-    model = nn.Linear(64, 8)
-    session = session_of(model, torch.zeros(4, 64), training=False)
-    x = torch.randn(4, 64)
+    session, x = session_of(nn.Linear(64, 8), torch.zeros(4, 64), training=False), torch.randn(4, 64)
     expected = session.run([x])[0]
     with torch.autocast("cpu"):
         assert torch.equal(session.run([x])[0], expected)
@@ -114,25 +112,22 @@ def attended(net: Net, x: Tensor) -> Tensor:
     The stride of a batch of one is 8 when it is computed and 128 on fake tensors, which PyTorch takes for dense.
     """
     pixels = net.layer(x.flatten(2).transpose(1, 2))
-    picture = pixels.transpose(1, 2).reshape(x.shape) + x
-    return F.mse_loss(net.norm(picture), x)
+    return F.mse_loss(net.norm(pixels.transpose(1, 2).reshape(x.shape) + x), x)
 
 
 @pytest.mark.parametrize(
     ("function", "layer", "shape"),
     [
-        (matched, lambda: nn.Conv2d(2, 6, 3), (3, 2, 6, 6)),
-        (attended, lambda: nn.Linear(8, 8), (1, 8, 4, 4)),
-        (attended, lambda: nn.Linear(8, 8), (2, 8, 4, 4)),
+        (matched, nn.Conv2d(2, 6, 3), (3, 2, 6, 6)),
+        (attended, nn.Linear(8, 8), (1, 8, 4, 4)),
+        (attended, nn.Linear(8, 8), (2, 8, 4, 4)),
     ],
 )
-def test_layouts_that_fake_tensors_do_not_have(function: Any, layer: Any, shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    model = Net(function, layer=layer(), norm=nn.GroupNorm(4, 8))
-    eager, x = copy.deepcopy(model), torch.randn(shape)
+def test_layouts_that_fake_tensors_do_not_have(function: Any, layer: nn.Module, shape: tuple[int, ...]) -> None:
+    model = Net(function, layer=copy.deepcopy(layer), norm=nn.GroupNorm(4, 8))
+    eager, x = copy.deepcopy(model), torch.randn(shape, generator=torch.Generator().manual_seed(0))
     session = session_of(model, x)
-    keeper = KeepGradients()
-    session.update = keeper.step
+    keeper = KeepGradients(session)
     session.run([x])
     eager(x).backward()
     for name, gradient in keeper.gradients.items():
@@ -140,55 +135,50 @@ def test_layouts_that_fake_tensors_do_not_have(function: Any, layer: Any, shape:
     assert "layer.weight" in keeper.gradients
 
 
+# CTC loss is an op of the graph, with lengths that are constants or inputs.
+
 LOGITS = torch.randn(9, 3, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(1, 6, (3, 4), generator=torch.Generator().manual_seed(1))
 INPUT_LENGTHS, TARGET_LENGTHS = torch.tensor([9, 7, 8]), torch.tensor([4, 3, 4])
 
 
-def recogniser(lengths: str = "inputs", **settings: Any) -> Net:
-    def forward(net: Net, targets: Tensor, inputs: Any, outputs: Any) -> Tensor:
-        if lengths == "tuples":
-            inputs, outputs = (9, 7, 8), (4, 3, 4)
-        return F.ctc_loss(net.logits.log_softmax(2), targets, inputs, outputs, **settings)
+def recogniser(constant: bool = False, **settings: Any) -> Net:
+    def forward(net: Net, targets: Tensor, *lengths: Any) -> Tensor:
+        lengths = ((9, 7, 8), (4, 3, 4)) if constant else lengths
+        return F.ctc_loss(net.logits.log_softmax(2), targets, *lengths, **settings)
 
     return Net(forward, logits=nn.Parameter(LOGITS.clone()))
 
 
-class TestCtcLoss:
-    """CTC loss is an op of the graph, with lengths that are constants or inputs."""
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"reduction": "sum"}, {"reduction": "none"}, {"blank": 5}, {"zero_infinity": True}],
+    ids=str,
+)
+@pytest.mark.parametrize(("constant", "integer"), [(True, torch.int64), (False, torch.int32)])
+def test_ctc_loss_and_its_gradient_are_pytorchs(
+    constant: bool, settings: dict[str, object], integer: torch.dtype
+) -> None:
+    targets = TARGETS % 5 if "blank" in settings else TARGETS
+    inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
+    model = recogniser(constant, **settings)
+    session = session_of(model, *inputs)
+    keeper = KeepGradients(session)
+    (loss,) = session.run(inputs)
+    expected = model(*inputs)
+    expected.sum().backward()
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
 
-    @pytest.mark.parametrize("settings", [
-        {}, {"reduction": "sum"}, {"reduction": "none"}, {"blank": 5}, {"zero_infinity": True},
-    ], ids=str)  # fmt: skip
-    @pytest.mark.parametrize(("lengths", "integer"), [("tuples", torch.int64), ("inputs", torch.int32)])
-    def test_loss_and_gradient_are_pytorchs(
-        self, lengths: str, settings: dict[str, object], integer: torch.dtype
-    ) -> None:
-        targets = TARGETS % 5 if "blank" in settings else TARGETS
-        inputs = [t.to(integer) for t in (targets, INPUT_LENGTHS, TARGET_LENGTHS)]
-        model = recogniser(lengths, **settings)
-        session = session_of(model, *inputs)
-        keeper = KeepGradients()
-        session.update = keeper.step
-        (loss,) = session.run(inputs)
-        expected = model(*inputs)
-        expected.sum().backward()
-        torch.testing.assert_close(loss, expected.detach())
-        torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
 
-    def test_lengths_may_differ_from_call_to_call(self) -> None:
-        model = recogniser(reduction="none")
-        session = session_of(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
-        for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
-            (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
-            torch.testing.assert_close(losses, model(TARGETS, INPUT_LENGTHS, lengths).detach())
-
-    def test_impossible_targets_give_infinity_or_zero_as_asked(self) -> None:
-        """Four labels do not fit into two time steps."""
-        short = torch.tensor([9, 2, 8])
-        for zero, expected in ((False, float("inf")), (True, 0.0)):
-            model = recogniser(reduction="none", zero_infinity=zero)
-            session = session_of(model, TARGETS, short, TARGET_LENGTHS)
-            (losses,) = session.run([TARGETS, short, TARGET_LENGTHS])
-            assert losses[1].item() == expected
-            assert losses[0].item() > 0
+@pytest.mark.parametrize("zero", [False, True])
+def test_lengths_may_differ_from_call_to_call_and_impossible_targets_give_infinity_or_zero(zero: bool) -> None:
+    """Four labels do not fit into two time steps."""
+    model = recogniser(reduction="none", zero_infinity=zero)
+    session = session_of(model, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, training=False)
+    for lengths in (TARGET_LENGTHS, torch.tensor([1, 2, 1])):
+        (losses,) = session.run([TARGETS, INPUT_LENGTHS, lengths])
+        torch.testing.assert_close(losses, model(TARGETS, INPUT_LENGTHS, lengths).detach())
+    (losses,) = session.run([TARGETS, torch.tensor([9, 2, 8]), TARGET_LENGTHS])
+    assert losses[1].item() == (0.0 if zero else math.inf)
+    assert losses[0].item() > 0

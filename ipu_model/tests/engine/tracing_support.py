@@ -62,10 +62,11 @@ def session_of(module: nn.Module, *inputs: Tensor, training: bool = True, **sett
 
 
 class KeepGradients:
-    """Stands in for an optimiser: keeps the gradients of the last update."""
+    """Stands in for the optimiser of a session: keeps the gradients of the last update."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         self.gradients: dict[str, Tensor] = {}
+        session.update = self._keep
 
-    def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+    def _keep(self, gradients: Mapping[str, Tensor], scale: float) -> None:
         self.gradients = dict(gradients)

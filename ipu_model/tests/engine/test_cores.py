@@ -47,68 +47,67 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("cores", "free", "at_once"),
-    [
-        (Cores(4), 4, 4),
-        (Cores(4, busy=1.5), 2.5, 4),
-        (Cores(4, busy=4), 0, 4),  # a busy core is shared, not taken away
-        (Cores(64, quota=2.5), 2.5, 2),
-        (Cores(64, quota=0.5), 0.5, 1),
-        (Cores(4, busy=3, quota=2.5), 1, 2),
-    ],
-)
+@pytest.mark.parametrize(("cores", "free", "at_once"), [
+    (Cores(4), 4, 4),
+    (Cores(4, busy=1.5), 2.5, 4),
+    (Cores(4, busy=4), 0, 4),  # a busy core is shared, not taken away
+    (Cores(64, quota=2.5), 2.5, 2),
+    (Cores(64, quota=0.5), 0.5, 1),
+    (Cores(4, busy=3, quota=2.5), 1, 2),
+])  # fmt: skip
 def test_free_cores_are_those_that_nobody_uses_within_the_quota(cores: Cores, free: float, at_once: int) -> None:
     assert (cores.free, cores.at_once) == (free, at_once)
 
 
-def test_time_is_shared_evenly_where_cores_are_too_few() -> None:
-    assert Cores(4, busy=2).share(2) == 2
+@pytest.mark.parametrize(("cores", "threads", "share"), [
+    (Cores(4, busy=2), 2, 2),
     # Two threads beside two busy processes on two cores get half of them; one thread gets a third.
-    assert Cores(2, busy=2).share(2) == 1
-    assert Cores(2, busy=2).share(1) == pytest.approx(2 / 3)
-    assert Cores(64, quota=2).share(8) == 2
+    (Cores(2, busy=2), 2, 1),
+    (Cores(2, busy=2), 1, pytest.approx(2 / 3)),
+    (Cores(64, quota=2), 8, 2),
+])  # fmt: skip
+def test_time_is_shared_evenly_where_cores_are_too_few(cores: Cores, threads: int, share: float) -> None:
+    assert cores.share(threads) == share
 
 
-class TestBusyCores:
-    @pytest.mark.parametrize(
-        ("usable", "seconds", "expected"),
-        [
-            ({0, 1, 2, 3}, (2, 2, 1, 0), Cores(4, busy=1.5)),  # 5 s of work in 2 s, of which 2 s are our own
-            ({2, 3}, (2, 2, 2, 1), Cores(2, busy=0.5)),
-            ({0, 1, 2, 3}, (2, 0.2, 0, 0), Cores(4)),  # noise of counting
-        ],
-    )
-    def test_load_of_others_on_usable_cores(
-        self, machine: Machine, usable: set[int], seconds: tuple[float, ...], expected: Cores
-    ) -> None:
-        def work() -> None:
-            machine.now, machine.own = 2.0, 2.0
-            machine.at_work(*seconds)
+@pytest.mark.parametrize(("usable", "seconds", "expected"), [
+    ({0, 1, 2, 3}, (2, 2, 1, 0), Cores(4, busy=1.5)),  # 5 s of work in 2 s, of which 2 s are our own
+    ({2, 3}, (2, 2, 2, 1), Cores(2, busy=0.5)),
+    ({0, 1, 2, 3}, (2, 0.2, 0, 0), Cores(4)),  # noise of counting
+])  # fmt: skip
+def test_load_of_others_on_usable_cores(
+    machine: Machine, usable: set[int], seconds: tuple[float, ...], expected: Cores
+) -> None:
+    def work() -> None:
+        machine.now, machine.own = 2.0, 2.0
+        machine.at_work(*seconds)
 
-        machine.usable = usable
-        assert machine.cores(work) == expected
+    machine.usable = usable
+    assert machine.cores(work) == expected
 
-    def test_waiting_for_a_disk_is_not_work_but_interrupts_and_a_hypervisor_are(self, machine: Machine) -> None:
-        fields = {"user": 10, "nice": 10, "system": 10, "idle": 0, "iowait": 40, "irq": 10, "softirq": 10, "steal": 20}
 
-        def work() -> None:
-            machine.now = 1.0
-            percent = " ".join(str(share * TICKS // 100) for share in fields.values())
-            machine.write("proc/stat", f"cpu0 {percent} 10 10")
+def test_waiting_for_a_disk_is_not_work_but_interrupts_and_a_hypervisor_are(machine: Machine) -> None:
+    fields = {"user": 10, "nice": 10, "system": 10, "idle": 0, "iowait": 40, "irq": 10, "softirq": 10, "steal": 20}
 
-        assert machine.cores(work).busy == pytest.approx(0.7)
+    def work() -> None:
+        machine.now = 1.0
+        percent = " ".join(str(share * TICKS // 100) for share in fields.values())
+        machine.write("proc/stat", f"cpu0 {percent} 10 10")
 
-    def test_without_figures_the_cores_count_as_free(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert CoreWatch(tmp_path).cores() == Cores(usable_cores())
-        monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
-        monkeypatch.setattr(os, "cpu_count", lambda: 10)
-        assert CoreWatch(tmp_path).cores() == Cores(10)
+    assert machine.cores(work).busy == pytest.approx(0.7)
 
-    def test_a_watch_that_is_too_short_is_extended(self) -> None:
-        before = time.perf_counter()
-        assert CoreWatch().cores(at_least=0.05).usable == usable_cores()
-        assert time.perf_counter() - before >= 0.05
+
+def test_without_figures_the_cores_count_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CoreWatch(tmp_path).cores() == Cores(usable_cores())
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert CoreWatch(tmp_path).cores() == Cores(10)
+
+
+def test_a_watch_that_is_too_short_is_extended() -> None:
+    before = time.perf_counter()
+    assert CoreWatch().cores(at_least=0.05).usable == usable_cores()
+    assert time.perf_counter() - before >= 0.05
 
 
 # The lines of /proc/self/cgroup, the files below /sys/fs/cgroup, and the quota that they mean.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,39 +23,24 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupt_waits_for_the_end_of_the_body() -> None:
-    reached = []
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
+def in_another_body() -> None:
+    with interrupt_postponed():
         interrupt()
-        reached.append("end")
-    assert reached == ["end"]
 
 
-def test_an_interrupt_waits_for_a_check() -> None:
-    reached = []
+@pytest.mark.parametrize(("actions", "done"), [
+    ((interrupt,), 1),  # it waits for the end of the body
+    ((deliver_interrupt, interrupt, deliver_interrupt), 2),  # or for a check
+    ((interrupt, interrupt), 1),  # a body that is stuck can be left
+    ((in_another_body,), 1),  # a body in a body leaves the interrupt to the outer one
+])  # fmt: skip
+def test_an_interrupt_waits(actions: tuple[Callable[[], None], ...], done: int) -> None:
+    finished = []
     with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
-        deliver_interrupt()
-        interrupt()
-        reached.append("before")
-        deliver_interrupt()
-        reached.append("after")
-    assert reached == ["before"]
-
-
-def test_the_second_interrupt_does_not_wait() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
-        interrupt()
-        interrupt()
-        pytest.fail("a body that is stuck could not be left")
-
-
-def test_a_body_in_a_body_leaves_the_interrupt_to_the_outer_one() -> None:
-    reached = []
-    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
-        with interrupt_postponed():
-            interrupt()
-        reached.append("still inside")
-    assert reached == ["still inside"]
+        for action in actions:
+            action()
+            finished.append(action)
+    assert len(finished) == done
 
 
 def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
@@ -65,35 +50,29 @@ def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
     assert isinstance(raised.value.__context__, ValueError)
 
 
-@pytest.mark.parametrize("error", [None, ValueError], ids=["normal end", "error"])
-def test_the_programs_own_handler_is_back_afterwards(error: type[Exception] | None) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_programs_own_handler_is_called_and_back_afterwards(fails: bool) -> None:
     calls = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
-    own = signal.getsignal(signal.SIGINT)
-    try:
-        if error is None:
-            with interrupt_postponed():
-                interrupt()
-                assert calls == []
-        else:
-            with pytest.raises(error), interrupt_postponed():  # noqa: PT012
-                interrupt()
-                raise error
-        assert signal.getsignal(signal.SIGINT) is own
-        assert calls == [signal.SIGINT]
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own = lambda number, frame: calls.append(number)  # noqa: E731
+    signal.signal(signal.SIGINT, own)
     try:
         with interrupt_postponed():
             interrupt()
-            deliver_interrupt()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+            assert calls == []
+            if fails:
+                raise ValueError
+    except ValueError:
+        assert fails
+    assert signal.getsignal(signal.SIGINT) is own
+    assert calls == [signal.SIGINT]
+
+
+def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupt_postponed():
+        interrupt()
+        deliver_interrupt()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_other_threads_leave_the_handler_alone() -> None:

@@ -13,11 +13,8 @@ from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops import register
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule
 from ipu_model.predict.planner import contraction, matrix_product
-from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 from ipu_model.step import Op, Phase, Ref, Source, Step, Variable, step_of_ops
-
-GC200 = Device()
 
 
 def layer() -> Step:
@@ -38,42 +35,39 @@ def layer() -> Step:
     return step_of_ops(ops, entering, variables=(weight,), gradients={"w": "gradient"}, loss="sum")
 
 
-def profiled(step: Step) -> Profile:
-    """Return the profile of training this step on one IPU."""
-    return profile_program(Program(step=step, training=True, optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1))))
-
-
 class TestByHand:
-    def test_every_op_has_its_cost(self) -> None:
-        found = costs_of(layer())
-        assert [cost.node for cost in found.ops] == ["mm", "relu", "sum", "threshold_backward", "gradient"]
-        assert found.fallbacks == ()
-        assert found.flops == 2 * (2 * 64 * 128 * 32)
-        assert found.ops[0].work == contraction(matrix_product(64, 128, 32, 2), GC200)
-
-    def test_a_median_without_a_dimension_is_that_of_all_elements(self) -> None:
-        assert work_of("median", (), (2000, 8)).cycles == work_of("median", (), (16000,), arguments=(0,)).cycles
+    def test_a_step_has_costs_and_a_profile(self) -> None:
+        costs = costs_of(layer())
+        names = ["mm", "relu", "sum", "threshold_backward", "gradient"]
+        assert [cost.node for cost in costs.ops] == names
+        assert costs.fallbacks == ()
+        assert costs.flops == 2 * (2 * 64 * 128 * 32)
+        assert costs.ops[0].work == contraction(matrix_product(64, 128, 32, 2), Device())
+        optimiser = OptimiserSpec("SGD1", Hyper(lr=0.1))
+        profile = profile_program(Program(step=layer(), training=True, optimiser=optimiser))
+        assert [op.node for op in profile.ops] == names
+        assert profile.cycles[0].total > sum(op.cycles for op in profile.ops)
+        assert profile.memory.fits
 
     def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
         layouts = costs_of(layer()).layouts
         assert layouts["relu"] == layouts["mm"]
 
-    @pytest.mark.parametrize("kind", ["isinf", "isposinf", "isneginf"])
-    def test_looking_for_infinities_is_one_comparison(self, kind: str) -> None:
-        # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors of nine cycles.
-        assert work_of(kind, (600,), (600,)).cycles == Cycles(compute=20 + 6 * (17 + 3 * 9))
+    def test_a_median_without_a_dimension_is_that_of_all_elements(self) -> None:
+        assert work_of("median", (), (2000, 8)).cycles == work_of("median", (), (16000,), arguments=(0,)).cycles
 
-    @pytest.mark.parametrize(("kind", "vector"), [("rand", 5), ("randint", 5), ("randn", 9), ("normal", 9)])
-    def test_random_numbers_are_made_without_an_operand(self, kind: str, vector: int) -> None:
-        # 64 elements on a tile, so three vectors for each worker: one draw takes 5 cycles; a normal number takes two
-        # draws and a sum, which are 5 + 5 + 3 cycles less 2 for each of 2 further ops.
-        assert work_of(kind, (600,)).cycles == Cycles(compute=20 + 6 * (17 + 3 * vector))
-
-    def test_it_has_a_profile(self) -> None:
-        found = profiled(layer())
-        assert [op.node for op in found.ops] == ["mm", "relu", "sum", "threshold_backward", "gradient"]
-        assert found.cycles[0].total > sum(op.cycles for op in found.ops)
-        assert found.memory.fits
+    @pytest.mark.parametrize(("kinds", "vector", "operands"), [
+        # Looking for infinities is one comparison of nine cycles.
+        ("isinf isposinf isneginf", 9, [(600,)]),
+        # One draw takes 5 cycles without an operand; a normal number takes two draws and a sum, which are 5 + 5 + 3
+        # cycles less 2 for each of 2 further ops.
+        ("rand randint", 5, []),
+        ("randn normal", 9, []),
+    ])  # fmt: skip
+    def test_cycles(self, kinds: str, vector: int, operands: list[tuple[int, ...]]) -> None:
+        # At least 128 bytes on a tile, so 64 elements: 11 for each worker, three vectors.
+        for kind in kinds.split():
+            assert work_of(kind, (600,), *operands).cycles == Cycles(compute=20 + 6 * (17 + 3 * vector))
 
 
 class TestRegistration:
@@ -98,27 +92,22 @@ class TestRegistration:
 
 
 class TestEmptyTensors:
-    @pytest.mark.parametrize(
-        "kind", ["sum", "amax", "argmax", "relu", "exp", "_softmax", "sort", "clone", "unheard_of"]
-    )
-    def test_an_op_that_makes_no_element_costs_nothing(self, kind: str) -> None:
-        found = costs_of(step_of_ops([op(kind, (0,), "x")], [(tensor("x", 3, 0), Source.INPUT)]))
-        assert found.ops == ()
-        assert found.layouts[kind].on_tile == 0
+    def test_an_op_that_makes_no_element_costs_nothing(self) -> None:
+        for kind in ("sum", "amax", "argmax", "relu", "exp", "_softmax", "sort", "clone", "unheard_of"):
+            found = costs_of(step_of_ops([op(kind, (0,), "x")], [(tensor("x", 3, 0), Source.INPUT)]))
+            assert found.ops == (), kind
+            assert found.layouts[kind].on_tile == 0
 
-    def test_a_sum_of_nothing_is_still_written(self) -> None:
+    def test_a_sum_of_nothing_is_still_written_and_a_product_multiplies_nothing(self) -> None:
         work = work_of("sum", (4,), (0, 4))
         assert work.cycles.compute > 0
         assert work.outputs_on_busiest_tile == 4
-
-    def test_a_product_over_an_empty_dimension_multiplies_nothing(self) -> None:
         assert work_of("mm", (4, 4), (4, 0), (0, 4)).flops == 0
 
     def test_the_gradient_of_a_norm_of_no_rows_is_costed(self) -> None:
         results = (tensor("dx", 0, 8, producer="n"), tensor("dw", 8, producer="n"), tensor("db", 8, producer="n"))
-        backward = Op(
-            "n", "native_layer_norm_backward", results, (Ref("dy"), Ref("x"), (8,)), phase=Phase.BACKWARD
-        )  # fmt: skip
+        arguments = (Ref("dy"), Ref("x"), (8,))
+        backward = Op("n", "native_layer_norm_backward", results, arguments, phase=Phase.BACKWARD)
         entering = [(tensor("dy", 0, 8), Source.INPUT), (tensor("x", 0, 8), Source.INPUT)]
         (cost,) = costs_of(step_of_ops([backward], entering)).ops
         assert cost.family == "normalisation"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
 
 import hand_written
@@ -15,25 +14,13 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.profile import CODE, RESERVED, OpProfile, Profile
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.step import (
-    FLOAT16,
-    FLOAT32,
-    Op,
-    Phase,
-    Source,
-    Step,
-    Variable,
-    step_of_ops,
-    with_ops,
-)
+from ipu_model.step import FLOAT16, FLOAT32, Op, Phase, Source, Step, Variable, step_of_ops, with_ops
 from published.convolutional import day03_program
 
-NO_TENSORS = (*CODE, RESERVED)
 
-
-@lru_cache(maxsize=1)
+@pytest.fixture(scope="module")
 def resnet() -> Profile:
-    """Return ResNet-101 over two IPUs with recomputation on the first."""
+    """ResNet-101 over two IPUs with recomputation on the first."""
     return profile_program(replace(day03_program(), recomputation=Recomputation.PIPELINE))
 
 
@@ -42,7 +29,7 @@ def one(profile: Profile, name: str, phase: str = "forward") -> OpProfile:
     return found
 
 
-def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = False) -> Op:
+def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = True) -> Op:
     phase = Phase.BACKWARD if backward else Phase.FORWARD
     return hand_written.op(kind, shape, *reads, name=name, scope=scope, phase=phase)
 
@@ -50,13 +37,13 @@ def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "
 def linear() -> Step:
     """Return a linear layer with its loss, and its backward pass: gradients of data, weight and bias."""
     ops = [
-        op("out", "addmm", (64, 32), "bias", "x", "w"),
-        op("loss", "sum", (), "out", scope=""),
-        op("g_out", "expand", (64, 32), "loss", scope="", backward=True),
-        op("g_x", "mm", (64, 128), "g_out", "w", backward=True),
-        op("g_w", "mm", (128, 32), "x", "g_out", backward=True),
-        op("g_b", "sum", (32,), "g_out", backward=True),
-        op("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act", backward=True),
+        op("out", "addmm", (64, 32), "bias", "x", "w", backward=False),
+        op("loss", "sum", (), "out", scope="", backward=False),
+        op("g_out", "expand", (64, 32), "loss", scope=""),
+        op("g_x", "mm", (64, 128), "g_out", "w"),
+        op("g_w", "mm", (128, 32), "x", "g_out"),
+        op("g_b", "sum", (32,), "g_out"),
+        op("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act"),
     ]
     entering = [
         (tensor("x", 64, 128), Source.INPUT),
@@ -70,159 +57,124 @@ def linear() -> Step:
     )  # fmt: skip
 
 
-class TestNames:
-    def test_ops_and_tensors_are_known_by_their_module_and_what_happens_there(self) -> None:
-        naming = naming_of(linear())
-        assert naming.ops == {
-            "out": "fc: matrix product",
-            "loss": "sum",
-            "g_out": "backward expand",
-            "g_x": "fc: data gradient",
-            "g_w": "fc: weight gradient",
-            "g_b": "fc: bias gradient",
-            "g_r": "act: relu backward",
-        }
-        assert {name: naming.tensors[name] for name in ("w", "out", "x")} == {
-            "w": "fc.weight",
-            "out": "fc: matrix product",
-            "x": "x",
-        }
-
-    @pytest.mark.parametrize(
-        ("kind", "name"),
-        [
-            ("_to_copy", "cast"),
-            ("clone", "rearrangement"),
-            ("bernoulli", "random mask"),
-            ("threshold", "relu"),
-            ("constant_pad_nd", "padding"),
-            ("cat", "concatenation"),
-            ("embedding_dense_backward", "embedding backward"),
-            ("nll_loss2d_forward", "negative log-likelihood"),
-            ("nll_loss_backward", "negative log-likelihood backward"),
-            ("_log_softmax_backward_data", "log softmax backward"),
-            ("native_layer_norm", "layer norm"),
-            ("max_pool2d_with_indices", "max pool"),
-            ("max_pool2d_with_indices_backward", "max pool backward"),
-            ("bmm", "matrix product"),
-            ("_embedding_bag", "embedding bag"),  # its own name, without what only PyTorch needs
-        ],
-    )
-    def test_words_for_a_kind_of_op(self, kind: str, name: str) -> None:
-        assert naming_of(step_of_ops([hand_written.op(kind, (4,))], [])).ops[kind] == name
-
-    @pytest.mark.parametrize(
-        ("kind", "names"),
-        [
-            ("native_batch_norm", ["batch norm", "batch norm, mean", "batch norm, inverse standard deviation"]),
-            ("max_pool2d_with_indices", ["max pool", "max pool, indices"]),
-            ("sort", ["sort", "sort, result 2"]),
-            ("convolution_backward", ["data gradient", "weight gradient", "bias gradient"]),
-        ],
-    )
-    def test_further_results_have_names_of_their_own(self, kind: str, names: list[str]) -> None:
-        results = tuple(replace(tensor(f"r{k}", 4, producer="op"), index=k) for k in range(len(names)))
-        tensors = naming_of(step_of_ops([Op("op", kind, results, scope="layer")], [])).tensors
-        assert list(tensors.values()) == [f"layer: {name}" for name in names]
-
-    def test_tensors_that_enter_are_named_by_where_they_come_from(self) -> None:
-        sources = {"x_1": Source.INPUT, "c_1": Source.CONSTANT, "s": Source.SEED}
-        step = step_of_ops([], [(tensor(name, 4), source) for name, source in sources.items()])
-        assert list(naming_of(step).tensors.values()) == ["x 1", "constant c 1", "gradient of the loss"]
-
-    def test_name_scopes_of_the_program_are_part_of_the_path(self) -> None:
-        step = with_ops(linear(), lambda each: replace(each, name_scopes=((0, "head"),)) if each.scope else each)
-        assert naming_of(step).ops["out"] == "head.fc: matrix product"
-        found, *_ = (each for each in profile_program(Program(step, training=True)).ops if each.node == "out")
-        assert found.scope == "head.fc"
-
-    def test_names_of_a_captured_network(self) -> None:
-        """The gradients of a convolution are told apart, no op keeps a number of the graph, classes are known."""
-        conv = "model.layer3.8.conv2"
-        names = {op.name for op in resnet().ops if op.scope == conv}
-        assert {f"{conv}: {what}" for what in ("convolution", "data gradient", "weight gradient")} <= names
-        assert [op.name for op in resnet().work if "_default" in op.name] == []
-        assert resnet().layers[conv] == "Conv2d"
-
-    def test_updates_are_known_by_their_weights(self) -> None:
-        program = Program(linear(), training=True, optimiser=OptimiserSpec("SGD1", Hyper(lr=0.1)))
-        names = [op.name for op in profile_program(program).updates]
-        assert names == ["fc.weight: update", "fc.bias: update"]
+def test_ops_and_tensors_are_known_by_their_module_and_what_happens_there() -> None:
+    naming = naming_of(linear())
+    assert naming.ops == {
+        "out": "fc: matrix product", "loss": "sum", "g_out": "backward expand", "g_x": "fc: data gradient",
+        "g_w": "fc: weight gradient", "g_b": "fc: bias gradient", "g_r": "act: relu backward",
+    }  # fmt: skip
+    assert [naming.tensors[name] for name in ("w", "out", "x")] == ["fc.weight", "fc: matrix product", "x"]
+    sources = {"x_1": Source.INPUT, "c_1": Source.CONSTANT, "s": Source.SEED}
+    step = step_of_ops([], [(tensor(name, 4), source) for name, source in sources.items()])
+    assert list(naming_of(step).tensors.values()) == ["x 1", "constant c 1", "gradient of the loss"]
 
 
-class TestOps:
-    def test_a_convolution_and_its_gradient_say_what_they_work_on(self) -> None:
-        forward = one(resnet(), "model.conv1: convolution")
-        assert forward.operands == ("float16[64, 3, 64, 64]", "float16[64, 3, 7, 7]")
-        assert forward.results == ("float16[64, 64, 32, 32]",)
-        # 2 bytes for each element of image, kernel and result.
-        assert forward.accessed_bytes == 2 * (64 * 3 * 64**2 + 64 * 3 * 7**2 + 64 * 64 * 32**2)
-        assert forward.intensity == forward.flops / forward.accessed_bytes
-        gradient = one(resnet(), "model.layer3.8.conv2: weight gradient", "backward")
-        assert gradient.results == ("float16[256, 256, 3, 3]",)
-        assert gradient.operands == ("float16[64, 256, 4, 4]",) * 2
-
-    def test_it_has_the_line_of_the_program_that_it_comes_from(self) -> None:
-        line = one(resnet(), "model.conv1: convolution").line
-        assert "resnet.py" in line
-        assert "self.conv1(x)" in line
-        assert one(resnet(), "model.conv1: weight gradient", "backward").line == line
-
-    def test_no_contraction_is_faster_than_the_matrix_units(self) -> None:
-        assert all(0 < op.utilisation <= 1 for op in resnet().work if op.flops)
-        assert [op.utilisation for op in resnet().work if not op.flops and op.utilisation] == []
-        # A GC200 does 62.5 TFLOP/s on fp16 with fp32 partials at 1.33 GHz: 1,472 tiles x 64 x 2 / 4 FLOPs a cycle x 2.
-        peak = one(resnet(), "model.conv1: convolution").peak_flops_per_cycle
-        assert peak * resnet().machine.clock_hz == pytest.approx(day03_program().system.chip.peak_flops(2), rel=1e-9)
-
-    def test_only_the_first_stage_recomputes_and_the_executions_count_it(self) -> None:
-        for each in resnet().ops:
-            assert each.executions - each.recomputations == 8
-            assert each.recomputations in ((0, 8) if each.stage == 0 and each.phase == "forward" else (0,))
+@pytest.mark.parametrize(("kind", "name", "further"), [
+    ("_to_copy", "cast", ()),
+    ("clone", "rearrangement", ()),
+    ("bernoulli", "random mask", ()),
+    ("threshold", "relu", ()),
+    ("constant_pad_nd", "padding", ()),
+    ("cat", "concatenation", ()),
+    ("embedding_dense_backward", "embedding backward", ()),
+    ("nll_loss2d_forward", "negative log-likelihood", ()),
+    ("nll_loss_backward", "negative log-likelihood backward", ()),
+    ("_log_softmax_backward_data", "log softmax backward", ()),
+    ("native_layer_norm", "layer norm", ()),
+    ("max_pool2d_with_indices_backward", "max pool backward", ()),
+    ("bmm", "matrix product", ()),
+    ("_embedding_bag", "embedding bag", ()),  # its own name, without what only PyTorch needs
+    ("native_batch_norm", "batch norm", ("batch norm, mean", "batch norm, inverse standard deviation")),
+    ("max_pool2d_with_indices", "max pool", ("max pool, indices",)),
+    ("sort", "sort", ("sort, result 2",)),
+    ("convolution_backward", "data gradient", ("weight gradient", "bias gradient")),
+])  # fmt: skip
+def test_words_for_a_kind_of_op_and_its_further_results(kind: str, name: str, further: tuple[str, ...]) -> None:
+    results = tuple(replace(tensor(f"r{k}", 4, producer="op"), index=k) for k in range(1 + len(further)))
+    naming = naming_of(step_of_ops([Op("op", kind, results, scope="layer")], []))
+    assert list(naming.tensors.values()) == [f"layer: {words}" for words in (name, *further)]
+    if kind != "convolution_backward":
+        assert naming.ops == {"op": f"layer: {name}"}
 
 
-class TestAliveAtThePeak:
-    def test_tensors_and_code_make_up_the_fullest_tile(self) -> None:
-        """They add up to their categories, and all of them are in memory at the peak; the largest come first."""
-        for memory in resnet().memory:
-            code = sum(each.bytes_on_fullest_tile for each in memory.categories if each.name in NO_TENSORS)
-            sizes = [each.bytes_on_fullest_tile for each in memory.live_at_peak]
-            assert sum(sizes) + code == pytest.approx(memory.max_tile_bytes)
-            assert sizes == sorted(sizes, reverse=True)
-            for category in memory.categories:
-                if category.name not in NO_TENSORS:
-                    own = [each for each in memory.live_at_peak if each.category == category.name]
-                    on_tile = sum(each.bytes_on_fullest_tile for each in own)
-                    assert on_tile == pytest.approx(category.bytes_on_fullest_tile)
-                    assert sum(each.total_bytes for each in own) == pytest.approx(category.total_bytes)
-            assert all(each.first <= memory.peak <= each.last for each in memory.live_at_peak)
-            most = max(step.bytes_on_tile for step in memory.liveness)
-            assert memory.liveness[memory.peak].bytes_on_tile == most
-
-    def test_weights_have_the_names_of_users_and_are_always_live(self) -> None:
-        weights = {each.name for each in resnet().memory[1].live_at_peak if each.category == "variables"}
-        assert "model.layer4.0.conv1.weight" in weights
-        memory = resnet().memory[0]
-        (weight,) = (
-            each for each in memory.live_at_peak if (each.name, each.category) == ("model.conv1.weight", "variables")
-        )
-        assert (weight.always_live, weight.first, weight.last) == (True, 0, len(memory.liveness) - 1)
-        assert (weight.shape, weight.dtype) == ((64, 3, 7, 7), "float16")
-
-    def test_states_have_their_own_types(self) -> None:
-        spec = OptimiserSpec("ADAM", Hyper(lr=0.1), first_dtype=FLOAT16, second_dtype=FLOAT32)
-        memory = profile_program(Program(linear(), training=True, optimiser=spec)).memory[0]
-        kinds = {each.dtype for each in memory.live_at_peak if each.category == "optimiser state"}
-        assert kinds == {"float16", "float32"}
+def test_name_scopes_of_the_program_are_part_of_the_path() -> None:
+    step = with_ops(linear(), lambda op: replace(op, name_scopes=((0, "head"),)) if op.scope else op)
+    assert naming_of(step).ops["out"] == "head.fc: matrix product"
+    assert {op.scope for op in profile_program(Program(step, training=True)).ops if op.node == "out"} == {"head.fc"}
 
 
-class TestOrder:
-    def test_the_steps_of_an_ipu_name_ops_of_the_profile(self) -> None:
-        known = {(op.node, op.part): (op.name, op.stage) for op in resnet().work}
-        for memory in resnet().memory:
-            assert all(known[step.node, step.part] == (step.name, step.stage) for step in memory.liveness)
+def test_updates_and_states_are_known_by_their_weights_and_types() -> None:
+    spec = OptimiserSpec("ADAM", Hyper(lr=0.1), first_dtype=FLOAT16, second_dtype=FLOAT32)
+    profile = profile_program(Program(linear(), training=True, optimiser=spec))
+    assert [op.name for op in profile.updates] == ["fc.weight: update", "fc.bias: update"]
+    states = {tensor.dtype for tensor in profile.memory[0].live_at_peak if tensor.category == "optimiser state"}
+    assert states == {"float16", "float32"}
 
-    def test_recomputation_and_backward_pass_alternate(self) -> None:
-        phases = [step.phase for step in resnet().memory[0].liveness if step.phase in ("recompute", "backward")]
-        assert any(before != after for before, after in pairwise(phases))
-        assert phases[0] == "recompute"
+
+def test_names_of_a_captured_network(resnet: Profile) -> None:
+    """The gradients of a convolution are told apart, no op keeps a number of the graph, classes are known."""
+    conv = "model.layer3.8.conv2"
+    names = {op.name for op in resnet.ops if op.scope == conv}
+    assert {f"{conv}: {what}" for what in ("convolution", "data gradient", "weight gradient")} <= names
+    assert [op.name for op in resnet.work if "_default" in op.name] == []
+    assert resnet.layers[conv] == "Conv2d"
+
+
+def test_a_convolution_and_its_gradient_say_what_they_work_on_and_where(resnet: Profile) -> None:
+    forward = one(resnet, "model.conv1: convolution")
+    assert forward.operands == ("float16[64, 3, 64, 64]", "float16[64, 3, 7, 7]")
+    assert forward.results == ("float16[64, 64, 32, 32]",)
+    # 2 bytes for each element of image, kernel and result.
+    assert forward.accessed_bytes == 2 * (64 * 3 * 64**2 + 64 * 3 * 7**2 + 64 * 64 * 32**2)
+    assert forward.intensity == forward.flops / forward.accessed_bytes
+    gradient = one(resnet, "model.layer3.8.conv2: weight gradient", "backward")
+    assert gradient.results == ("float16[256, 256, 3, 3]",)
+    assert gradient.operands == ("float16[64, 256, 4, 4]",) * 2
+    assert "resnet.py" in forward.line
+    assert "self.conv1(x)" in forward.line
+    assert one(resnet, "model.conv1: weight gradient", "backward").line == forward.line
+
+
+def test_no_contraction_is_faster_than_the_matrix_units(resnet: Profile) -> None:
+    assert all(0 < op.utilisation <= 1 for op in resnet.work if op.flops)
+    assert [op.utilisation for op in resnet.work if not op.flops and op.utilisation] == []
+    # A GC200 does 62.5 TFLOP/s on fp16 with fp32 partials at 1.33 GHz: 1,472 tiles x 64 x 2 / 4 FLOPs a cycle x 2.
+    peak = one(resnet, "model.conv1: convolution").peak_flops_per_cycle
+    assert peak * resnet.machine.clock_hz == pytest.approx(day03_program().system.chip.peak_flops(2), rel=1e-9)
+
+
+def test_only_the_first_stage_recomputes_and_its_phases_alternate(resnet: Profile) -> None:
+    for op in resnet.ops:
+        assert op.executions - op.recomputations == 8
+        assert op.recomputations in ((0, 8) if op.stage == 0 and op.phase == "forward" else (0,))
+    phases = [step.phase for step in resnet.memory[0].liveness if step.phase in ("recompute", "backward")]
+    assert any(before != after for before, after in pairwise(phases))
+    assert phases[0] == "recompute"
+    known = {(op.node, op.part): (op.name, op.stage) for op in resnet.work}
+    for memory in resnet.memory:
+        assert all(known[step.node, step.part] == (step.name, step.stage) for step in memory.liveness)
+
+
+def test_tensors_alive_at_the_peak_and_code_make_up_the_fullest_tile(resnet: Profile) -> None:
+    """They add up to their categories, and all of them are in memory at the peak; the largest come first."""
+    for memory in resnet.memory:
+        alive = memory.live_at_peak
+        by_category = {category.name: category for category in memory.categories}
+        code = sum(by_category.pop(name).bytes_on_fullest_tile for name in (*CODE, RESERVED) if name in by_category)
+        sizes = [tensor.bytes_on_fullest_tile for tensor in alive]
+        assert sum(sizes) + code == pytest.approx(memory.max_tile_bytes)
+        assert sizes == sorted(sizes, reverse=True)
+        for name, category in by_category.items():
+            own = [tensor for tensor in alive if tensor.category == name]
+            assert sum(t.bytes_on_fullest_tile for t in own) == pytest.approx(category.bytes_on_fullest_tile)
+            assert sum(t.total_bytes for t in own) == pytest.approx(category.total_bytes)
+        assert all(tensor.first <= memory.peak <= tensor.last for tensor in alive)
+        assert memory.liveness[memory.peak].bytes_on_tile == max(step.bytes_on_tile for step in memory.liveness)
+
+
+def test_weights_have_the_names_of_users_and_are_always_live(resnet: Profile) -> None:
+    first, second = ({t.name: t for t in m.live_at_peak if t.category == "variables"} for m in resnet.memory)
+    assert "model.layer4.0.conv1.weight" in second
+    weight = first["model.conv1.weight"]
+    assert (weight.always_live, weight.first, weight.last) == (True, 0, len(resnet.memory[0].liveness) - 1)
+    assert (weight.shape, weight.dtype) == ((64, 3, 7, 7), "float16")

@@ -24,33 +24,32 @@ from ipu_model.step import Step
 PROGRAM = program_of(squares(4, width=32, ipus=2), optimiser=adamw(FLOAT), recomputation=Recomputation.PIPELINE)
 
 
-class TestRemembering:
-    def test_each_step_is_asked_once_for_each_key(self) -> None:
-        asked: list[tuple[Step, int]] = []
+def test_each_step_is_asked_once_for_each_key() -> None:
+    asked: list[tuple[Step, int]] = []
 
-        @remembered
-        def doubled(step: Step, number: int) -> int:
-            asked.append((step, number))
-            return 2 * number
+    @remembered
+    def doubled(step: Step, number: int) -> int:
+        asked.append((step, number))
+        return 2 * number
 
-        one, other = (step_of(squares(1, width=8)) for _ in range(2))
-        calls = [(one, 1), (other, 1), (one, 2), (one, 1), (other, 1)]
-        assert [doubled(*call) for call in calls] == [2, 2, 4, 2, 2]
-        assert asked == [(one, 1), (other, 1), (one, 2)]
+    one, other = (step_of(squares(1, width=8)) for _ in range(2))
+    calls = [(one, 1), (other, 1), (one, 2), (one, 1), (other, 1)]
+    assert [doubled(*call) for call in calls] == [2, 2, 4, 2, 2]
+    assert asked == [(one, 1), (other, 1), (one, 2)]
 
-    def test_a_step_that_is_gone_leaves_nothing_behind(self) -> None:
-        """Neither a value of its own nor, with a profile of it, itself."""
-        recent: Recent[CostSettings] = Recent()
-        program, value = program_of(squares(1, width=8)), CostSettings(stable_norm=True)
-        recent.keep(program.step, "key", value)
-        predict.profile_lately(program, predict.HostWork())
-        value_there, step_there = weakref.ref(value), weakref.ref(program.step)
-        del value
-        gc.collect()
-        assert value_there() is not None
-        del program
-        gc.collect()
-        assert value_there() is step_there() is None
+
+def test_a_step_that_is_gone_leaves_nothing_behind() -> None:
+    """Neither a value of its own nor, with a profile of it, itself."""
+    recent: Recent[CostSettings] = Recent()
+    program = program_of(squares(1, width=8))
+    value_there = weakref.ref(recent.keep(program.step, "key", CostSettings(stable_norm=True)))
+    predict.profile_lately(program, predict.HostWork())
+    step_there = weakref.ref(program.step)
+    gc.collect()
+    assert value_there() is not None
+    del program
+    gc.collect()
+    assert value_there() is step_there() is None
 
 
 def test_equal_settings_share_costs_of_which_only_the_latest_are_kept() -> None:
@@ -65,29 +64,30 @@ def test_equal_settings_share_costs_of_which_only_the_latest_are_kept() -> None:
     assert costs(0.5) is not first
 
 
-class TestMemory:
-    @settings(max_examples=20)
-    @given(st.integers(1, 64), st.integers(1, 40))
-    def test_what_is_remembered_is_what_would_be_found(self, accumulation: int, iterations: int) -> None:
-        program = replace(PROGRAM, batching=Batching(iterations, accumulation))
-        memory = predict.memory_of_program(program)
-        assert memory == memory_of_program(program)
-        if accumulation > 1:  # repetitions share it
-            assert memory is predict.memory_of_program(replace(PROGRAM, batching=Batching(10, 512)))
+@settings(max_examples=20)
+@given(st.integers(1, 64), st.integers(1, 40))
+def test_memory_that_is_remembered_is_what_would_be_found(accumulation: int, iterations: int) -> None:
+    program = replace(PROGRAM, batching=Batching(iterations, accumulation))
+    memory = predict.memory_of_program(program)
+    assert memory == memory_of_program(program)
+    if accumulation > 1:  # repetitions share it
+        assert memory is predict.memory_of_program(replace(PROGRAM, batching=Batching(10, 512)))
 
-    @pytest.mark.parametrize(
-        "change", [{"recomputation": Recomputation.NONE}, {"batching": Batching(1, 1)}, {"optimiser": None}]
-    )
-    def test_what_matters_has_its_own(self, change: dict[str, object]) -> None:
-        changed: Program = replace(PROGRAM, **change)  # type: ignore[arg-type]
-        assert predict.memory_of_program(changed) != predict.memory_of_program(PROGRAM)
 
-    def test_other_constants_show_at_once(self) -> None:
-        """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
-        name, usual = "memory.exchange_code_bytes_per_phase", PROGRAM.calibration
-        dearer = usual.with_values({name: 10 * usual.memory.exchange_code_bytes_per_phase})
-        changed = replace(PROGRAM, settings=replace(PROGRAM.settings, device=Device(calibration=dearer)))
-        before, after, again = (predict.memory_of_program(program) for program in (PROGRAM, changed, PROGRAM))
-        assert before == again
-        for plain, more in zip(before, after):
-            assert more.bytes_by_category[EXCHANGE_CODE] == pytest.approx(10 * plain.bytes_by_category[EXCHANGE_CODE])
+@pytest.mark.parametrize(
+    "change", [{"recomputation": Recomputation.NONE}, {"batching": Batching(1, 1)}, {"optimiser": None}]
+)
+def test_what_matters_has_memory_of_its_own(change: dict[str, object]) -> None:
+    changed: Program = replace(PROGRAM, **change)  # type: ignore[arg-type]
+    assert predict.memory_of_program(changed) != predict.memory_of_program(PROGRAM)
+
+
+def test_other_constants_show_at_once() -> None:
+    """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
+    name, usual = "memory.exchange_code_bytes_per_phase", PROGRAM.calibration
+    dearer = usual.with_values({name: 10 * usual.memory.exchange_code_bytes_per_phase})
+    changed = replace(PROGRAM, settings=replace(PROGRAM.settings, device=Device(calibration=dearer)))
+    before, after, again = (predict.memory_of_program(program) for program in (PROGRAM, changed, PROGRAM))
+    assert before == again
+    for plain, more in zip(before, after):
+        assert more.bytes_by_category[EXCHANGE_CODE] == pytest.approx(10 * plain.bytes_by_category[EXCHANGE_CODE])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ import poptorch
 REPLICAS = 4
 CALLS = 2
 # A larger eps keeps the noise of gradients that are zero in exact arithmetic (a bias before batch norm) noise.
-EPS = 1e-2
+NUMBERS: Mapping[str, Mapping[str, float]] = {"SGD": {"lr": 0.05, "momentum": 0.9}, "Adam": {"lr": 0.01, "eps": 1e-2}}
 
 
 class WithLoss(nn.Module):
@@ -42,57 +43,39 @@ def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 5))
 
 
-def sgd(model: nn.Module, **more: object) -> torch.optim.Optimizer:
-    return poptorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, **more)
-
-
-def adam(model: nn.Module, **more: object) -> torch.optim.Optimizer:
-    return poptorch.optim.Adam(model.parameters(), lr=0.01, eps=EPS, **more)
-
-
 @dataclass(frozen=True)
 class Case:
-    """One run: model and optimiser, D device iterations, A accumulation steps, the kind of mean."""
+    """One run: model and optimiser with `more` arguments, D device iterations, A accumulation steps, kind of mean.
 
-    model: Callable[[], nn.Module]
-    optimiser: Callable[[nn.Module], torch.optim.Optimizer]
-    plain: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    PyTorch makes the `plain` ones too, clipping at the norm `more` names.
+    """
+
+    model: Callable[[], nn.Module] = small_mlp
+    optimiser: str = "SGD"
+    more: Mapping[str, Any] = field(default_factory=dict)
+    plain: bool = False
     iterations: int = 1
     accumulation: int = 1
     mean: bool = True
     half: bool = False
     seed: int | None = None
-    clip: float | None = None
     stochastic_rounding: bool = False
     automatic_loss_scaling: bool = False
 
 
-def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def plain_adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=0.01, eps=EPS)
-
-
 CASES = {
-    "cnn": Case(small_cnn, sgd, plain_sgd, accumulation=2),
-    "adam, sum, device iterations": Case(small_mlp, adam, plain_adam, iterations=2, accumulation=3, mean=False),
-    "clipped": Case(small_mlp, lambda m: sgd(m, max_grad_norm=0.05), plain_sgd, accumulation=2, clip=0.05),
-    "half, loss scaling": Case(small_mlp, lambda m: sgd(m, loss_scaling=128.0), accumulation=2, half=True),
+    "cnn": Case(small_cnn, plain=True, accumulation=2),
+    "adam, sum, device iterations": Case(optimiser="Adam", plain=True, iterations=2, accumulation=3, mean=False),
+    "clipped": Case(more={"max_grad_norm": 0.05}, plain=True, accumulation=2),
+    "half, loss scaling": Case(more={"loss_scaling": 128.0}, accumulation=2, half=True),
     "half, automatic loss scaling": Case(
-        small_mlp,
-        lambda m: sgd(m, loss_scaling=2.0**14),
-        iterations=3,
-        accumulation=2,
-        half=True,
-        automatic_loss_scaling=True,
+        more={"loss_scaling": 2.0**14}, iterations=3, accumulation=2, half=True, automatic_loss_scaling=True
     ),
     "running mean": Case(
-        small_mlp, lambda m: adam(m, accum_type=torch.float16, loss_scaling=8.0), accumulation=3, half=True
+        optimiser="Adam", more={"accum_type": torch.float16, "loss_scaling": 8.0}, accumulation=3, half=True
     ),
-    "dropout": Case(with_dropout, sgd, seed=7),
-    "stochastic rounding": Case(small_mlp, sgd, half=True, stochastic_rounding=True),
+    "dropout": Case(with_dropout, seed=7),
+    "stochastic rounding": Case(half=True, stochastic_rounding=True),
 }
 
 
@@ -100,6 +83,10 @@ def model_of(case: Case) -> WithLoss:
     torch.manual_seed(1)
     model = WithLoss(case.model())
     return model.half() if case.half else model
+
+
+def optimiser_of(case: Case, model: nn.Module) -> torch.optim.Optimizer:
+    return getattr(poptorch.optim, case.optimiser)(model.parameters(), **NUMBERS[case.optimiser], **case.more)
 
 
 def batches(case: Case) -> list[tuple[Tensor, Tensor]]:
@@ -130,7 +117,7 @@ def options_of(case: Case, options: poptorch.Options) -> poptorch.Options:
 def train(case: Case, options: poptorch.Options, instance: int = 0, instances: int = 1) -> dict[str, Tensor]:
     """Train with the replicas of one instance; return its state dict, and all outputs as `outputs`."""
     model = model_of(case)
-    training = poptorch.trainingModel(model, options_of(case, options), case.optimiser(model))
+    training = poptorch.trainingModel(model, options_of(case, options), optimiser_of(case, model))
     local = REPLICAS // instances
     outputs = []
     for x, y in batches(case):
@@ -145,16 +132,14 @@ def train(case: Case, options: poptorch.Options, instance: int = 0, instances: i
 def train_plainly(case: Case) -> dict[str, Tensor]:
     """Train with plain PyTorch on the global batch: every micro-batch of every replica, one update per iteration."""
     model = model_of(case)
-    assert case.plain is not None
-    optimiser = case.plain(model)
+    optimiser = getattr(torch.optim, case.optimiser)(model.parameters(), **NUMBERS[case.optimiser])
     count = case.accumulation * REPLICAS if case.mean else 1
     for x, y in batches(case):
         for iteration in range(case.iterations):
             optimiser.zero_grad()
             for micro_x, micro_y in zip(x[iteration].flatten(0, 1), y[iteration].flatten(0, 1)):
                 (model(micro_x, micro_y)[1] / count).backward()
-            if case.clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+            nn.utils.clip_grad_norm_(model.parameters(), case.more.get("max_grad_norm", float("inf")))
             optimiser.step()
     return {name: value.detach() for name, value in model.named_parameters()}
 

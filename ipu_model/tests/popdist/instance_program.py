@@ -1,20 +1,26 @@
-"""A program for several instances: does everything that they do together, and saves what came out.
+"""A program for several instances. Arguments: what to do, and the folder for the results.
 
-Arguments: the folder for the results, then `all` or `few`.
+`all` does everything that instances do together, `few` less; `killed` kills instance 1 in the middle of training;
+`torchrun` knows nothing of PopDist and tells PopTorch itself which process it is.
 """
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[1] != "torchrun":
+    # First of all, as programs do: poprun lets it be found where Horovod is not installed.
+    import horovod.torch as hvd
+
 import logging
 import os
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
-# First of all, as programs do: poprun lets it be found where Horovod is not installed.
-import horovod.torch as hvd
 import torch
-from instance_cases import CASES, model_of, rank_and_size, sgd, train
+from instance_cases import CASES, REPLICAS, model_of, optimiser_of, rank_and_size, train
+from torch import distributed
 
 import popdist
 import popdist.poptorch
@@ -25,13 +31,9 @@ RANK, SIZE = rank_and_size()
 
 def cases(names: list[str]) -> dict[str, Any]:
     """Plain options join when a model is compiled; PopDist's know the number of replicas."""
-    found = {}
-    for index, name in enumerate(names):
-        options = popdist.poptorch.Options()
-        if index == 0:
-            options = poptorch.Options().replicationFactor(popdist.getNumLocalReplicas())
-        found[name] = train(CASES[name], options, RANK, SIZE)
-    return found
+    plain = poptorch.Options().replicationFactor(popdist.getNumLocalReplicas())
+    options = [plain if index == 0 else popdist.poptorch.Options() for index in range(len(names))]
+    return {name: train(CASES[name], of_run, RANK, SIZE) for name, of_run in zip(names, options)}
 
 
 def queries() -> dict[str, Any]:
@@ -71,29 +73,19 @@ def horovod() -> dict[str, Any]:
 
 def mistakes() -> dict[str, Any]:
     """What instances are told that do not run the same program."""
-    model = model_of(CASES["cnn"])
-    different = poptorch.trainingModel(
-        model, poptorch.Options(), poptorch.optim.SGD(model.parameters(), lr=0.1 * (RANK + 1))
-    )
-    x, y = torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.long)
-    found = {"different programs": message(lambda: different(x, y))}
-    lines = Lines()
-    logging.getLogger("poptorch::python").addHandler(lines)
+    model, x = model_of(CASES["cnn"]), torch.zeros(2, 1, 8, 8)
+    optimiser = poptorch.optim.SGD(model.parameters(), lr=0.1 * (RANK + 1))
+    different = poptorch.trainingModel(model, poptorch.Options(), optimiser)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("poptorch::python").addHandler(handler)
     torch.manual_seed(RANK)
     other = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.MSELoss())
     other.forward = lambda x: poptorch.identity_loss(other[0](x), "sum")  # type: ignore[method-assign]
-    poptorch.trainingModel(other, poptorch.Options(), sgd(other))(torch.ones(2, 2))
-    found["different weights"] = " ".join(lines.texts)
-    return found
-
-
-class Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+    found = {"different programs": message(lambda: different(x, torch.zeros(2, dtype=torch.long)))}
+    poptorch.trainingModel(other, poptorch.Options(), optimiser_of(CASES["cnn"], other))(torch.ones(2, 2))
+    return {**found, "different weights": " ".join(lines)}
 
 
 def message(action: Any) -> str:
@@ -104,19 +96,52 @@ def message(action: Any) -> str:
     return "no error"
 
 
-def main(folder: Path, what: str) -> None:
-    found: dict[str, Any] = {"queries": queries(), "cases": cases(list(CASES) if what == "all" else ["cnn"])}
+def everything(names: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"queries": queries(), "cases": cases(names)}
     popdist.init()
     found["horovod"] = horovod()
-    if what == "all":
+    if len(names) > 1:
         found["mistakes"] = mistakes()
     popdist.synchronize()
     popdist.finalizeBackend()
     popdist.initializeBackend()
     popdist.synchronize()
     print("the instance has come", "to its end")
-    torch.save(found, folder / f"{RANK}.pt")
+    return found
+
+
+def killed() -> None:
+    """Loaders keep processes of their own meanwhile."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    model = model_of(CASES["cnn"])
+    data = [(torch.zeros(1, 8, 8), torch.tensor(0))] * 64
+    loader = poptorch.DataLoader(options, data, batch_size=2, num_workers=1, mode=poptorch.DataLoaderMode.Async)
+    training = poptorch.trainingModel(model, options, optimiser_of(CASES["cnn"], model))
+    for step, (x, y) in enumerate(loader):
+        if step == 3 and options.Distributed.processId == 1:
+            print("now", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        training(x, y)
+    print("never")
+
+
+def torchrun() -> dict[str, Any]:
+    # The program's own process group, besides PopTorch's.
+    distributed.init_process_group("gloo")
+    options = poptorch.Options().replicationFactor(REPLICAS // SIZE)
+    options.Distributed.configureProcessId(RANK, SIZE)
+    found = train(CASES["cnn"], options, RANK, SIZE)
+    total = torch.tensor([RANK])
+    distributed.all_reduce(total)
+    assert total.item() == sum(range(SIZE))
+    distributed.destroy_process_group()
+    return found
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    what = sys.argv[1]
+    if what == "killed":
+        killed()
+    else:
+        found = torchrun() if what == "torchrun" else everything(list(CASES) if what == "all" else ["cnn"])
+        torch.save(found, Path(sys.argv[2]) / f"{RANK}.pt")

@@ -22,24 +22,22 @@ class Started:
     `PATH` begins with this Python's folder, so that `python` is this one.
     """
 
-    def __init__(self, arguments: list[str], more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, arguments: list[str], more: Mapping[str, str]) -> None:
         self.mark = uuid4().hex
         # Not pytest's: sockets of multiprocessing must have short paths.
         self._folder = tempfile.TemporaryDirectory(prefix="t-")
         self.temporary = Path(self._folder.name)
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         environment = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
-        environment |= {
-            "PATH": path,
-            "TMPDIR": self._folder.name,
-            "OMP_NUM_THREADS": "1",
-            MARK: self.mark,
-            **(more or {}),
-        }
+        own = {"PATH": path, "TMPDIR": self._folder.name, "OMP_NUM_THREADS": "1", MARK: self.mark}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "popdist.run", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment, **own, **more},
         )  # fmt: skip
+
+    def first_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
 
     def finish(self) -> subprocess.CompletedProcess[str]:
         """Wait for its end; a run that does not end fails the test, and is ended."""
@@ -49,10 +47,6 @@ class Started:
             self.process.kill()
             raise
         return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, err)
-
-    def processes(self) -> list[int]:
-        """Return the processes of this run that still run."""
-        return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit() and self._is_of(folder)]
 
     def _is_of(self, folder: Path) -> bool:
         try:
@@ -64,18 +58,14 @@ class Started:
     def wait_until_gone(self) -> None:
         """Return when no process of the run is left; fail if that never happens."""
         end = time.monotonic() + TIMEOUT_IN_S
-        while left := self.processes():
+        while left := [folder for folder in Path("/proc").iterdir() if folder.name.isdigit() and self._is_of(folder)]:
             assert time.monotonic() < end, left
             time.sleep(0.05)
-
-    def leftovers(self) -> list[str]:
-        """Return what it left in the temporary folder."""
-        return sorted(path.name for path in self.temporary.iterdir())
 
     def assert_nothing_left(self) -> None:
         """Wait for the end of all its processes; none of them may have left a file."""
         self.wait_until_gone()
-        assert self.leftovers() == []
+        assert sorted(path.name for path in self.temporary.iterdir()) == []
 
 
 def poprun(*arguments: str, **more: str) -> Started:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,15 @@ def test_calls_before_init_are_refused() -> None:
             call()
 
 
-def test_mistakes_are_refused() -> None:
-    with pytest.raises(poptorch.Error, match=r"root_rank 1: the ranks here are 0\."):
-        hvd.broadcast(torch.ones(1), root_rank=1)
-    with pytest.raises(poptorch.Error, match="dimension 0"):
-        hvd.allgather(torch.tensor(1.0))
-    with pytest.raises(ValueError, match="supersedes average"):
-        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+@pytest.mark.parametrize(("call", "error", "words"), [
+    (lambda: hvd.broadcast(torch.ones(1), root_rank=1), poptorch.Error, r"root_rank 1: the ranks here are 0\."),
+    (lambda: hvd.allgather(torch.tensor(1.0)), poptorch.Error, "dimension 0"),
+    (lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum), ValueError, "supersedes average"),
+    (lambda: hvd.allreduced, AttributeError, "no attribute 'allreduced'"),
+])  # fmt: skip
+def test_mistakes_are_refused(call: Callable[[], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
 
 
 REFUSED = [
@@ -96,32 +98,20 @@ def test_other_names_of_horovod_refuse_by_name(entry: support.Entry) -> None:
     assert entry.text in refusal.value.message
 
 
-def test_names_that_horovod_does_not_have_are_no_attributes() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'allreduced'"):
-        _ = hvd.allreduced
-
-
-class TestInstalledHorovod:
-    @pytest.fixture
-    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        package = tmp_path / "horovod"
-        package.mkdir()
-        (package / "__init__.py").write_text("")
-        monkeypatch.delitem(sys.modules, "horovod")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        importlib.invalidate_caches()
-        return package / "__init__.py"
-
-    def test_an_installed_one_comes_first(self, installed: Path) -> None:
-        found = importlib.util.find_spec("horovod")
-        assert found is not None
-        assert found.origin == str(installed)
-
-    def test_instances_get_no_stand_in_of_an_installed_one(self, installed: Path) -> None:
-        assert stand_ins.offered_in({"PYTHONPATH": "/mine"}) == {}
-
-    def test_instances_get_the_stand_in_after_their_own_folders(self) -> None:
-        first, folder = stand_ins.offered_in({"PYTHONPATH": "/mine"})["PYTHONPATH"].split(":")
-        assert first == "/mine"
-        assert stand_ins.offered_in({}) == {"PYTHONPATH": folder}
-        assert (Path(folder) / "horovod" / "torch.py").exists()
+def test_an_installed_one_comes_first_and_instances_then_get_no_stand_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, folder = stand_ins.offered_in({"PYTHONPATH": "/mine"})["PYTHONPATH"].split(":")
+    assert first == "/mine", "the instances' own folders come first"
+    assert stand_ins.offered_in({}) == {"PYTHONPATH": folder}
+    assert (Path(folder) / "horovod" / "torch.py").exists()
+    installed = tmp_path / "horovod" / "__init__.py"
+    installed.parent.mkdir()
+    installed.write_text("")
+    monkeypatch.delitem(sys.modules, "horovod")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    found = importlib.util.find_spec("horovod")
+    assert found is not None
+    assert found.origin == str(installed)
+    assert stand_ins.offered_in({"PYTHONPATH": "/mine"}) == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import re
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -46,11 +46,11 @@ def under_poprun(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture(params=[True, False], ids=["poprun", "alone"])
-def either_way(request: pytest.FixtureRequest, alone: None) -> bool:
-    if request.param:
+@pytest.fixture(params=["poprun", "alone"])
+def by_poprun(request: pytest.FixtureRequest) -> bool:
+    if request.param == "poprun":
         request.getfixturevalue("under_poprun")
-    return bool(request.param)
+    return bool(request.param == "poprun")
 
 
 @given(hosts=SMALL, per_host=SMALL, per_instance=SMALL, ipus=SMALL)
@@ -110,61 +110,52 @@ class TestFunctions:
         assert not popdist.isBackendInitialized()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        *(({name: None}, f"Only part of poprun's environment.*{name} is not") for name in NAMES),
-        *(
-            ({name: value}, f"{name}='{value}' is not a whole number from")
-            for name, value in ((TOTAL, "eight"), (TOTAL, "0"), (OFFSET, "-2"), (OFFSET, ""))
-        ),
-        ({TOTAL: "7"}, "same number of replicas"),
-        ({UNIFORM: "0"}, "same number of replicas"),
-        ({OFFSET: "3"}, "not the first replica of any instance"),
-        ({OFFSET: "8"}, "not the first replica of any instance"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    *(({name: None}, f"Only part of poprun's environment.*{name} is not") for name in NAMES),
+    ({TOTAL: "eight"}, f"{TOTAL}='eight' is not a whole number from"),
+    ({TOTAL: "0"}, f"{TOTAL}='0' is not a whole number from"),
+    ({OFFSET: "-2"}, f"{OFFSET}='-2' is not a whole number from"),
+    ({OFFSET: ""}, f"{OFFSET}='' is not a whole number from"),
+    ({TOTAL: "7"}, "same number of replicas"),
+    ({UNIFORM: "0"}, "same number of replicas"),
+    ({OFFSET: "3"}, "not the first replica of any instance"),
+    ({OFFSET: "8"}, "not the first replica of any instance"),
+])  # fmt: skip
 def test_a_broken_environment_is_refused(change: dict[str, str | None], said: str) -> None:
     changed = {**{name: EXAMPLE[name] for name in NAMES}, **change}
     with pytest.raises(poptorch.Error, match=said):
         place({name: value for name, value in changed.items() if value is not None})
 
 
-BLOCKED: dict[str, Callable[[Any], object]] = {
-    "useIpuId": lambda o: o.useIpuId(1),
-    "replicationFactor": lambda o: o.replicationFactor(2),
-    "Distributed.disable": lambda o: o.Distributed.disable(),
-    "Distributed.setEnvVarNames": lambda o: o.Distributed.setEnvVarNames("A", "B"),
-    # It is refused before its arguments are counted.
-    "Distributed.configureProcessId": lambda o: o.Distributed.configureProcessId(1),
-}
-
-
 class TestOptions:
     """Section 5.3."""
 
     def test_replicas_processes_and_device_come_from_the_run_and_the_rest_is_as_in_plain_options(
-        self, either_way: bool
+        self, by_poprun: bool
     ) -> None:
         options, plain = popdist.poptorch.Options(), poptorch.Options()
         assert isinstance(options, poptorch.Options)
         found = (options.replication_factor, options.Distributed.processId, options.Distributed.numProcesses)
-        assert found == ((2, 3, 4) if either_way else (1, 0, 1))
+        assert found == ((2, 3, 4) if by_poprun else (1, 0, 1))
         for each in (options, plain):
             each.deviceIterations(3).outputMode(poptorch.OutputMode.All).showCompilationProgressBar(False)
             each.Training.gradientAccumulation(4)
             each.Precision.enableStochasticRounding(True)
-        plain.replicationFactor(2 if either_way else 1)
-        assert options.toDict() == {**plain.toDict(), "ipu_id": 12 if either_way else 0}
+        plain.replicationFactor(2 if by_poprun else 1)
+        assert options.toDict() == {**plain.toDict(), "ipu_id": 12 if by_poprun else 0}
 
-    @pytest.mark.parametrize("name", BLOCKED)
-    @pytest.mark.usefixtures("either_way")
-    def test_what_poprun_decides_on_cannot_be_changed(self, name: str) -> None:
+    @pytest.mark.parametrize(("name", "arguments"), [
+        ("useIpuId", [1]), ("replicationFactor", [2]), ("Distributed.disable", []),
+        ("Distributed.setEnvVarNames", ["A", "B"]),
+        ("Distributed.configureProcessId", [1]),  # refused before its arguments are counted
+    ])  # fmt: skip
+    @pytest.mark.usefixtures("by_poprun")
+    def test_what_poprun_decides_on_cannot_be_changed(self, name: str, arguments: list[Any]) -> None:
         for options in (popdist.poptorch.Options(), popdist.poptorch.Options().clone()):
             with pytest.raises(RuntimeError, match=re.escape(f"Cannot call `{name}` with popdist.poptorch.Options")):
-                BLOCKED[name](options)
+                attrgetter(name)(options)(*arguments)
 
-    @pytest.mark.usefixtures("either_way")
+    @pytest.mark.usefixtures("by_poprun")
     def test_the_device_is_chosen_for_frozen_options_too_and_leaves_them_frozen(self) -> None:
         options = popdist.poptorch.Options().outputMode(poptorch.OutputMode.All)
         poptorch.DataLoader(options, list(range(64)))
@@ -174,9 +165,9 @@ class TestOptions:
         assert options.clone().deviceIterations(2).device_iterations == 2
         assert copy.copy(options).replication_factor == options.replication_factor
 
-    def test_the_number_of_ipus_must_be_the_one_that_poprun_was_told(self, either_way: bool) -> None:
+    def test_the_number_of_ipus_must_be_the_one_that_poprun_was_told(self, by_poprun: bool) -> None:
         for options in (popdist.poptorch.Options(2), popdist.poptorch.Options(ipus_per_replica=2)):
-            assert options.replication_factor == (2 if either_way else 1)
-        if either_way:
+            assert options.replication_factor == (2 if by_poprun else 1)
+        if by_poprun:
             with pytest.raises(poptorch.Error, match=r"ipus_per_replica=4.*--ipus-per-replica 2"):
                 popdist.poptorch.Options(4)

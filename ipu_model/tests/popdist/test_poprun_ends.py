@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from poprun_support import HERE, Started, poprun
+from poprun_support import HERE, poprun
 
 LAST_WORDS = "All instances have been stopped."
+TWO_HOSTS = ("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2")
 
 
 def test_an_instance_that_is_killed_ends_the_run() -> None:
@@ -20,8 +21,7 @@ def test_an_instance_that_is_killed_ends_the_run() -> None:
     poprun stops instance 0 at once, perhaps before it can say what it waited for; what it would say is tested in
     engine/test_instances.py, where nothing stops it.
     """
-    program = str(HERE / "ended_program.py")
-    run = poprun("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2", "python", program)
+    run = poprun(*TWO_HOSTS, "python", str(HERE / "instance_program.py"), "killed")
     result = run.finish()
     assert result.returncode == 128 + signal.SIGKILL
     assert result.stdout == "[1,1]<stdout>:now\n"
@@ -33,7 +33,7 @@ def test_an_instance_that_is_killed_ends_the_run() -> None:
 def test_an_instance_that_ends_before_it_joins_is_not_waited_for() -> None:
     """It ends well, so that nothing stops the others, which would wait for half an hour."""
     program = '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec python -c "import popdist; popdist.init()"'
-    run = poprun("-H", "127.0.0.2,127.0.0.3", "--num-instances", "2", "--num-replicas", "2", "sh", "-c", program)
+    run = poprun(*TWO_HOSTS, "sh", "-c", program)
     result = run.finish()
     assert result.returncode == 1
     assert "was about to wait for all instances to join, but another instance has ended" in result.stderr
@@ -44,13 +44,10 @@ def test_an_instance_that_ends_before_it_joins_is_not_waited_for() -> None:
 
 def test_signals_to_poprun_end_everything() -> None:
     """Also SIGKILL, which gives poprun no time to say or do anything."""
-    runs: dict[signal.Signals, Started] = {
-        number: poprun("sh", "-c", "echo started; sleep 1000")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-    }
+    signals = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
+    runs = {number: poprun("sh", "-c", "echo started; sleep 1000") for number in signals}
     for number, run in runs.items():
-        assert run.process.stdout is not None
-        assert run.process.stdout.readline() == "[1,0]<stdout>:started\n"
+        assert run.first_line() == "[1,0]<stdout>:started\n"
         run.process.send_signal(number)
     for number, run in runs.items():
         result = run.finish()
@@ -65,9 +62,7 @@ def test_signals_to_poprun_end_everything() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process follow its parent into death")
 def test_an_agent_that_is_killed_ends_its_instances() -> None:
     run = poprun("sh", "-c", "echo $PPID; exec sleep 1000")
-    assert run.process.stdout is not None
-    agent = int(run.process.stdout.readline().partition(":")[2])
-    os.kill(agent, signal.SIGKILL)
+    os.kill(int(run.first_line().partition(":")[2]), signal.SIGKILL)
     result = run.finish()
     assert result.returncode == 1
     assert "the process that runs the instances of host localhost ended with exit code -9" in result.stderr
@@ -77,17 +72,13 @@ def test_an_agent_that_is_killed_ends_its_instances() -> None:
 class TestOtherHosts:
     """A host of another machine, whose remote shell is a script that runs what it is given here."""
 
-    @pytest.fixture
-    def shell(self, tmp_path: Path) -> Path:
-        script = tmp_path / "shell.sh"
-        script.write_text(
+    def test_are_reached_through_the_remote_shell(self, tmp_path: Path) -> None:
+        shell = tmp_path / "shell.sh"
+        shell.write_text(
             "#!/bin/sh\n# As a remote shell: a new environment, and the command as one line.\nhost=$2; shift 2\n"
             'exec env -i POPRUN_TEST_MARK="$POPRUN_TEST_MARK" TMPDIR="$TMPDIR" REACHED="$host" sh -c "$*"\n'
         )
-        script.chmod(0o755)
-        return script
-
-    def test_are_reached_through_the_remote_shell(self, shell: Path) -> None:
+        shell.chmod(0o755)
         run = poprun(
             "--host=192.0.2.1", f"--mpi-global-args=--mca plm_rsh_agent '{shell} -q'", "--mpi-local-args",
             "-x GIVEN -x SAID='a value'", "--num-replicas", "3", "-v",
@@ -104,34 +95,26 @@ class TestOtherHosts:
         ]
         run.assert_nothing_left()
 
-    def test_that_cannot_be_reached_are_named_with_what_the_shell_said(self, tmp_path: Path) -> None:
-        shell = tmp_path / "shell.sh"
-        shell.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 255\n")
-        shell.chmod(0o755)
-        result = poprun("--host=192.0.2.1", f"--mpi-global-args=--mca plm_rsh_agent {shell}", "true").finish()
-        assert result.returncode == 1
-        assert "poprun: host 192.0.2.1 cannot be reached" in result.stderr
-        assert "no route to 192.0.2.1" in result.stderr
 
-    def test_need_a_remote_shell_that_exists(self) -> None:
-        result = poprun("--host=192.0.2.1", "--mpi-global-args=--mca plm_rsh_agent /no/shell", "true").finish()
-        assert result.returncode == 1
-        assert "/no/shell cannot be run" in result.stderr
-
-
-class TestBeforeTheRun:
-    def test_a_program_that_is_not_there_is_named(self) -> None:
-        result = poprun("--num-instances", "2", "--num-replicas", "2", "train.py", "--fast").finish()
-        assert result.returncode == 1
-        assert "program 'train.py' was not found on host localhost" in result.stderr
-        assert "python train.py --fast" in result.stderr
-
-    def test_a_port_that_is_taken_is_named(self) -> None:
-        with socket.socket() as other:
-            other.bind(("0.0.0.0", 0))
-            other.listen()
-            port = other.getsockname()[1]
-            result = poprun("true", MASTER_PORT=str(port)).finish()
-        assert result.returncode == 1
-        assert f"port {port} of host localhost (MASTER_PORT) is taken by another program" in result.stderr
-        assert "Unset MASTER_PORT" in result.stderr
+@pytest.mark.parametrize(("arguments", "said"), [
+    # What the shell said is shown, too.
+    (["--host=192.0.2.1", "--mpi-global-args=--mca plm_rsh_agent {shell}", "true"],
+     ["poprun: host 192.0.2.1 cannot be reached", "no route to 192.0.2.1"]),
+    (["--host=192.0.2.1", "--mpi-global-args=--mca plm_rsh_agent /no/shell", "true"], ["/no/shell cannot be run"]),
+    (["--num-instances", "2", "--num-replicas", "2", "train.py", "--fast"],
+     ["program 'train.py' was not found on host localhost", "python train.py --fast"]),
+    (["true"], ["port {port} of host localhost (MASTER_PORT) is taken by another program", "Unset MASTER_PORT"]),
+])  # fmt: skip
+def test_what_cannot_begin_is_named(tmp_path: Path, arguments: list[str], said: list[str]) -> None:
+    shell = tmp_path / "shell.sh"
+    shell.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 255\n")
+    shell.chmod(0o755)
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        taken = {"MASTER_PORT": port} if arguments == ["true"] else {}
+        result = poprun(*(argument.format(shell=shell) for argument in arguments), **taken).finish()
+    assert result.returncode == 1
+    for words in said:
+        assert words.format(port=port) in result.stderr

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -36,34 +35,28 @@ class Case:
     """A function of tensors that get gradients, of inputs and of buffers, which returns what is differentiated."""
 
     def __init__(
-        self,
-        compute: Callable[..., Tensor],
-        *weights: Tensor,
-        inputs: Sequence[Tensor] = (),
-        buffers: Sequence[Tensor] = (),
+        self, compute: Callable[..., Tensor], *weights: Tensor, inputs: Sequence[Tensor] = (), buffers: Any = ()
     ) -> None:
-        self.compute, self.weights, self.inputs, self.buffers = compute, weights, inputs, buffers
+        self.compute, self.inputs = compute, inputs
+        self.weights = {f"w{index}": tensor for index, tensor in enumerate(weights)}
+        self.buffers = {f"b{index}": tensor for index, tensor in enumerate(buffers)}
 
 
-class Op(nn.Module):
-    """A module that computes a case and makes its result the loss, whatever its shape."""
+def module_of(case: Case, dtype: torch.dtype = HALF) -> Net:
+    """Return a module that computes a case and makes its result the loss, whatever its shape."""
 
-    def __init__(self, case: Case, dtype: torch.dtype = HALF) -> None:
-        super().__init__()
-        self.case = case
-        for index, tensor in enumerate(case.weights):
-            self.register_parameter(f"w{index}", nn.Parameter(tensor.to(dtype)))
-        for index, tensor in enumerate(case.buffers):
-            self.register_buffer(f"b{index}", tensor.to(dtype))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        weights = (getattr(self, f"w{index}") for index in range(len(self.case.weights)))
-        buffers = (getattr(self, f"b{index}") for index in range(len(self.case.buffers)))
-        result = self.case.compute(*weights, *inputs, *buffers)
+    def forward(net: Net, *inputs: Tensor) -> Tensor:
+        weights, buffers = ([getattr(net, name) for name in names] for names in (case.weights, case.buffers))
+        result = case.compute(*weights, *inputs, *buffers)
         trace = tracing.current()
         if trace is not None:
             trace.loss_marks.append(result)
         return result
+
+    module = Net(forward, **{name: nn.Parameter(tensor.to(dtype)) for name, tensor in case.weights.items()})
+    for name, tensor in case.buffers.items():
+        module.register_buffer(name, tensor.to(dtype))
+    return module
 
 
 _random = torch.Generator().manual_seed(0)
@@ -101,7 +94,7 @@ def infer_each(functions: Sequence[Callable[..., Tensor]], *inputs: Tensor, **se
 
 def differentiate(function: Callable[..., Tensor], seed: Tensor, *weights: Tensor) -> list[Tensor]:
     """Return the output of `function(*weights)` and its gradients for the loss gradient `seed`."""
-    return list(Run(Op(Case(function, *weights)), seed=seed).results.values())
+    return list(Run(module_of(Case(function, *weights)), seed=seed).results.values())
 
 
 class Run:
@@ -121,9 +114,9 @@ class Run:
         with torch.no_grad():
             outputs, gradients = watch.run(*containers)
         self._seen = watch.seen
-        self.results = self.named(list(outputs), list(gradients), containers)
+        self.results = self._named(outputs, gradients, containers)
 
-    def named(self, outputs: list[Tensor], gradients: list[Tensor], arguments: list[Tensor]) -> dict[str, Tensor]:
+    def _named(self, outputs: Any, gradients: Any, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return outputs, gradients and buffers that are float16 on the device, by name."""
         graph = self.graph
         results = {f"output {i}": t for i, t in enumerate(outputs) if graph.outputs[i].spec.dtype is HALF}
@@ -132,22 +125,30 @@ class Run:
         return results | {f"buffer {v.name}": t for v, t in buffers if graph.spec(v.tensor).dtype is HALF}
 
     @cached_property
-    def truth(self) -> Truth:
+    def _oracle(self) -> Oracle:
+        return Oracle(self.graph, {})
+
+    @cached_property
+    def expected(self) -> dict[str, Tensor]:
         """What the oracle computes from the arguments."""
-        return interpret(self.graph, self.arguments, {})
+        arguments = [_widened(argument).clone() for argument in self.arguments]
+        return self._named(*self._oracle.run(*arguments), arguments)
 
     @cached_property
     def distances(self) -> dict[str, Tensor]:
         """By kind of op, how far each of its results is from the oracle's for the same operands."""
-        return {kind: torch.cat(d) for kind, d in interpret(self.graph, self.arguments, self._seen).distances.items()}
+        oracle = Oracle(self.graph, self._seen)
+        oracle.run(*(_widened(argument).clone() for argument in self.arguments))
+        return {kind: torch.cat(distances) for kind, distances in oracle.distances.items()}
 
     def roundings(self, name: str) -> int:
-        """Count the roundings on the way to a result; those of running statistics are not followed."""
+        """Count the roundings on the way to an expected result; those of running statistics are not followed."""
         kind, _, rest = name.partition(" ")
         if kind == "buffer":
             return 1
         node = self.graph.outputs[int(rest)].node if kind == "output" else self.graph.gradients[rest.split()[1]]
-        return self.truth.roundings.get(str(node), 0)
+        assert self.expected
+        return self._oracle.roundings.get(str(node), 0)
 
 
 class _Watch(torch.fx.Interpreter):
@@ -186,16 +187,16 @@ def on_grid(x: Tensor) -> bool:
 
 def ulps(actual: Tensor, expected: Tensor) -> Tensor:
     """Count the float16 numbers between two tensors' values, both on the grid; only NaN is near NaN."""
-    distance = (_ordered(actual) - _ordered(expected)).abs()
+
+    def ordered(x: Tensor) -> Tensor:
+        """Map float16 values to integers in their order, neighbours one apart, both zeros to 0."""
+        bits = x.detach().contiguous().half().view(torch.int16).to(torch.int32)
+        return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+    distance = (ordered(actual) - ordered(expected)).abs()
     distance[actual.isnan() & expected.isnan()] = 0
     distance[actual.isnan() ^ expected.isnan()] = 1 << 20
     return distance
-
-
-def _ordered(x: Tensor) -> Tensor:
-    """Map float16 values to integers in their order, neighbours one apart, both zeros to 0."""
-    bits = x.detach().contiguous().half().view(torch.int16).to(torch.int32)
-    return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
 
 EMPTY = overloads("empty.memory_format empty_like empty_strided new_empty new_empty_strided")
@@ -216,89 +217,74 @@ RECURRENT = {
 }
 # They move what their operands hold, an infinity that the program wrote too; everything else clips it.
 MOVING = overloads(
-    """
-    where.self where.ScalarSelf where.ScalarOther masked_fill.Scalar masked_fill.Tensor full full_like scalar_tensor
-    cat clone
-    """
+    "where.self where.ScalarSelf where.ScalarOther masked_fill.Scalar masked_fill.Tensor full full_like scalar_tensor "
+    "cat clone"
 )
 # In float64 their results are infinite only where they divide by zero, which gives NaN.
 DIVIDING = overloads("div.Tensor div.Scalar reciprocal rsqrt log")
 PROMOTING = overloads("add.Tensor sub.Tensor mul.Tensor div.Tensor")
-COMPARING = overloads("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar") | overloads(
-    "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"
-)
+COMPARING = overloads(" ".join(f"{name}.Scalar {name}.Tensor" for name in ("eq", "ne", "lt", "le", "gt", "ge")))
 
 
-@dataclass
-class Truth:
-    """What the oracle computes; `arguments` are the variables and inputs as they are afterwards.
+class Oracle(torch.fx.Interpreter):
+    """Computes a graph for given variables, inputs and loss seed, all of which it may change.
 
     `roundings` counts, by node name, how many times at most a value on the way to a result was changed by rounding: a
-    result with one rounding is the exact result rounded once, whatever ops it took.
+    result with one rounding is the exact result rounded once, whatever ops it took. Where results of a replay are
+    observed, the next ops compute from these instead of the oracle's own, and `distances` says for each kind of op how
+    they compare: errors do not add up.
     """
 
-    outputs: list[Tensor] = field(default_factory=list)
-    gradients: list[Tensor] = field(default_factory=list)
-    arguments: list[Tensor] = field(default_factory=list)
-    distances: dict[str, list[Tensor]] = field(default_factory=dict)
-    roundings: dict[str, int] = field(default_factory=dict)
+    def __init__(self, graph: Graph, observed: Mapping[str, Tensor]) -> None:
+        constants = nn.Module()
+        for name, tensor in graph.constants.items():
+            constants.register_buffer(name, _widened(tensor))
+        super().__init__(torch.fx.GraphModule(constants, graph.ops))
+        self._observed = observed
+        self.roundings: dict[str, int] = {}
+        self.distances: dict[str, list[Tensor]] = {}
 
+    @torch.no_grad()
+    def run(self, *arguments: Tensor) -> Any:
+        return super().run(*arguments)
 
-@torch.no_grad()
-def interpret(graph: Graph, arguments: Sequence[Tensor], observed: Mapping[str, Tensor]) -> Truth:
-    """Compute `graph` for given variables, inputs and loss seed.
+    def run_node(self, n: Node) -> Any:
+        if n.op != "call_function":
+            result = super().run_node(n)
+            return result.clone() if n.op == "get_attr" else result
+        result, changed = self._computed(n)
+        before = [self.roundings.get(argument.name, 0) for argument in n.all_input_nodes]
+        self.roundings[n.name] = max(before, default=0) + changed
+        if isinstance(result, Tensor) and n.name in self._observed:
+            seen = self._observed[n.name]
+            random = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+            if is_half(n) and not random and not _is_unrounded(n):
+                kind = n.args[0].target if n.target is operator.getitem else n.target
+                self.distances.setdefault(str(kind), []).append(ulps(seen, result).flatten())
+            if not torch.equal(result, seen.to(result.dtype)):
+                result.copy_(seen)
+        return result
 
-    Where results of a replay are observed, the next ops compute from these instead of the oracle's own, and
-    `distances` says for each kind of op how they compare: errors do not add up.
-    """
-    truth = Truth()
-    values = iter([_widened(a).clone() for a in arguments])
-    env: dict[Node, Any] = {}
-    for node in graph.ops.nodes:
-        if node.op == "placeholder":
-            env[node] = next(values)
-            truth.arguments.append(env[node])
-        elif node.op == "get_attr":
-            env[node] = _widened(graph.constants[str(node.target)]).clone()
-        elif node.op == "call_function":
-            env[node], changed = _run(node, env)
-            before = [truth.roundings.get(argument.name, 0) for argument in node.all_input_nodes]
-            truth.roundings[node.name] = max(before, default=0) + changed
-            if isinstance(env[node], Tensor) and node.name in observed:
-                _compare(node, env[node], observed[node.name], truth)
-        else:
-            outputs, gradients = torch.fx.node.map_arg(node.args[0], lambda n: env[n])
-            truth.outputs, truth.gradients = list(outputs), list(gradients)
-    return truth
-
-
-def _compare(node: Node, result: Tensor, seen: Tensor, truth: Truth) -> None:
-    """Note how far the replay's result is from the oracle's, and go on with the replay's."""
-    random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    if is_half(node) and not random and not _is_unrounded(node):
-        kind = node.args[0].target if node.target is operator.getitem else node.target
-        truth.distances.setdefault(str(kind), []).append(ulps(seen, result).flatten())
-    if not torch.equal(result, seen.to(result.dtype)):
-        result.copy_(seen)
-
-
-def _run(node: Node, env: dict[Node, Any]) -> tuple[Any, int]:
-    """Return the result of `node`, and how many roundings at most changed it: none, one or several."""
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
-    if node.target in COMPARING and is_half(node.args[0]):
-        return node.target(*tree_map_only(Tensor, _narrowed, args)), False
-    if node.target in RECURRENT and info_of(node).spec[0].dtype is HALF:
-        return RECURRENT[node.target](*args, stored=rounded), 2
-    result = node.target(*_in_float64(_promoted(node, args)), **_in_float64(kwargs))
-    if is_half(node) and node.target in DIVIDING:
-        result.masked_fill_(result.isinf(), torch.nan)
-    moves = node.target in MOVING or getattr(node.target, "is_view", False)
-    changed = is_half(node) and not _is_unrounded(node) and not moves and _round_in_place(result)
-    if node.target is torch.ops.aten.native_batch_norm.default:
-        for position in (3, 4):
-            if is_half(node.args[position]):
-                _round_in_place(args[position])
-    return result, changed
+    def _computed(self, node: Node) -> tuple[Any, int]:
+        """Return the result of `node`, and how many roundings at most changed it: none, one or several."""
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        if node.target in COMPARING and is_half(node.args[0]):
+            return node.target(*tree_map_only(Tensor, _narrowed, args)), 0
+        if node.target in RECURRENT and info_of(node).spec[0].dtype is HALF:
+            return RECURRENT[node.target](*args, stored=rounded), 2
+        if node.target in PROMOTING and is_half(node):
+            # Integer operands of float16 arithmetic become float16 numbers first, as type promotion says.
+            args = tree_map_only(Tensor, lambda a: a if a.is_floating_point() else rounded(a.double()), args)
+        result = node.target(*_in_float64(args), **_in_float64(kwargs))
+        if is_half(node) and node.target in DIVIDING:
+            result.masked_fill_(result.isinf(), torch.nan)
+        moves = node.target in MOVING or getattr(node.target, "is_view", False)
+        changed = is_half(node) and not _is_unrounded(node) and not moves and _round_in_place(result)
+        if node.target is torch.ops.aten.native_batch_norm.default:
+            for position in (3, 4):
+                if is_half(node.args[position]):
+                    _round_in_place(args[position])
+        return result, changed
 
 
 def _is_unrounded(node: Node) -> bool:
@@ -307,24 +293,12 @@ def _is_unrounded(node: Node) -> bool:
     return node.target is operator.getitem and node.args[1] in SAVED.get(node.args[0].target, ())
 
 
-def _promoted(node: Node, args: Any) -> Any:
-    """Integer operands of float16 arithmetic become float16 numbers first, as type promotion says."""
-    if node.target not in PROMOTING or not is_half(node):
-        return args
-
-    def convert(value: Any) -> Any:
-        integers = isinstance(value, Tensor) and value.dtype in (torch.int16, torch.int32, torch.int64)
-        return rounded(value.double()) if integers else value
-
-    return tuple(convert(value) for value in args)
-
-
 def _round_in_place(result: Tensor) -> bool:
     grid = rounded(result)
-    if torch.equal(grid, result):
-        return False
-    result.copy_(grid)
-    return True
+    changes = not torch.equal(grid, result)
+    if changes:
+        result.copy_(grid)
+    return changes
 
 
 def _narrowed(x: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from half_support import Case, Op, Run, normal, on_grid
-from half_table import contractions
+from half_support import Case, Run, module_of, normal, on_grid
+from half_table import CONTRACTIONS
 from torch import Tensor
 from tracing_support import ops_of, traced
 
@@ -22,18 +22,16 @@ from ipu_model.compute.half_ops import overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import round_to_half_
 
-CASES = contractions()
-
 
 def computed(case: Case, *, half_partials: bool = True) -> dict[str, Tensor]:
     """Return output and gradients of `case` in half precision, as containers."""
-    return Run(Op(case), half_partials=half_partials).results
+    return Run(module_of(case), half_partials=half_partials).results
 
 
 def exact(case: Case) -> dict[str, Tensor]:
-    module = Op(case, torch.float64)
+    module = module_of(case, torch.float64)
     weights, output = dict(module.named_parameters()), module()
-    gradients = torch.autograd.grad(output, list(weights.values()), Run(Op(case)).seed.double())
+    gradients = torch.autograd.grad(output, list(weights.values()), Run(module_of(case)).seed.double())
     return {"output 0": output.detach(), **{f"gradient of {name}": g for name, g in zip(weights, gradients)}}
 
 
@@ -42,10 +40,10 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CONTRACTIONS)
 def test_results_are_rounded_partial_sums_of_the_right_ones(name: str) -> None:
     """At most 8 stores here (512 terms): 8 independent errors of up to 2^-11 of a total, and a final one."""
-    results, truth = computed(CASES[name]), exact(CASES[name])
+    results, truth = computed(CONTRACTIONS[name]), exact(CONTRACTIONS[name])
     for key, tensor in results.items():
         assert on_grid(tensor), key
         assert tensor.shape == truth[key].shape
@@ -54,7 +52,7 @@ def test_results_are_rounded_partial_sums_of_the_right_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mm", "bmm", "conv2d", "conv2d grouped", "conv_transpose2d"])
 def test_more_stores_mean_more_error_growing_like_their_square_root(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, truth = CASES[name], exact(CASES[name])["output 0"]
+    case, truth = CONTRACTIONS[name], exact(CONTRACTIONS[name])["output 0"]
     single = error(computed(case, half_partials=False)["output 0"], truth)
     assert error(computed(case)["output 0"], truth) > 1.3 * single
     errors = []
@@ -76,7 +74,7 @@ def test_gradients_of_weights_store_partials_too_but_that_of_a_bias_is_one_sum(m
     truth = exact(case)["gradient of w1"]
     plain = error(computed(case)["gradient of w1"], truth)
     monkeypatch.setattr(partials, "CHUNK", 1)
-    run = Run(Op(case), half_partials=True)
+    run = Run(module_of(case), half_partials=True)
     assert error(run.results["gradient of w1"], truth) > 1.3 * plain
     assert torch.equal(run.results["gradient of w2"], round_to_half_(run.seed.float().sum([0, 2, 3])))
 
@@ -105,7 +103,7 @@ def test_a_bias_with_the_factor_zero_does_not_count(contract: Callable[..., Tens
 
 
 def test_float32_contractions_are_left_alone() -> None:
-    graph, products = traced(Op(CASES["linear"], torch.float32)), overloads("mm addmm")
+    graph, products = traced(module_of(CONTRACTIONS["linear"], torch.float32)), overloads("mm addmm")
     kept = [n.target for n in build(graph, Arithmetic(half_partials=True)).module.graph.nodes if n.target in products]
     assert kept == [n.target for n in ops_of(graph) if n.target in products]
     assert len(kept) == 3

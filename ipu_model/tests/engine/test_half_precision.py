@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from half_support import HALF, Case, Op, Run, is_half, on_grid, rounded, ulps
+from half_support import HALF, Case, Run, is_half, module_of, on_grid, rounded, ulps
 from half_table import TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the to
 @cache
 def run(name: str) -> Run:
     """Trace and replay a case once for all tests."""
-    return Run(Op(TABLE[name]), *TABLE[name].inputs)
+    return Run(module_of(TABLE[name]), *TABLE[name].inputs)
 
 
 @cache
@@ -58,7 +58,7 @@ def assert_close(actual: Tensor, expected: Tensor, what: str) -> None:
 
 def plain_pytorch(case: Case, seed: Tensor) -> dict[str, Tensor]:
     """Compute `case` in float64 with PyTorch alone; round the results to the float16 grid."""
-    module = Op(case, torch.float64)
+    module = module_of(case, torch.float64)
     output = module(*(t.double() if t.is_floating_point() else t for t in case.inputs))
     weights = dict(module.named_parameters())
     gradients = torch.autograd.grad(output, list(weights.values()), seed.double())
@@ -80,8 +80,7 @@ def test_every_op_of_the_graph_is_rounded_once_from_its_exact_result(name: str) 
 def test_results_are_float16_values_equal_to_the_oracles_and_to_pytorchs_in_float64(name: str) -> None:
     """Element by element where one rounding lies on the way, else relative to the largest element."""
     this = run(name)
-    truth = this.truth
-    expected, plain = this.named(truth.outputs, truth.gradients, truth.arguments), plain_pytorch(TABLE[name], this.seed)
+    expected, plain = this.expected, plain_pytorch(TABLE[name], this.seed)
     assert this.results.keys() == expected.keys() == plain.keys()
     for result, tensor in this.results.items():
         assert on_grid(tensor), result

@@ -97,16 +97,10 @@ OTHERS = {
     "instance_norm evaluation": Case(instance_norm, IMAGE, *AFFINE, buffers=STATISTICS),
     "rms_norm": Case(lambda x, w: F.rms_norm(x, (33,), w), X, between(0.1, 3, 33)),
     "normalize": Case(F.normalize, X),
-    **on(
-        normal(3, 4, 18),
-        max_pool1d=partial(F.max_pool1d, kernel_size=3, stride=2),
-        avg_pool1d=partial(F.avg_pool1d, kernel_size=3),
-    ),
-    **on(
-        VOLUME,
-        max_pool3d=partial(F.max_pool3d, kernel_size=2, stride=1),
-        avg_pool3d=partial(F.avg_pool3d, kernel_size=2),
-    ),
+    **on(normal(3, 4, 18), max_pool1d=partial(F.max_pool1d, kernel_size=3, stride=2)),
+    **on(normal(3, 4, 18), avg_pool1d=partial(F.avg_pool1d, kernel_size=3)),
+    **on(VOLUME, max_pool3d=partial(F.max_pool3d, kernel_size=2, stride=1)),
+    **on(VOLUME, avg_pool3d=partial(F.avg_pool3d, kernel_size=2)),
     **on(
         IMAGE,
         max_pool2d_overlapping=partial(F.max_pool2d, kernel_size=3, stride=1),

@@ -29,6 +29,7 @@ from torch import Tensor
 from ipu_model.compute import update_rules
 from ipu_model.compute.rounding import Overflow
 from ipu_model.optimiser import Hyper, OptimiserSpec
+from ipu_model.step import FLOAT16
 
 # The formulas (poptorch-optim.md, section 4), by PyTorch's optimisers or literally, in float64.
 
@@ -250,17 +251,26 @@ def test_pytorchs_private_fused_kernels_agree_with_the_plain_update(
     assert_close(*results, tolerance=1e-6)
 
 
+HALF = torch.float16
+ALL_HALF = {"accum_dtype": HALF, "velocity_dtype": HALF, "first_dtype": HALF, "second_dtype": HALF}
 EVERY_FAMILY = [
-    spec_of("SGD2", Hyper(lr=0.1, weight_decay=0.1)),
-    spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, weight_decay=0.1)),
-    spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, weight_decay=0.1), velocity_dtype=torch.float16),
-    spec_of("SGD1", Hyper(lr=0.1, momentum=0.9, nesterov=True)),
-    spec_of("ADAM", Hyper(lr=0.1, weight_decay=0.1)),
-    spec_of("ADAMW", Hyper(lr=0.1, weight_decay=0.1), first_dtype=torch.float16),
-    spec_of("LAMB", Hyper(lr=0.1, weight_decay=0.1)),
-    spec_of("RMSPROP", Hyper(lr=0.1, momentum=0.9)),
+    spec_of(family, Hyper(lr=0.1, momentum=momentum, weight_decay=decay, nesterov=nesterov), use_tf_variant=tf)
+    for family, momentum, decay, nesterov, tf in (
+        ("SGD2", 0.0, 0.1, False, False),
+        ("SGD2", 0.9, 0.1, False, False),
+        ("SGD2", 0.9, 0.0, True, False),
+        ("SGD1", 0.9, 0.1, False, False),
+        ("SGD1", 0.9, 0.0, True, False),
+        ("ADAM", 0.0, 0.1, False, False),
+        ("ADAMW", 0.0, 0.1, False, False),
+        ("LAMB", 0.0, 0.1, False, False),
+        ("RMSPROP", 0.9, 0.0, False, False),
+        ("RMSPROP", 0.9, 0.0, False, True),
+        ("RMSPROP_CENTERED", 0.9, 0.0, False, False),
+    )
 ]
-every_family = pytest.mark.parametrize("spec", EVERY_FAMILY, ids=lambda spec: spec.family)
+IN_HALF = [replace(spec, **dict.fromkeys(ALL_HALF, FLOAT16)) for spec in EVERY_FAMILY]
+every_family = pytest.mark.parametrize("spec", [*EVERY_FAMILY, *IN_HALF], ids=lambda spec: spec.family)
 
 
 Arrangement = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -330,23 +340,9 @@ def test_no_autograd_graph_is_recorded() -> None:
 
 # Half-precision weights and state in float32 containers, rounded once per result (section 5).
 
-HALF = torch.float16
-ALL_HALF = {"accum_dtype": HALF, "velocity_dtype": HALF, "first_dtype": HALF, "second_dtype": HALF}
-HALF_SPECS = [
-    spec_of("SGD2", Hyper(lr=0.1)),
-    spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, weight_decay=0.1), **ALL_HALF),
-    spec_of("SGD2", Hyper(lr=0.1, momentum=0.9, nesterov=True), **ALL_HALF),
-    spec_of("SGD1", Hyper(lr=0.1, momentum=0.9, weight_decay=0.1), **ALL_HALF),
-    spec_of("ADAM", Hyper(lr=0.1), **ALL_HALF),
-    spec_of("ADAMW", Hyper(lr=0.1), first_dtype=HALF),
-    spec_of("LAMB", Hyper(lr=0.1), **ALL_HALF),
-    spec_of("RMSPROP_CENTERED", Hyper(lr=0.1, momentum=0.9), **ALL_HALF),
-    spec_of("RMSPROP", Hyper(lr=0.1, momentum=0.9), use_tf_variant=True, **ALL_HALF),
-]
-
 
 @pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.parametrize("spec", HALF_SPECS, ids=lambda spec: spec.family)
+@every_family
 def test_half_weights_and_half_state_stay_on_the_grid(spec: OptimiserSpec, stochastic: bool) -> None:
     weights = {name: w.to(HALF).float() for name, w in random_weights(0).items()}
     before = {name: w.clone() for name, w in weights.items()}

@@ -6,7 +6,19 @@ import math
 
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Work
-from ipu_model.step import FLOAT16, Argument, DType, Op, Ref, Source, Tensor, step_of_ops
+from ipu_model.step import (
+    FLOAT16,
+    Argument,
+    DType,
+    Op,
+    Phase,
+    Ref,
+    Source,
+    Step,
+    Tensor,
+    Variable,
+    step_of_ops,
+)
 
 
 def tensor(
@@ -43,3 +55,31 @@ def work_of(
     ).ops
     assert not cost.is_fallback
     return cost.work
+
+
+def named(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = True) -> Op:
+    phase = Phase.BACKWARD if backward else Phase.FORWARD
+    return op(kind, shape, *reads, name=name, scope=scope, phase=phase)
+
+
+def linear() -> Step:
+    """Return a linear layer with its loss, and its backward pass: gradients of data, weight and bias."""
+    ops = [
+        named("out", "addmm", (64, 32), "bias", "x", "w", backward=False),
+        named("loss", "sum", (), "out", scope="", backward=False),
+        named("g_out", "expand", (64, 32), "loss", scope=""),
+        named("g_x", "mm", (64, 128), "g_out", "w"),
+        named("g_w", "mm", (128, 32), "x", "g_out"),
+        named("g_b", "sum", (32,), "g_out"),
+        named("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act"),
+    ]
+    entering = [
+        (tensor("x", 64, 128), Source.INPUT),
+        (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
+        (tensor("bias", 32, of_weight=True), Source.VARIABLE),
+    ]
+    variables = (Variable("fc.weight", ("fc.weight",), "w", True), Variable("fc.bias", ("fc.bias",), "bias", True))
+    return step_of_ops(
+        ops, entering, variables=variables, gradients={"fc.weight": "g_w", "fc.bias": "g_b"}, loss="loss",
+        layers={"fc": "Linear", "act": "ReLU"},
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_written import op, tensor, work_of
+from hand_written import linear, op, tensor, work_of
 
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -14,43 +14,27 @@ from ipu_model.predict.ops import register
 from ipu_model.predict.ops.rule import OpView, OpWork, Rule
 from ipu_model.predict.planner import contraction, matrix_product
 from ipu_model.predict.program import Program
-from ipu_model.step import Op, Phase, Ref, Source, Step, Variable, step_of_ops
-
-
-def layer() -> Step:
-    """Return y = relu(x w), and the gradient of w: five ops with the transposed input and the loss."""
-    ops = [
-        op("mm", (64, 32), "x", "w"),
-        op("relu", (64, 32), "mm"),
-        op("sum", (), "relu"),
-        op("threshold_backward", (64, 32), "mm", "relu", phase=Phase.BACKWARD),
-        op("mm", (128, 32), "x_t", "threshold_backward", name="gradient", phase=Phase.BACKWARD),
-    ]
-    entering = [
-        (tensor("x", 64, 128), Source.INPUT),
-        (tensor("x_t", 128, 64), Source.INPUT),
-        (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
-    ]
-    weight = Variable("w", ("w",), "w", trainable=True)
-    return step_of_ops(ops, entering, variables=(weight,), gradients={"w": "gradient"}, loss="sum")
+from ipu_model.step import Op, Phase, Ref, Source, step_of_ops
 
 
 class TestByHand:
     def test_a_step_has_costs_and_a_profile(self) -> None:
-        costs = costs_of(layer())
-        names = ["mm", "relu", "sum", "threshold_backward", "gradient"]
-        assert [cost.node for cost in costs.ops] == names
-        assert costs.fallbacks == ()
-        assert costs.flops == 2 * (2 * 64 * 128 * 32)
-        assert costs.ops[0].work == contraction(matrix_product(64, 128, 32, 2), Device())
+        costs = costs_of(linear())
+        assert [cost.node for cost in costs.fallbacks] == ["g_out"], "a captured step expands by a view"
+        assert costs.flops == 3 * (2 * 64 * 128 * 32), "forward, and the gradients of data and weight"
+        product = next(cost for cost in costs.ops if cost.node == "g_w")
+        assert product.work == contraction(matrix_product(128, 64, 32, 2), Device())
         optimiser = OptimiserSpec("SGD1", Hyper(lr=0.1))
-        profile = profile_program(Program(step=layer(), training=True, optimiser=optimiser))
-        assert [op.node for op in profile.ops] == names
+        profile = profile_program(Program(step=linear(), training=True, optimiser=optimiser))
+        nodes = ["out", "loss", "g_out", "g_x", "g_w", "g_b", "g_r"]
+        assert list(dict.fromkeys(cost.node for cost in costs.ops)) == nodes
+        assert list(dict.fromkeys(op.node for op in profile.ops)) == nodes
         assert profile.cycles[0].total > sum(op.cycles for op in profile.ops)
         assert profile.memory.fits
 
     def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
-        layouts = costs_of(layer()).layouts
+        operands = [(tensor("a", 64, 128), Source.INPUT), (tensor("b", 128, 32), Source.INPUT)]
+        layouts = costs_of(step_of_ops([op("mm", (64, 32), "a", "b"), op("relu", (64, 32), "mm")], operands)).layouts
         assert layouts["relu"] == layouts["mm"]
 
     def test_a_median_without_a_dimension_is_that_of_all_elements(self) -> None:

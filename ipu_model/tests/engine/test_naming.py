@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import hand_written
 import pytest
-from hand_written import tensor
+from hand_written import linear, tensor
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.profile import CODE, RESERVED, OpProfile, Profile
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.step import FLOAT16, FLOAT32, Op, Phase, Source, Step, Variable, step_of_ops, with_ops
+from ipu_model.step import FLOAT16, FLOAT32, Op, Source, step_of_ops, with_ops
 from published.convolutional import day03_program
 
 
@@ -27,34 +26,6 @@ def resnet() -> Profile:
 def one(profile: Profile, name: str, phase: str = "forward") -> OpProfile:
     (found,) = [op for op in profile.work if op.name == name and op.phase == phase]
     return found
-
-
-def op(name: str, kind: str, shape: tuple[int, ...], *reads: str, scope: str = "fc", backward: bool = True) -> Op:
-    phase = Phase.BACKWARD if backward else Phase.FORWARD
-    return hand_written.op(kind, shape, *reads, name=name, scope=scope, phase=phase)
-
-
-def linear() -> Step:
-    """Return a linear layer with its loss, and its backward pass: gradients of data, weight and bias."""
-    ops = [
-        op("out", "addmm", (64, 32), "bias", "x", "w", backward=False),
-        op("loss", "sum", (), "out", scope="", backward=False),
-        op("g_out", "expand", (64, 32), "loss", scope=""),
-        op("g_x", "mm", (64, 128), "g_out", "w"),
-        op("g_w", "mm", (128, 32), "x", "g_out"),
-        op("g_b", "sum", (32,), "g_out"),
-        op("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act"),
-    ]
-    entering = [
-        (tensor("x", 64, 128), Source.INPUT),
-        (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
-        (tensor("bias", 32, of_weight=True), Source.VARIABLE),
-    ]
-    variables = (Variable("fc.weight", ("fc.weight",), "w", True), Variable("fc.bias", ("fc.bias",), "bias", True))
-    return step_of_ops(
-        ops, entering, variables=variables, gradients={"fc.weight": "g_w", "fc.bias": "g_b"}, loss="loss",
-        layers={"fc": "Linear", "act": "ReLU"},
-    )  # fmt: skip
 
 
 def test_ops_and_tensors_are_known_by_their_module_and_what_happens_there() -> None:

@@ -1,11 +1,8 @@
-"""How many threads a replay uses, from the work and the free cores, and what a run sets in PyTorch and the process."""
+"""How many threads a replay uses, from the work and the free cores, and what a run sets in PyTorch."""
 
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +16,7 @@ from tracing_support import Net, session_of, traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.threads import SWITCH, ParallelWork, Threads, choose, threads_for, work_of
-from ipu_model.cores import Cores, CoreWatch, usable_cores
+from ipu_model.cores import Cores, CoreWatch
 from ipu_model.errors import Error
 
 MICROSECOND, MILLISECOND = 1e-6, 1e-3
@@ -169,36 +166,3 @@ def test_programs_take_what_they_need_the_environment_fixes_and_a_container_allo
         monkeypatch.setenv(SWITCH, mistake)
         with pytest.raises(Error, match=f"IPU_MODEL_THREADS must be the number of threads .* got '{mistake}'"):
             threads_for(tiny, CoreWatch())
-
-
-# What the whole process is set to: freed memory is kept where glibc offers it, threads wait asleep where GNU's can.
-
-PROGRAM = """
-import threading, torch
-from ipu_model.compute.session import keep_freed_memory
-from ipu_model.compute.threads import wait_asleep
-number = torch.get_num_threads()
-wait_asleep()  # twice: idle threads are started once
-print(keep_freed_memory(), wait_asleep(), [thread.name for thread in threading.enumerate()].count("ipu-model-idle"))
-assert torch.get_num_threads() == number
-"""
-SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "IPU_MODEL_KEEP_MEMORY")
-KEPT = str(platform.libc_ver()[0] == "glibc")
-# Machines with more cores keep no idle threads.
-ASLEEP = "True 1" if sys.platform.startswith("linux") and 1 < usable_cores() <= 16 else "False 0"
-
-
-@pytest.mark.parametrize(("environment", "expected"), [
-    ({}, f"{KEPT} {ASLEEP}"),
-    ({"IPU_MODEL_KEEP_MEMORY": "0", "OMP_WAIT_POLICY": "passive"}, "False True 0"),
-    ({"IPU_MODEL_KEEP_MEMORY": "", "OMP_WAIT_POLICY": "ACTIVE"}, f"{KEPT} False 0"),
-    ({"GOMP_SPINCOUNT": "1000000"}, f"{KEPT} False 0"),
-])  # fmt: skip
-def test_the_user_decides_and_idle_threads_do_not_keep_the_program_alive(
-    environment: dict[str, str], expected: str
-) -> None:
-    inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=inherited | environment, capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == expected

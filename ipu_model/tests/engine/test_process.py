@@ -1,0 +1,325 @@
+"""What concerns the whole process: its torch, its settings, its processor time, and interrupts that wait."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import ipu_model
+from ipu_model.cores import Cores, CoreWatch, usable_cores
+from ipu_model.guards import NEWEST, OLDEST, public, refuse_other_torch
+from ipu_model.process import deliver_interrupt, interrupt_postponed
+
+# With another torch, or one that changed under the process, nothing of this distribution can be imported.
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+NEEDS = f"needs torch {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, and this environment has torch 2.15.0"
+
+
+@pytest.mark.parametrize(("program", "said"), [
+    *((f"import {name}", NEEDS) for name in ("poptorch", "ipu_model", "popdist", "popart")),
+    ("import sys, torch; sys.path.insert(0, sys.argv[1]); import poptorch",
+     f"This process has loaded torch {torch.__version__}, and torch 2.15.0 was installed since"),
+])  # fmt: skip
+def test_an_import_says_which_torch_is_there_which_is_needed_and_what_helps(
+    tmp_path: Path, program: str, said: str
+) -> None:
+    """The folder has the name and the metadata of a later torch, and nothing else of it."""
+    (tmp_path / "torch-2.15.0.dist-info").mkdir()
+    (tmp_path / "torch.py").write_text('__version__ = "2.15.0+cpu"\n', encoding="utf-8")
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n"
+    (tmp_path / "torch-2.15.0.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
+    found_first = [str(tmp_path)] if said is NEEDS else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*found_first, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert said in last
+    assert "restart the kernel" in last
+    if said is NEEDS:
+        assert last.startswith(f"ImportError: ipu-model {ipu_model.__version__} needs")
+        assert f"pip install 'torch=={NEWEST[0]}.{NEWEST[1]}.*'" in last
+
+
+def test_the_torch_of_these_tests_is_accepted_and_the_name_of_a_build_is_not_another_version() -> None:
+    refuse_other_torch(ipu_model.__version__)
+    assert public("2.12.1+cu130") == public("2.12.1+cpu") == "2.12.1"
+
+
+def test_the_releases_are_those_that_the_distribution_asks_for() -> None:
+    asked = re.search(r'"torch>=(\d+)\.(\d+)\.\d+,<(\d+)\.(\d+)"', PYPROJECT.read_text(encoding="utf-8"))
+    assert asked is not None
+    *oldest, major, minor = map(int, asked.groups())
+    assert (tuple(oldest), (major, minor - 1)) == (OLDEST, NEWEST)
+
+
+# What the whole process is set to: freed memory is kept where glibc offers it, threads wait asleep where GNU's can.
+
+PROGRAM = """
+import threading, torch
+from ipu_model.compute.session import keep_freed_memory
+from ipu_model.compute.threads import wait_asleep
+number = torch.get_num_threads()
+wait_asleep()  # twice: idle threads are started once
+print(keep_freed_memory(), wait_asleep(), [thread.name for thread in threading.enumerate()].count("ipu-model-idle"))
+assert torch.get_num_threads() == number
+"""
+SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "IPU_MODEL_KEEP_MEMORY")
+KEPT = str(platform.libc_ver()[0] == "glibc")
+# Machines with more cores keep no idle threads.
+ASLEEP = "True 1" if sys.platform.startswith("linux") and 1 < usable_cores() <= 16 else "False 0"
+
+
+@pytest.mark.parametrize(("environment", "expected"), [
+    ({}, f"{KEPT} {ASLEEP}"),
+    ({"IPU_MODEL_KEEP_MEMORY": "0", "OMP_WAIT_POLICY": "passive"}, "False True 0"),
+    ({"IPU_MODEL_KEEP_MEMORY": "", "OMP_WAIT_POLICY": "ACTIVE"}, f"{KEPT} False 0"),
+    ({"GOMP_SPINCOUNT": "1000000"}, f"{KEPT} False 0"),
+])  # fmt: skip
+def test_the_user_decides_and_idle_threads_do_not_keep_the_program_alive(
+    environment: dict[str, str], expected: str
+) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=inherited | environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == expected
+
+
+# The processor time that a process can get, read from made-up `proc` and `sys` folders.
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Machine:
+    """A folder that looks like the root of a Linux machine with four cores, and clocks that a test sets."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.now, self.own, self.usable = root, 0.0, 0.0, {0, 1, 2, 3}
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "process_time", lambda: self.own)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: self.usable, raising=False)
+        self.at_work(0, 0, 0, 0)
+
+    def write(self, name: str, text: str) -> None:
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def at_work(self, *seconds: float) -> None:
+        """Set how long each core has been busy since the machine started; each was idle for 1,000 s."""
+        lines = [f"cpu{core} {round(busy * TICKS)} 0 0 {1000 * TICKS} 0 0 0 0" for core, busy in enumerate(seconds)]
+        self.write("proc/stat", "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 1"]))
+
+    def cores(self, change: Callable[[], None] = lambda: None) -> Cores:
+        """Return what is measured while `change` happens."""
+        watch = CoreWatch(self.root)
+        change()
+        return watch.cores()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("cores", "free", "at_once"), [
+    (Cores(4), 4, 4),
+    (Cores(4, busy=1.5), 2.5, 4),
+    (Cores(4, busy=4), 0, 4),  # a busy core is shared, not taken away
+    (Cores(64, quota=2.5), 2.5, 2),
+    (Cores(64, quota=0.5), 0.5, 1),
+    (Cores(4, busy=3, quota=2.5), 1, 2),
+])  # fmt: skip
+def test_free_cores_are_those_that_nobody_uses_within_the_quota(cores: Cores, free: float, at_once: int) -> None:
+    assert (cores.free, cores.at_once) == (free, at_once)
+
+
+@pytest.mark.parametrize(("cores", "threads", "share"), [
+    (Cores(4, busy=2), 2, 2),
+    # Two threads beside two busy processes on two cores get half of them; one thread gets a third.
+    (Cores(2, busy=2), 2, 1),
+    (Cores(2, busy=2), 1, pytest.approx(2 / 3)),
+    (Cores(64, quota=2), 8, 2),
+])  # fmt: skip
+def test_time_is_shared_evenly_where_cores_are_too_few(cores: Cores, threads: int, share: float) -> None:
+    assert cores.share(threads) == share
+
+
+@pytest.mark.parametrize(("usable", "seconds", "expected"), [
+    ({0, 1, 2, 3}, (2, 2, 1, 0), Cores(4, busy=1.5)),  # 5 s of work in 2 s, of which 2 s are our own
+    ({2, 3}, (2, 2, 2, 1), Cores(2, busy=0.5)),
+    ({0, 1, 2, 3}, (2, 0.2, 0, 0), Cores(4)),  # noise of counting
+])  # fmt: skip
+def test_load_of_others_on_usable_cores(
+    machine: Machine, usable: set[int], seconds: tuple[float, ...], expected: Cores
+) -> None:
+    def work() -> None:
+        machine.now, machine.own = 2.0, 2.0
+        machine.at_work(*seconds)
+
+    machine.usable = usable
+    assert machine.cores(work) == expected
+
+
+def test_waiting_for_a_disk_is_not_work_but_interrupts_and_a_hypervisor_are(machine: Machine) -> None:
+    fields = {"user": 10, "nice": 10, "system": 10, "idle": 0, "iowait": 40, "irq": 10, "softirq": 10, "steal": 20}
+
+    def work() -> None:
+        machine.now = 1.0
+        percent = " ".join(str(share * TICKS // 100) for share in fields.values())
+        machine.write("proc/stat", f"cpu0 {percent} 10 10")
+
+    assert machine.cores(work).busy == pytest.approx(0.7)
+
+
+def test_without_figures_the_cores_count_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CoreWatch(tmp_path).cores() == Cores(usable_cores())
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert CoreWatch(tmp_path).cores() == Cores(10)
+
+
+def test_a_watch_that_is_too_short_is_extended() -> None:
+    before = time.perf_counter()
+    assert CoreWatch().cores(at_least=0.05).usable == usable_cores()
+    assert time.perf_counter() - before >= 0.05
+
+
+# The lines of /proc/self/cgroup, the files below /sys/fs/cgroup, and the quota that they mean.
+QUOTAS: dict[str, tuple[str, dict[str, str], float]] = {
+    "no cgroup": ("", {}, math.inf),
+    "version 2": ("0::/user.slice/mine", {"user.slice/mine/cpu.max": "150000 100000\n"}, 1.5),
+    "version 2 beside version 1": ("0::/mine", {"unified/mine/cpu.max": "150000 100000\n"}, 1.5),
+    "the smallest up to the root": (
+        "0::/pod/container",
+        {"pod/container/cpu.max": "max 100000", "pod/cpu.max": "200000 100000", "cpu.max": "800000 100000"},
+        2,
+    ),
+    "version 1": (
+        "7:memory:/elsewhere\n3:cpu:/mine\n0::/",
+        {"cpu/mine/cpu.cfs_quota_us": "50000\n", "cpu/mine/cpu.cfs_period_us": "100000\n"},
+        0.5,
+    ),
+    "version 1, several controllers": (
+        "3:cpu,cpuacct:/mine",
+        {"cpu,cpuacct/mine/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/mine/cpu.cfs_period_us": "100000\n"},
+        0.5,
+    ),
+    "version 1 without": ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+    "a container sees its own folder as the root but the host's path": (
+        "4:cpu,cpuacct:/docker/0123456789ab",
+        {"cpu,cpuacct/cpu.cfs_quota_us": "300000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_quotas(machine: Machine, case: str) -> None:
+    cgroup, files, quota = QUOTAS[case]
+    machine.write("proc/self/cgroup", cgroup)
+    for name, text in files.items():
+        machine.write(f"sys/fs/cgroup/{name}", text)
+    assert machine.cores().quota == quota
+
+
+# An interrupt waits inside `interrupt_postponed()`, until `deliver_interrupt()` or the end; a second does not wait.
+
+
+@pytest.fixture
+def pythons_own_handler() -> Iterator[None]:
+    """A process that a shell started in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+INTERRUPTS = pytest.mark.usefixtures("pythons_own_handler")
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def in_another_body() -> None:
+    with interrupt_postponed():
+        interrupt()
+
+
+@pytest.mark.parametrize(("actions", "done"), [
+    ((interrupt,), 1),  # it waits for the end of the body
+    ((deliver_interrupt, interrupt, deliver_interrupt), 2),  # or for a check
+    ((interrupt, interrupt), 1),  # a body that is stuck can be left
+    ((in_another_body,), 1),  # a body in a body leaves the interrupt to the outer one
+])  # fmt: skip
+@INTERRUPTS
+def test_an_interrupt_waits(actions: tuple[Callable[[], None], ...], done: int) -> None:
+    finished = []
+    with pytest.raises(KeyboardInterrupt), interrupt_postponed():  # noqa: PT012
+        for action in actions:
+            action()
+            finished.append(action)
+    assert len(finished) == done
+
+
+@INTERRUPTS
+def test_an_error_of_the_body_is_the_context_of_the_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt_postponed():  # noqa: PT012
+        interrupt()
+        raise ValueError("of the body")
+    assert isinstance(raised.value.__context__, ValueError)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@INTERRUPTS
+def test_the_programs_own_handler_is_called_and_back_afterwards(fails: bool) -> None:
+    calls = []
+    own = lambda number, frame: calls.append(number)  # noqa: E731
+    signal.signal(signal.SIGINT, own)
+    try:
+        with interrupt_postponed():
+            interrupt()
+            assert calls == []
+            if fails:
+                raise ValueError
+    except ValueError:
+        assert fails
+    assert signal.getsignal(signal.SIGINT) is own
+    assert calls == [signal.SIGINT]
+
+
+@INTERRUPTS
+def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupt_postponed():
+        interrupt()
+        deliver_interrupt()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@INTERRUPTS
+def test_other_threads_leave_the_handler_alone() -> None:
+    seen = []
+
+    def work() -> None:
+        with interrupt_postponed():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]

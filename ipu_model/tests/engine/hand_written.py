@@ -69,12 +69,13 @@ def linear() -> Step:
         named("loss", "sum", (), "out", scope="", backward=False),
         named("g_out", "expand", (64, 32), "loss", scope=""),
         named("g_x", "mm", (64, 128), "g_out", "w"),
-        named("g_w", "mm", (128, 32), "x", "g_out"),
+        named("g_w", "mm", (128, 32), "x_t", "g_out"),
         named("g_b", "sum", (32,), "g_out"),
         named("g_r", "threshold_backward", (64, 128), "g_x", "x", scope="act"),
     ]
     entering = [
         (tensor("x", 64, 128), Source.INPUT),
+        (tensor("x_t", 128, 64), Source.INPUT),
         (tensor("w", 128, 32, of_weight=True), Source.VARIABLE),
         (tensor("bias", 32, of_weight=True), Source.VARIABLE),
     ]

@@ -33,8 +33,8 @@ class TestByHand:
         assert profile.memory.fits
 
     def test_a_rectifier_stays_where_the_product_left_its_result(self) -> None:
-        operands = [(tensor("a", 64, 128), Source.INPUT), (tensor("b", 128, 32), Source.INPUT)]
-        costs = costs_of(step_of_ops([op("mm", (64, 32), "a", "b"), op("relu", (64, 32), "mm")], operands))
+        entering = [(tensor("x", 64, 128), Source.INPUT), (tensor("w", 128, 32, of_weight=True), Source.VARIABLE)]
+        costs = costs_of(step_of_ops([op("mm", (64, 32), "x", "w"), op("relu", (64, 32), "mm")], entering))
         assert costs.ops[0].work == contraction(matrix_product(64, 128, 32, 2), Device())
         assert costs.layouts["relu"] == costs.layouts["mm"]
 

@@ -54,9 +54,7 @@ def test_undefined_and_infinite_results_raise(function: Function, value: float, 
     (lambda x: F.pad(x, (1, 0), value=INF), 1.0),
     (lambda x: torch.full_like(x, INF), 1.0), (lambda x: x + INF, 1.0), (torch.exp, -100.0),
 ])  # fmt: skip
-def test_values_that_were_not_finite_before_or_are_written_by_the_program_do_not_raise(
-    function: Function, value: float
-) -> None:
+def test_what_was_not_finite_before_or_is_written_does_not_raise(function: Function, value: float) -> None:
     for x in (half(1.0, value), torch.tensor([1.0, value])):
         infer(function, x, floating_point_exceptions=True)
 

@@ -74,9 +74,7 @@ def test_groups_are_those_of_the_definition(groups: ReplicaGroups) -> None:
 
 
 @given(GROUPS, st.booleans(), st.randoms(use_true_random=False))
-def test_a_mean_over_all_replicas_becomes_one_over_each_group(
-    groups: ReplicaGroups, mean: bool, random: Random
-) -> None:
+def test_a_mean_becomes_one_over_each_group(groups: ReplicaGroups, mean: bool, random: Random) -> None:
     # Integers, so that float32 sums are exact.
     values = [torch.tensor([float(random.randint(-9, 9)), 1.0]) for _ in range(groups.replicas)]
     totals = [[value.clone(), value.clone()] for value in values]
@@ -303,9 +301,7 @@ def test_what_is_wrong_with_the_place_or_the_index_is_named(rank: int, place: di
     (0, r"127\.0\.0\.1, port {port}: another program uses this port"),
     (1, "Instance 1 cannot reach the place where instances meet"),
 ])  # fmt: skip
-def test_a_port_that_is_taken_or_where_nobody_is_is_named(
-    rank: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_is_taken_or_empty_is_named(rank: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         port = str(other.getsockname()[1])

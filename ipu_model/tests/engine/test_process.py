@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,9 +34,7 @@ NEEDS = f"needs torch {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, and th
     ("import sys, torch; sys.path.insert(0, sys.argv[1]); import poptorch",
      f"This process has loaded torch {torch.__version__}, and torch 2.15.0 was installed since"),
 ])  # fmt: skip
-def test_an_import_says_which_torch_is_there_which_is_needed_and_what_helps(
-    tmp_path: Path, program: str, said: str
-) -> None:
+def test_an_import_says_which_torch_is_needed_and_what_helps(tmp_path: Path, program: str, said: str) -> None:
     """The folder has the name and the metadata of a later torch, and nothing else of it."""
     (tmp_path / "torch-2.15.0.dist-info").mkdir()
     (tmp_path / "torch.py").write_text('__version__ = "2.15.0+cpu"\n', encoding="utf-8")
@@ -89,9 +88,7 @@ ASLEEP = "True 1" if sys.platform.startswith("linux") and 1 < usable_cores() <= 
     ({"IPU_MODEL_KEEP_MEMORY": "", "OMP_WAIT_POLICY": "ACTIVE"}, f"{KEPT} False 0"),
     ({"GOMP_SPINCOUNT": "1000000"}, f"{KEPT} False 0"),
 ])  # fmt: skip
-def test_the_user_decides_and_idle_threads_do_not_keep_the_program_alive(
-    environment: dict[str, str], expected: str
-) -> None:
+def test_the_user_decides_and_idle_threads_end(environment: dict[str, str], expected: str) -> None:
     inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=inherited | environment, capture_output=True, text=True, check=True
@@ -164,9 +161,7 @@ def test_time_is_shared_evenly_where_cores_are_too_few(cores: Cores, threads: in
     ({2, 3}, (2, 2, 2, 1), Cores(2, busy=0.5)),
     ({0, 1, 2, 3}, (2, 0.2, 0, 0), Cores(4)),  # noise of counting
 ])  # fmt: skip
-def test_load_of_others_on_usable_cores(
-    machine: Machine, usable: set[int], seconds: tuple[float, ...], expected: Cores
-) -> None:
+def test_load_of_others_on_usable_cores(machine: Machine, usable: set[int], seconds: Any, expected: Cores) -> None:
     def work() -> None:
         machine.now, machine.own = 2.0, 2.0
         machine.at_work(*seconds)
@@ -199,6 +194,10 @@ def test_a_watch_that_is_too_short_is_extended() -> None:
     assert time.perf_counter() - before >= 0.05
 
 
+def version_1(folder: str, quota: int) -> dict[str, str]:
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
+
+
 # The lines of /proc/self/cgroup, the files below /sys/fs/cgroup, and the quota that they mean.
 QUOTAS: dict[str, tuple[str, dict[str, str], float]] = {
     "no cgroup": ("", {}, math.inf),
@@ -209,22 +208,11 @@ QUOTAS: dict[str, tuple[str, dict[str, str], float]] = {
         {"pod/container/cpu.max": "max 100000", "pod/cpu.max": "200000 100000", "cpu.max": "800000 100000"},
         2,
     ),
-    "version 1": (
-        "7:memory:/elsewhere\n3:cpu:/mine\n0::/",
-        {"cpu/mine/cpu.cfs_quota_us": "50000\n", "cpu/mine/cpu.cfs_period_us": "100000\n"},
-        0.5,
-    ),
-    "version 1, several controllers": (
-        "3:cpu,cpuacct:/mine",
-        {"cpu,cpuacct/mine/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/mine/cpu.cfs_period_us": "100000\n"},
-        0.5,
-    ),
-    "version 1 without": ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
-    "a container sees its own folder as the root but the host's path": (
-        "4:cpu,cpuacct:/docker/0123456789ab",
-        {"cpu,cpuacct/cpu.cfs_quota_us": "300000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
-        3,
-    ),
+    "version 1": ("7:memory:/elsewhere\n3:cpu:/mine\n0::/", version_1("cpu/mine", 50000), 0.5),
+    "version 1, several controllers": ("3:cpu,cpuacct:/mine", version_1("cpu,cpuacct/mine", 50000), 0.5),
+    "version 1 without": ("3:cpu:/", version_1("cpu", -1), math.inf),
+    # A container sees its own folder as the root but the host's path.
+    "a container": ("4:cpu,cpuacct:/docker/0123456789ab", version_1("cpu,cpuacct", 300000), 3),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -53,9 +54,7 @@ def counted(names: frozenset[str], step: Step, stage: int | None = None) -> Coun
     (3, None, PIPELINE, 2, (2, 1), (0, 0)),
     (2, 4, PIPELINE, 1, (0, 1), (3, 1)),
 ])  # fmt: skip
-def test_layers_and_squares(
-    ipus: int, checkpointed: int | None, mode: Recomputation, stage: int | None, stored: tuple, again: tuple
-) -> None:
+def test_layers_and_squares(ipus: int, checkpointed: Any, mode: Any, stage: Any, stored: Any, again: Any) -> None:
     step = chain(ipus, checkpointed)
     found = kept_by(step, mode)
     for names, numbers in ((found.stored, stored), (found.again, again)):

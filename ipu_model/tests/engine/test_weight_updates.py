@@ -136,15 +136,13 @@ FORMULAS: dict[str, tuple[dict[str, float], dict[str, Any], Expected]] = {
 @FEW
 @pytest.mark.parametrize("name", FORMULAS)
 @given(st.data(), HYPER, LOSS_SCALING, SCALE)
-def test_weights_follow_the_formula(
-    name: str, data: st.DataObject, hyper: Hyper, loss_scaling: float, scale: float
-) -> None:
+def test_weights_follow_the_formula(name: str, data: st.DataObject, hyper: Hyper, ls: float, scale: float) -> None:
     """The updater gets sums of gradients, multiplied by the loss scaling; `scale` makes means of them."""
     tolerances, options, expected_of = FORMULAS[name]
     family = data.draw(st.sampled_from(sorted(tolerances)))
     hyper, expected = expected_of(hyper, family)
-    spec = spec_of(family, hyper, loss_scaling=loss_scaling, **options)
-    actual = run(spec, random_gradients(STEPS), scale=scale, factor=loss_scaling / scale)
+    spec = spec_of(family, hyper, loss_scaling=ls, **options)
+    actual = run(spec, random_gradients(STEPS), scale=scale, factor=ls / scale)
     assert_close(actual, expected, tolerance=tolerances[family])
 
 

@@ -98,9 +98,7 @@ def test_other_names_of_horovod_refuse_by_name(entry: support.Entry) -> None:
     assert entry.text in refusal.value.message
 
 
-def test_an_installed_one_comes_first_and_instances_then_get_no_stand_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_one_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, folder = stand_ins.offered_in({"PYTHONPATH": "/mine"})["PYTHONPATH"].split(":")
     assert first == "/mine", "the instances' own folders come first"
     assert stand_ins.offered_in({}) == {"PYTHONPATH": folder}

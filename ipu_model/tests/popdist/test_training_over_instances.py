@@ -73,9 +73,7 @@ def assert_close(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_are_those_of_one_process_and_of_plain_pytorch_and_the_same_bits_everywhere(
-    results: Results, name: str
-) -> None:
+def test_weights_are_those_of_one_process_and_of_plain_pytorch(results: Results, name: str) -> None:
     case = CASES[name]
     first, second = (result["cases"][name] for result in results)
     for key, value in parameters(first).items():

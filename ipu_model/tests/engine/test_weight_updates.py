@@ -238,6 +238,12 @@ def test_pytorchs_private_fused_kernels_agree_with_the_plain_update(spec: Optimi
     assert_close(*results, tolerance=1e-6)
 
 
+def test_kernels_are_used_only_where_every_tensor_has_one_layout_and_is_float32() -> None:
+    weight = torch.zeros(3, 4)
+    others = weight.clone(), torch.zeros(4, 3).t(), weight.double(), weight.half()
+    assert [update_rules._fits_fused((), 1.0, [weight], [x]) for x in others] == [True, False, False, False]
+
+
 HALF = torch.float16
 ALL_HALF = {"accum_dtype": HALF, "velocity_dtype": HALF, "first_dtype": HALF, "second_dtype": HALF}
 EVERY_FAMILY = [

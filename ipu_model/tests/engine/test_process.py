@@ -40,8 +40,8 @@ def test_an_import_says_which_torch_is_needed_and_what_helps(tmp_path: Path, pro
     (tmp_path / "torch.py").write_text('__version__ = "2.15.0+cpu"\n', encoding="utf-8")
     metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n"
     (tmp_path / "torch-2.15.0.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
-    found_first = [str(tmp_path)] if said is NEEDS else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*found_first, os.environ.get("PYTHONPATH", "")])}
+    search = [str(tmp_path) if said is NEEDS else "", os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))}
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1

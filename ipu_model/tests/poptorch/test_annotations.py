@@ -66,7 +66,7 @@ class TestRecomputationCheckpoint:
             return model.linear(found.first + found.second + kept[0])
 
         assert set(hinted(compiled_ops(forward, X), "recomputation_checkpoint")) == {
-            "aten.tanh.default", "aten.sin.default", "aten.cos.default",
+            "aten.tanh.default", "aten.sin.default", "aten.cos.default"
         }  # fmt: skip
 
     def test_a_memory_hint_finds_the_product_behind_a_mark(self) -> None:
@@ -209,7 +209,7 @@ class TestMultiConv:
         lambda c: c.availableMemoryProportions((0.1, 0.2)).partialsTypes([torch.float, torch.half])
         .enableConvDithering([False, True]),
         lambda c: c.availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
-        .availableMemoryProportions(None).planType(None).enableConvDithering(None),
+        .availableMemoryProportions(None).planType(None).enableConvDithering(None)
     )  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -222,19 +222,19 @@ class TestMultiConv:
                 [
                     {
                         "available_memory_proportion": 0.2, "partials_type": "half", "plan_type": "serial",
-                        "per_conv_reserved_tiles": 100, "cycle_back_off": 0.3, "conv_dithering": True,
+                        "per_conv_reserved_tiles": 100, "cycle_back_off": 0.3, "conv_dithering": True
                     }
-                ] * 2,
+                ] * 2
             ),
             (
                 SETTINGS[1],
                 [
                     {"available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False},
-                    {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True},
-                ],
+                    {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True}
+                ]
             ),
-            (SETTINGS[2], [{}, {}]),
-        ],
+            (SETTINGS[2], [{}, {}])
+        ]
     )  # fmt: skip
     def test_settings_are_noted_on_the_convolutions(self, settings: Any, plans: list[dict[str, Any]]) -> None:
         assert multi_conv_plans(settings(MultiConv())) == [{"size": 2, **plan} for plan in plans]

@@ -41,7 +41,7 @@ OPS: dict[str, Callable[[Tensor], Tensor]] = {
        for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss) for reduction in ("sum", "mean", "none")},
     "conv": lambda rows: F.conv2d(rows.reshape(0, 2, 1, 1), torch.ones(3, 2, 1, 1)),
     "linear": lambda rows: F.linear(rows, torch.ones(3, 2)), "cat": lambda rows: torch.cat([rows, rows]),
-    "softmax": lambda rows: F.softmax(rows, 1), "maximum": lambda rows: rows.max(1)[0],
+    "softmax": lambda rows: F.softmax(rows, 1), "maximum": lambda rows: rows.max(1)[0]
 }  # fmt: skip
 
 

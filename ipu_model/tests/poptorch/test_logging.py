@@ -145,9 +145,7 @@ def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> 
     assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "a"]
 
 
-def test_repeated_native_lines_are_suppressed_after_the_given_number(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_repeated_native_lines_are_suppressed_after_the_given_number(capsys: pytest.CaptureFixture[str]) -> None:
     _logging.repeat_filter.start(2)
     for _ in range(5):
         native_logger.warning("again %d", 1)
@@ -220,11 +218,7 @@ def _record(text: str) -> logging.LogRecord:
     ],
 )
 def test_uncaught_exceptions_become_critical_lines(
-    level: str,
-    error: BaseException,
-    hooked: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    level: str, error: BaseException, hooked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     previous: list[object] = []
     monkeypatch.setattr(_logging, "_previous_excepthook", lambda *args: previous.append(args))

@@ -187,7 +187,7 @@ class TestRegistration:
         assert custom_ops.find("Cube", DOMAIN, 1).forward is cube
 
     @pytest.mark.parametrize("wrong", [
-        (1, "d", 1, cube), ("n", None, 1, cube), ("n", "d", "1", cube), ("n", "d", 1, None), ("n", "d", 1, cube, 3),
+        (1, "d", 1, cube), ("n", None, 1, cube), ("n", "d", "1", cube), ("n", "d", 1, None), ("n", "d", 1, cube, 3)
     ], ids=["name", "domain", "version", "forward", "backward"])  # fmt: skip
     def test_registrations_of_other_types_are_refused(self, wrong: Any) -> None:
         with pytest.raises(poptorch.Error, match="custom op"):
@@ -196,7 +196,7 @@ class TestRegistration:
     @pytest.mark.parametrize(("function", "fragment"), [
         (lambda x: x[:, :2], r"must return torch.float32 \[6, 4\] as its result 0; it returned torch.float32 \[6, 2\]"),
         (lambda x: (x, x), "must return 1 tensors; it returned 2"),
-        (lambda x: [None], "must return a tensor or a list of tensors"),
+        (lambda x: [None], "must return a tensor or a list of tensors")
     ], ids=["shape", "number", "nothing"])  # fmt: skip
     def test_results_unlike_the_examples_are_refused_by_name(self, function: Any, fragment: str) -> None:
         op = register("Wrong", DOMAIN, 1, function)

@@ -171,7 +171,7 @@ class TestNearest:
 def test_each_is_one_op_of_the_graph() -> None:
     ops = compiled_ops(lambda m, x, y: (poptorch.fps(x, [0, 20]), poptorch.nearest(x, y)), POINTS, OTHERS)
     assert [str(op.target) for op in ops] == [
-        "ipu_model.farthest_points.default", "ipu_model.nearest_points.default",
+        "ipu_model.farthest_points.default", "ipu_model.nearest_points.default"
     ]  # fmt: skip
 
 

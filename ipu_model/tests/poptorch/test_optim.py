@@ -18,7 +18,7 @@ from poptorch._optimizer_attributes import OptimizerAttrTracker, convertOptimize
 
 FLOAT, HALF = torch.float32, torch.float16
 MOMENTS = {
-    "accum_type": FLOAT, "first_order_momentum_accum_type": FLOAT, "second_order_momentum_accum_type": FLOAT,
+    "accum_type": FLOAT, "first_order_momentum_accum_type": FLOAT, "second_order_momentum_accum_type": FLOAT
 }  # fmt: skip
 ADAMS = ("Adam", "AdamW", "LAMB")
 NUMBERS = {
@@ -60,7 +60,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         for name, argument in (
             ("SGD", "lr"), ("SGD", "momentum"), ("SGD", "loss_scaling"), ("SGD", "velocity_scaling"),
             ("SGD", "max_grad_norm"), ("Adam", "eps"), ("Adam", "max_grad_norm"), ("AdamW", "weight_decay"),
-            ("RMSprop", "alpha"), ("RMSprop", "loss_scaling"), ("LAMB", "max_weight_norm"), ("LAMB", "lr"),
+            ("RMSprop", "alpha"), ("RMSprop", "loss_scaling"), ("LAMB", "max_weight_norm"), ("LAMB", "lr")
         )
         for value in ("0.1", torch.tensor(0.1), [0.1])
     ),
@@ -74,7 +74,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     *((name, {arg: -0.1}, ValueError, "Invalid") for name in MAKERS for arg in ("lr", "weight_decay")),
     *((name, {"eps": -0.1}, ValueError, "Invalid epsilon value") for name in (*ADAMS, "RMSprop")),
     ("SGD", {"nesterov": True}, ValueError, "Nesterov momentum requires a momentum and zero dampening"),
-    ("Adam", {"bias_correction": True}, TypeError, "bias_correction"),
+    ("Adam", {"bias_correction": True}, TypeError, "bias_correction")
 ]  # fmt: skip
 
 
@@ -94,29 +94,29 @@ class TestConstructors:
             (
                 "SGD", (0.1, 0.9, 0.0, 0.2, True, *[False] * 3, 8.0, 4.0, True, HALF, FLOAT, 1.5),
                 {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.2, "nesterov": True, "velocity_scaling": 4.0},
-                {"loss_scaling": 8.0, "use_combined_accum": True, "accum_type": HALF, "max_grad_norm": 1.5},
+                {"loss_scaling": 8.0, "use_combined_accum": True, "accum_type": HALF, "max_grad_norm": 1.5}
             ),
             (
                 "Adam", (0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, *THREE, 1.5),
                 {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3},
-                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5},
+                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5}
             ),
             (
                 "AdamW", (0.1, (0.5, 0.6), 0.2, 0.3, *[False] * 6, 2.0, False, *THREE, 1.5),
                 {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3},
-                {"loss_scaling": 2.0, "bias_correction": False, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5},
+                {"loss_scaling": 2.0, "bias_correction": False, **dict(zip(MOMENTS, THREE)), "max_grad_norm": 1.5}
             ),
             (
                 "RMSprop", (0.1, 0.9, 0.2, 0.3, 0.4, True, *[False] * 3, 2.0, *THREE, True),
                 {"alpha": 0.9, "eps": 0.2, "weight_decay": 0.3, "momentum": 0.4, "centered": True},
-                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "use_tf_variant": True},
+                {"loss_scaling": 2.0, **dict(zip(MOMENTS, THREE)), "use_tf_variant": True}
             ),
             (
                 "LAMB", (0.1, (0.5, 0.6), 0.2, 0.3, False, 2.0, 7.0, *THREE),
                 {"betas": (0.5, 0.6), "eps": 0.2, "weight_decay": 0.3, "max_weight_norm": 7.0},
-                {"loss_scaling": 2.0, "bias_correction": False, "max_weight_norm": 7.0, **dict(zip(MOMENTS, THREE))},
-            ),
-        ],
+                {"loss_scaling": 2.0, "bias_correction": False, "max_weight_norm": 7.0, **dict(zip(MOMENTS, THREE))}
+            )
+        ]
     )  # fmt: skip
     def test_poptorchs_arguments_come_after_pytorchs(
         self, name: str, arguments: tuple[Any, ...], numbers: dict[str, Any], options: dict[str, Any]
@@ -169,7 +169,7 @@ MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "LAMB": optim.LAMB, "LAMB_NO_BIAS": lambda p: optim.LAMB(p, bias_correction=False),
     "SGD2 ": torch.optim.SGD, "ADAM ": torch.optim.Adam, "ADAMW ": torch.optim.AdamW,
     "ADAMW  ": lambda p: torch.optim.Adam(p, decoupled_weight_decay=True),
-    "RMSPROP ": torch.optim.RMSprop, "RMSPROP_CENTERED ": lambda p: torch.optim.RMSprop(p, centered=True),
+    "RMSPROP ": torch.optim.RMSprop, "RMSPROP_CENTERED ": lambda p: torch.optim.RMSprop(p, centered=True)
 }  # fmt: skip
 
 
@@ -197,7 +197,7 @@ class TestReading:
         numbers: dict[str, Any] = {"lr": 0.1, "betas": (0.5, 0.6), "eps": 0.01, "weight_decay": 0.2}
         lamb = optim.LAMB(
             [{"params": [parameter()]}, {"params": [parameter()], "max_weight_norm": None}],
-            **numbers, max_weight_norm=3.0, first_order_momentum_accum_type=HALF,
+            **numbers, max_weight_norm=3.0, first_order_momentum_accum_type=HALF
         )  # fmt: skip
         spec = read_spec(lamb)
         assert {name: getattr(spec.groups[0], name) for name in numbers} == numbers
@@ -280,7 +280,7 @@ class TestReading:
         assert found["optimizer_type"].name == "SGD2"
         assert found["defaults"] == {
             "learningRate": (0.1, False), "momentum": (0.9, False), "dampening": (0.0, True),
-            "weightDecay": (0.0, True), "nesterov": (False, True),
+            "weightDecay": (0.0, True), "nesterov": (False, True)
         }  # fmt: skip
         assert found["groups"] == [{**found["defaults"], "learningRate": (0.5, False)}]
         assert (found["lossScaling"], found["accumType"], found["velocityAccumType"]) == ((1.0, True), True, False)
@@ -459,7 +459,7 @@ EXAMPLES: list[tuple[str, Any, dict[str, Any], float]] = [
     ("combined, A=4", lambda p: optim.SGD(p, 0.1, weight_decay=0.5, use_combined_accum=True), {"A": 4}, 0.75),
     # And for native optimisers.
     ("torch SGD, D=2", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), {"D": 2}, 0.42),
-    ("torch AdamW", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1), {}, 0.89),
+    ("torch AdamW", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1), {}, 0.89)
 ]  # fmt: skip
 
 

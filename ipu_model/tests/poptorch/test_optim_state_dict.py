@@ -45,10 +45,7 @@ class Device:
 
     def read(self) -> tuple[State, State]:
         self.reads += 1
-        return (
-            {n: t.clone() for n, t in self.state.items()},
-            {n: t.clone() for n, t in self.parameters.items()},
-        )
+        return ({n: t.clone() for n, t in self.state.items()}, {n: t.clone() for n, t in self.parameters.items()})
 
 
 def new_optimizer(**given: Any) -> optim.SGD:
@@ -212,7 +209,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
              "max_grad_norm": 3.0},
     "AdamW": {"lr": 0.2, "bias_correction": False, "second_order_momentum_accum_type": torch.float16},
     "RMSprop": {"lr": 0.2, "centered": True, "use_tf_variant": True, "accum_type": torch.float16},
-    "LAMB": {"lr": 0.2, "bias_correction": False, "max_weight_norm": 3.0, "loss_scaling": 4.0},
+    "LAMB": {"lr": 0.2, "bias_correction": False, "max_weight_norm": 3.0, "loss_scaling": 4.0}
 }  # fmt: skip
 
 

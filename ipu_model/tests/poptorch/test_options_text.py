@@ -14,6 +14,28 @@ import poptorch
 from poptorch.enums import ConnectionType, OutputMode
 from poptorch.options import ConfigFileError, Options
 
+NO_SETTINGS = """
+deviceIterations(open('harm', 'w').write('x'))
+deviceIterations(__import__('os').getpid())
+deviceIterations(eval('4'))
+__class__.__init__.__globals__
+deviceIterations(4).__class__
+deviceIterations(poptorch.os.getpid())
+deviceIterations(poptorch.load('x', weights_only=False))
+deviceIterations(poptorch.enums.Enum)
+anchored_tensors.clear()
+modelName('{0.__class__}'.format(options))
+modelName('a' * 1000000000)
+deviceIterations((lambda: 4)())
+deviceIterations([x for x in (4,)][0])
+deviceIterations(*[4])
+deviceIterations(**{'device_iterations': 4})
+deviceIterations(10 ** 1000000000)
+deviceIterations(4); logDir('x')
+device_iterations = 4
+deviceIterations(x := 4)
+""".strip().splitlines()
+
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -52,30 +74,7 @@ class TestFile:
         assert ConfigFileError.__bases__ == (Exception,)
         assert ConfigFileError.__module__ == "poptorch.options"
 
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "deviceIterations(open('harm', 'w').write('x'))",
-            "deviceIterations(__import__('os').getpid())",
-            "deviceIterations(eval('4'))",
-            "__class__.__init__.__globals__",
-            "deviceIterations(4).__class__",
-            "deviceIterations(poptorch.os.getpid())",
-            "deviceIterations(poptorch.load('x', weights_only=False))",
-            "deviceIterations(poptorch.enums.Enum)",
-            "anchored_tensors.clear()",
-            "modelName('{0.__class__}'.format(options))",
-            "modelName('a' * 1000000000)",
-            "deviceIterations((lambda: 4)())",
-            "deviceIterations([x for x in (4,)][0])",
-            "deviceIterations(*[4])",
-            "deviceIterations(**{'device_iterations': 4})",
-            "deviceIterations(10 ** 1000000000)",
-            "deviceIterations(4); logDir('x')",
-            "device_iterations = 4",
-            "deviceIterations(x := 4)",
-        ],
-    )
+    @pytest.mark.parametrize("statement", NO_SETTINGS)
     def test_anything_but_settings_is_refused_and_applies_nothing(self, statement: str, file: Path) -> None:
         file.write_text(f"\n{statement}\nreplicationFactor(3)\n")
         options = Options()
@@ -129,7 +128,7 @@ class TestJson:
         settings = {
             "deviceIterations": 3, "Precision.enableFloatingPointExceptions": True,
             "connectionType": "ConnectionType.OnDemand", "_Popart.set": ["saveInitializersToFile", "w.onnx"],
-            "Training.gradientAccumulation": 4,
+            "Training.gradientAccumulation": 4
         }  # fmt: skip
         assert options.from_json(json.dumps(settings)) is options
         assert options.device_iterations == 3
@@ -141,29 +140,6 @@ class TestJson:
     @pytest.mark.parametrize("text", ["plain", "NoEnum.x", "OutputMode.NoMember", "OutputMode", "IntEnum.x", "a.b.c"])
     def test_strings_that_name_no_member_stay_strings(self, text: str) -> None:
         assert Options().from_json(json.dumps({"modelName": text})).model_name == text
-
-    @pytest.mark.parametrize(
-        ("text", "error", "words"),
-        [
-            ('{"__init__.__globals__.clear": []}', AttributeError, "Options as JSON: "),
-            ('{"_Popart._set": []}', AttributeError, "Options as JSON: "),
-            ('{"_Popart.options.clear": []}', TypeError, "Options as JSON: "),
-            ('{"device_iterations.bit_length": []}', TypeError, "Options as JSON: "),
-            ('{"device_iterations": []}', TypeError, "Options as JSON: "),
-            ('{"deviceIterations": ' + "[" * 1_000_000, ValueError, "nested too deeply"),
-            ('{"outputMode": ["OutputMode.EveryN", 2]}', AssertionError, r"must be a poptorch\.OutputMode"),
-            ("{", json.JSONDecodeError, ""),
-            ('{"noSuch": 1}', AttributeError, "noSuch"),
-            ('{"Training.noSuch": 1}', AttributeError, "noSuch"),
-            ('{"deviceIterations": "4"}', AssertionError, "Unexpected type"),
-            ("[1]", ValueError, "Options as JSON are an object"),
-        ],
-    )  # fmt: skip
-    def test_it_reaches_nothing_but_setters(self, text: str, error: type[Exception], words: str) -> None:
-        options = Options()
-        with pytest.raises(error, match=words):
-            options.from_json(text)
-        assert repr(options) == repr(Options())
 
 
 class TestEnvironment:
@@ -178,7 +154,6 @@ class TestEnvironment:
         monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", "{")
         with pytest.raises(json.JSONDecodeError):
             Options()
-
-    def test_an_empty_cache_variable_means_no_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("POPTORCH_CACHE_DIR", "")
+        monkeypatch.delenv("POPTORCH_DEFAULT_OPTIONS")
+        monkeypatch.setenv("POPTORCH_CACHE_DIR", "")  # no cache
         assert "cachePath" not in Options()._Popart.options

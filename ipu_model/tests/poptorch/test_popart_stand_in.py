@@ -19,11 +19,11 @@ import poptorch
 ENUMERATIONS = {
     "RecomputationType": ("NoRecompute Standard NormOnly Pipeline RecomputeAll", "autoRecomputation"),
     "AccumulateOuterFragmentSchedule": (
-        "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized", "accumulateOuterFragmentSettings.schedule",
+        "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized", "accumulateOuterFragmentSettings.schedule"
     ),
     "SubgraphCopyingStrategy": ("OnEnterAndExit JustInTime", "subgraphCopyingStrategy"),
     "BatchSerializationBatchSchedule": (
-        "Scheduler Isomorphic OverlapOnIo OverlapOnCompute", "batchSerializationSettings.batchSchedule",
+        "Scheduler Isomorphic OverlapOnIo OverlapOnCompute", "batchSerializationSettings.batchSchedule"
     ),
     "BatchSerializationMethod": ("UnrollDynamic UnrollStatic Loop", "batchSerializationSettings.method"),
     "BatchSerializationTransformContext": ("Fwd Bwd", "batchSerializationSettings.transformContext"),
@@ -35,7 +35,7 @@ ENUMERATIONS = {
     "Instrumentation": ("Outer Inner", None),
     "TensorStorage": ("OnChip OffChip", None),
     "ReplicatedTensorSharding": ("Off On", None),
-    "TileSet": ("Compute IO", None),
+    "TileSet": ("Compute IO", None)
 }  # fmt: skip
 
 

@@ -106,7 +106,7 @@ LEFT_OUT = {
     r"poptorch\.options: Attribute\._current_attrs":
         "Attributes are written onto the ops of their body, not collected for the C++ part.",
     r"poptorch\.optim: (_parseArgs|_check_constructor_match_parent|\w+\._(child_vars|child_only|group_vars))":
-        "Constructors spell their arguments out; PyTorch's take more of them today than PopTorch's classes.",
+        "Constructors spell their arguments out; PyTorch's take more of them today than PopTorch's classes."
 }  # fmt: skip
 
 

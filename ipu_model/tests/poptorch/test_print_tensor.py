@@ -77,7 +77,7 @@ TEXTS: dict[str, tuple[Tensor, dict[str, Any], str]] = {
     "a fixed format": (torch.tensor([25000.0]), {"float_format": "fixed"}, "(25000)"),
     "no format": (torch.tensor([1.5, 0.25]), {"float_format": "none"}, "( 1.5,0.25)"),
     "zero digits align nothing": (torch.tensor([1.5, 20]), {"digits": 0}, "(1.5,20)"),
-    "what is not finite": (torch.tensor([1, math.nan, math.inf, -math.inf]), {}, "(1.000,  nan,  inf, -inf)"),
+    "what is not finite": (torch.tensor([1, math.nan, math.inf, -math.inf]), {}, "(1.000,  nan,  inf, -inf)")
 }  # fmt: skip
 
 
@@ -288,7 +288,7 @@ class TestErrors:
             ipu_print_tensor(MATRIX, float_format="hex")
 
     @pytest.mark.parametrize(("name", "wrong"), [
-        ("summarise_threshold", -1), ("edge_items", 1.5), ("max_line_width", None), ("digits", "3"),
+        ("summarise_threshold", -1), ("edge_items", 1.5), ("max_line_width", None), ("digits", "3")
     ])  # fmt: skip
     def test_counts_must_be_whole_numbers_from_0_on(self, name: str, wrong: Any) -> None:
         settings: dict[str, Any] = {name: wrong}

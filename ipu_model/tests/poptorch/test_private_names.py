@@ -306,10 +306,7 @@ class TestTorchOps:
             (lambda x: DEVICE_OPS.recomputation_checkpoint(x), lambda x: x),
             (lambda x: DEVICE_OPS.set_available_memory(x, 0.5), lambda x: x),
             (lambda x: DEVICE_OPS.ipu_print_tensor(x, "x"), lambda x: x),
-            (
-                lambda x: DEVICE_OPS.dynamic_slice(x, 0, torch.tensor([1]), 1, 1),
-                lambda x: x[1:2],
-            ),
+            (lambda x: DEVICE_OPS.dynamic_slice(x, 0, torch.tensor([1]), 1, 1), lambda x: x[1:2]),
         ],
     )
     def test_an_op_is_the_function_of_poptorch(self, op: Callable[..., Any], function: Callable[..., Any]) -> None:

@@ -98,9 +98,9 @@ class TestTraining:
             (lambda m: sgd(m, momentum=0.9, use_combined_accum=True),
              lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
             (lambda m: poptorch.optim.Adam(m.parameters(), lr=0.1), lambda p: torch.optim.Adam(p, lr=0.1)),
-            (lambda m: torch.optim.RMSprop(m.parameters(), lr=0.1), lambda p: torch.optim.RMSprop(p, lr=0.1)),
+            (lambda m: torch.optim.RMSprop(m.parameters(), lr=0.1), lambda p: torch.optim.RMSprop(p, lr=0.1))
         ],
-        ids=["separate", "combined", "Adam", "torch RMSprop"],
+        ids=["separate", "combined", "Adam", "torch RMSprop"]
     )  # fmt: skip
     def test_optimisers_keep_state_for_each_slice(self, ours: Any, theirs: Any) -> None:
         model, executor, optimizer = wrapped(CommGroupType.NoGrouping, 0, REPLICAS, quiet(), ours)

@@ -1,0 +1,655 @@
+"""What is refused, by which class of error and in which words: one line for each mistake.
+
+`<a | b>` stands for a mistake with each of the values, ` ... ` for anything between words of the message.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from executor_support import Module, inference, quiet, training
+from function_models import in_training, on_device
+from torch import Tensor, nn
+
+import popart
+import poptorch
+from ipu_model.custom_ops import register
+from poptorch import MultiConv, OverlapMode, _impl, _logging, _optimizer_attributes, _utils
+from poptorch.options import backend
+
+X, IMAGE = torch.arange(24.0).reshape(6, 4), torch.linspace(-1, 1, 25).reshape(1, 1, 5, 5)
+ROWS, START = torch.arange(72.0).reshape(2, 6, 6), torch.tensor([0], dtype=torch.int32)
+DATA, CLASS = torch.linspace(-1, 1, 24).reshape(8, 3), torch.arange(8) % 4
+INNER = poptorch.CPU(lambda x: x, "inner")
+
+
+def validate(key: str, value: Any) -> None:
+    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
+    options._Popart.set(key, value)  # nothing is checked when it is set
+    poptorch.poptorch_core._validateOptions(options.toDict())
+
+
+def grouped(parameter: Tensor, kind: Any, shards: Any, mode: Any) -> None:
+    executor = inference(Module(lambda m: m.weight, weight=nn.Parameter(parameter)), quiet().replicationFactor(4))
+    executor.weight.replicaGrouping(kind, shards, mode)
+
+
+def custom_op(**given: Any) -> Any:
+    cube = {"inputs": [X], "name": "Cube", "domain": "test.ops", "domain_version": 1, "example_outputs": [X]}
+    return poptorch.custom_op(**{**cube, **given})
+
+
+def runs(function: Any = torch.relu, **settings: Any) -> poptorch.PoplarExecutor:
+    class Runs(nn.Module):
+        def forward(self, input: Tensor) -> Any:
+            return function(input)
+
+    return inference(Runs(), quiet(**settings))
+
+
+def in_block(x: Tensor) -> Tensor:
+    with poptorch.Block("c"):
+        return x + 1
+
+
+def anchored() -> poptorch.PoplarExecutor:
+    executor = runs()
+    executor.options.anchorTensor("x", "input")
+    return executor
+
+
+NAMES = {
+    **vars(poptorch), **vars(poptorch.optim), **globals(), "popart": popart, "_impl": _impl, "_utils": _utils,
+    "_logging": _logging, "engine_options": backend.read_engine_options, "read": _optimizer_attributes.read_spec,
+    "REDUCING": poptorch.MatMulSerializationMode.ReducingDim, "Loop": poptorch.OverlapMode,
+    "LENGTHS": torch.tensor([5, 3]), "SCORES": torch.zeros(5, 2, 3), "POINTS": torch.rand(20, 3), "ROW": [0] * 20,
+    "ONE": torch.ones(1, 3), "P": [nn.Parameter(torch.ones(2))], "Q": [nn.Parameter(torch.ones(2))],
+    "F64": torch.float64, "BF16": torch.bfloat16, "I32": torch.int32, "OPS": torch.ops.poptorch,
+    "core": poptorch.poptorch_core, "PER_GROUP": poptorch.VariableRetrievalMode.OnePerGroup,
+    "settings": poptorch.TensorLocationSettings(), "twice": lambda t: (t, t), "same": lambda t: t
+}  # fmt: skip
+
+CALLS = """
+# Annotations
+recomputationCheckpoint(<3 | X, None | [X, 'a'] | [[X]] | {'x': X}>) -> ValueError: inputs must be tensors
+<nop>(<1 | [X] | None>) -> Error: poptorch.nop must take a torch.tensor argument
+set_available_memory(<1 | [X] | None>, 0.3) -> Error: poptorch.set_available_memory must take a torch.tensor argument
+serializedMatMul(X, X, mode=<'reducing_dim' | None>, factor=2) -> AssertionError: mode takes a
+serializedMatMul(X, X, REDUCING, <2.0 | '2'>) -> AssertionError: factor takes a
+serializedMatMul(X, X, REDUCING, 2, 1) -> AssertionError: keep_precision takes a
+identity_loss(X, <'average' | 'Sum' | '' | None>) -> AssertionError: Unsupported reduction type! ... 'mean' or 'none'
+identity_loss([X], 'sum') -> AssertionError: identity_loss takes a torch.Tensor
+NameScope(<1 | None | ['a']>) -> AssertionError: must be a string; got
+MultiConv().availableMemoryProportions(<1 | [] | [0.1, 1] | '0.1'>) -> AssertionError: Invalid available memory
+MultiConv().partialsTypes(<'half' | torch.int32 | [torch.half, None] | []>) -> ValueError: Invalid partials types
+MultiConv().planType(<'parallel' | 0>) -> AssertionError: Invalid plan type!
+MultiConv().perConvReservedTiles(1.0) -> AssertionError: reserved tiles
+MultiConv().cycleBackOff(1) -> AssertionError: cycle back-off
+MultiConv().enableConvDithering(<1 | [True, 0]>) -> ValueError: must be bool or list of bools
+set_overlap_for_<input | output>(X, <'no_overlap' | 0 | None>) -> AssertionError: takes a poptorch.OverlapMode
+BeginBlock(<None | 3 | 'layer'>) -> Error: not an instance of torch.nn.Module or function
+BeginBlock(BeginBlock(nn.Linear(1, 1))) -> Error: already been assigned to a block ... removeBlocks
+removeBlocks(abs) -> AssertionError: removeBlocks takes a torch.nn.Module
+ipu_print_tensor(<1 | [X] | None>) -> Error: poptorch.ipu_print_tensor must take a torch.tensor argument
+ipu_print_tensor(X, float_format='hex') -> KeyError: auto, fixed, scientific, none
+ipu_print_tensor(X, summarise_threshold=-1) -> Error: summarise_threshold must be a whole number from 0 on
+ipu_print_tensor(X, edge_items=1.5) -> Error: edge_items must be a whole number from 0 on
+ipu_print_tensor(X, max_line_width=None) -> Error: max_line_width must be a whole number from 0 on
+ipu_print_tensor(X, digits='3') -> Error: digits must be a whole number from 0 on
+
+# Functions of tensors
+for_loop(2, same, <(X,) | X>) -> ValueError: is not list
+for_loop(2, same, [X, 3]) -> ValueError: index 1 is not torch.tensor
+cond(X.sum() == 0, same, <(X,), same, [X] | [X], same, X>) -> ValueError: is not list
+cond(X.sum() == 0, same, [X], same, ['a']) -> ValueError: index 0 is not torch.tensor
+dynamic_slice([1, 2], 1, START, 2, 1) -> Error: poptorch.dynamic_slice: tensor must be
+dynamic_slice(ROWS, 1.0, START, 2, 1) -> Error: poptorch.dynamic_slice: dim must be
+dynamic_slice(ROWS, 3, START, 2, 1) -> Error: poptorch.dynamic_slice:  ... dimension 3
+dynamic_slice(ROWS, 1, <1 | X[0, :1] | LENGTHS>, 2, 1) -> Error: poptorch.dynamic_slice: start must be
+dynamic_slice(ROWS, 1, START, '2', 1) -> Error: poptorch.dynamic_slice: size must be
+dynamic_slice(ROWS, 1, START, 2, None) -> Error: poptorch.dynamic_slice: step must be
+dynamic_update(ROWS, X, 1, START, 2) -> Error: same dimensionality
+dynamic_update(ROWS, ROWS.int(), 1, START, 2) -> Error: same dtype
+dynamic_update(ROWS, torch.ones(2, 3, 6), 1, START, 2) -> Error: src must have the shape
+fps(<[[1.0]] | torch.tensor(1.0)>, [0, 20]) -> Error: poptorch.fps: src
+fps(POINTS, <LENGTHS | [0, 20.0] | [0] | [0, 21] | [-1, 5] | [5, 2]>) -> Error: poptorch.fps: ptr
+fps(POINTS, [0, 20], <'0.5' | 0.0 | 1.5 | True>) -> Error: poptorch.fps: ratio
+fps(POINTS, [0, 20], random_start=1) -> Error: poptorch.fps: random_start
+nearest([1.0], POINTS) -> Error: poptorch.nearest: x
+nearest(POINTS, 2) -> Error: poptorch.nearest: y
+nearest(POINTS, POINTS, 3) -> Error: poptorch.nearest: batch_x
+nearest(POINTS, POINTS, batch_y=[0.5] * 20) -> Error: poptorch.nearest: batch_y
+nearest(torch.rand(2, 3, 3), POINTS) -> ValueError: x must have 1 or 2 dimensions
+nearest(POINTS, X) -> ValueError: same number of features
+nearest(POINTS, POINTS, [0] * 19) -> ValueError: batch_x must have 20 entries, not 19
+nearest(POINTS, POINTS, None, torch.zeros(14)) -> ValueError: batch_y must have 20 entries, not [14]
+nearest(POINTS, POINTS, [1] + [0] * 19) -> ValueError: batch_x must be sorted
+nearest(POINTS, POINTS, ROW, [0] * 19 + [1]) -> ValueError: same batch elements
+nearest(POINTS, POINTS[:0]) -> ValueError: y has no rows
+ctc_beam_search_decoder(<[0.0] | X | SCORES.int()>, LENGTHS) -> Error: poptorch.ctc_beam_search_decoder: probs
+ctc_beam_search_decoder(SCORES, <[5, 3] | START | LENGTHS.float()>) -> Error: ctc_beam_search_decoder: lengths
+ctc_beam_search_decoder(SCORES, LENGTHS, blank=<0.0 | 3 | -1>) -> Error: poptorch.ctc_beam_search_decoder: blank
+ctc_beam_search_decoder(SCORES, LENGTHS, beam_width='9') -> Error: poptorch.ctc_beam_search_decoder: beam_width
+ctc_beam_search_decoder(SCORES, LENGTHS, top_paths=<0 | 101>) -> Error: poptorch.ctc_beam_search_decoder: top_paths
+
+# Operations of the program's own
+custom_op(inputs=<X | [1]>) -> Error: poptorch.custom_op: inputs must be
+custom_op(name=1) -> Error: poptorch.custom_op: name must be
+custom_op(domain=None) -> Error: poptorch.custom_op: domain must be
+custom_op(domain_version='1') -> Error: poptorch.custom_op: domain_version must be
+custom_op(example_outputs=<[] | [1]>) -> Error: poptorch.custom_op: example_outputs must be
+custom_op(attributes={1: 2}) -> ValueError: keys must be strings
+custom_op(attributes={'a': None}) -> ValueError: unsupported type
+custom_op(attributes={'a': []}) -> ValueError: 'a' is an empty list, whose type is unknown
+custom_op(attributes={'a': <[1, 2.0] | [True, 2]>}) -> ValueError: must all be the same
+custom_op(attributes=<{'é': 1} | {'a': 'é'} | {'a': ['b', 'é']}>) -> ValueError: contains non-ASCII characters
+custom_op(attributes={'a': 2**63}) -> ValueError: does not fit in 64 bits
+custom_op(attributes={'a': 1e39}) -> Error: 1e+39 is too high for a Popart float attribute
+custom_op(attributes={'a': [1.0, -4.5e38]}) -> Error: -4.5e+38 is too low for a Popart float attribute
+register(1, 'd', 1, same) -> Error: custom op
+register('n', <None, 1, same | 'd', '1', same | 'd', 1, None | 'd', 1, same, 3>) -> Error: custom op
+CPU(1, 'op') -> Error: poptorch.CPU: layer_to_call must be
+CPU(abs, 2) -> Error: poptorch.CPU: ID must be
+registerCustomArgParser(int, <_utils.ICustomArgParser | 'parser' | X>) -> Error: must inherit from ICustomArgParser
+_utils.ICustomArgParser() -> TypeError: abstract
+
+# Stages and phases
+Stage(<1 | 'A', None | ['A']>) -> AssertionError: supposed to be strings
+Stage('A').ipu(<'0' | 1.0 | None>) -> AssertionError: must be an int
+<Pipelined | Sharded>Execution(<'A', 'A' | ['A', 'A']>) -> AssertionError: associated with more than one stage
+<Pipelined | Sharded>Execution(Stage('A', 'B'), ['C', 'B']) -> AssertionError: associated with more than one stage
+<Pipelined | Sharded>Execution(<[1, 2] | [Stage('A')]>) -> AssertionError: supposed to be strings
+<Pipelined | Sharded>Execution(<3 | None>) -> TypeError: got
+<Pipelined | Sharded>Execution(<'A' | AutoStage.SameAsIpu>, AutoStage.SameAsIpu) -> TypeError: AutoStage
+PipelinedExecution(['A', 'B'], 'C').stage('Z') -> AssertionError: Unknown block 'Z' ... 'A', 'B', 'C'
+PipelinedExecution(AutoStage.<SameAsIpu | AutoIncrement>).stage('A') -> AssertionError: Unknown block 'A' ... none
+PipelinedExecution('A', 'B').place('C', 0) -> AssertionError: Unknown Block 'C' ... 'A', 'B' ... useAutoId
+PipelinedExecution('A', 'B').place(<None | ''>, 0) -> AssertionError: Unknown Block '0' ... 'A', 'B'
+PipelinedExecution().place('A', None) -> AssertionError: no IPU was specified for block A
+PipelinedExecution().place(5, 0) -> AssertionError: supposed to be strings
+PipelinedExecution().place('A', <'1' | 1.5>) -> AssertionError: must be an int
+PipelinedExecution(Stage('A').ipu(-1)).place('A', None) -> Error: Block 'A' is placed on IPU -1
+PipelinedExecution().place('A', -1) -> Error: Block 'A' is placed on IPU -1
+Phase(<'A', Stage('B') | 1 | ['A'] | Phase('A')>) -> AssertionError: must either be block IDs
+Phase(Stage('A'), Stage('B')).ipus(2) -> AssertionError: 2 stages but you provided 1
+<Serial | Parallel>PhasedExecution(<AutoStage.SameAsIpu | *()>) -> AssertionError: no AutoStage for PhasedExecution
+<Serial | Parallel>PhasedExecution(('A', 'B')) -> AssertionError: several arguments
+<Serial | Parallel>PhasedExecution([Phase('A'), Phase('B')]) -> AssertionError: must either be block IDs
+<Serial | Parallel>PhasedExecution('A', ['B', 'A']) -> AssertionError: associated with more than one stage
+<Serial | Parallel>PhasedExecution(3) -> AssertionError: A phase is
+<Serial | Parallel>PhasedExecution('A').phase(-1) -> AssertionError: start at 0; got -1
+<Serial | Parallel>PhasedExecution('A').phase('0') -> AssertionError: an int; got '0'
+<Serial | Parallel>PhasedExecution('A', 'B').phase(2) -> IndexError: index
+<Serial | Parallel>PhasedExecution('A', 'B').stage('C') -> AssertionError: Unknown block 'C'
+<Serial | Parallel>PhasedExecution('A', 'B').place('C', 0) -> AssertionError: Unknown Block 'C' ... 'A', 'B'
+<Serial | Parallel>PhasedExecution('A').place('A', None) -> AssertionError: no IPU was specified for block A
+<Serial | Parallel>PhasedExecution('A').useSeparateBackwardPhase(1) -> AssertionError: takes a bool; got 1
+ParallelPhasedExecution('A', 'B').place(<'A', 1 | 'B', 0 | 'B', 2>) -> Error: even phases on even IPUs and odd
+SerialPhasedExecution('A').setTensorsLiveness(1) -> AssertionError: takes a Liveness; got 1
+ParallelPhasedExecution('A').sendTensorsOffChipAfterFwd(1) -> AssertionError: takes a bool; got 1
+
+# Optimisers
+SGD(P) -> TypeError: lr
+SGD(P, 0.1, <accum_type | velocity_accum_type>=<F64 | BF16 | I32>) -> AssertionError: must be either
+<Adam | AdamW | RMSprop | LAMB>(P, accum_type=<F64 | BF16 | I32>) -> AssertionError: must be either
+<Adam | AdamW | RMSprop | LAMB>(P, <first | second>_order_momentum_accum_type=F64) -> AssertionError: must be either
+SGD(P, lr=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for lr
+SGD(P, 0.1, momentum=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for momentum
+SGD(P, 0.1, loss_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for loss_scaling
+SGD(P, 0.1, velocity_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for velocity_scaling
+<SGD | Adam>(P, 0.1, max_grad_norm=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for max_grad_norm
+Adam(P, eps=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for eps
+AdamW(P, weight_decay=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for weight_decay
+RMSprop(P, alpha=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for alpha
+RMSprop(P, loss_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for loss_scaling
+LAMB(P, max_weight_norm=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for max_weight_norm
+<Adam | AdamW | LAMB>(P, betas=<0.9 | [0.9, 0.9] | (0.9,) | (0.9,) * 3>) -> AssertionError: two numbers for betas
+<Adam | AdamW | LAMB>(P, betas=(0.9, 'a')) -> AssertionError: Expected a number for betas[1]
+<Adam | AdamW | LAMB>(P, betas=(0.9, 1.0)) -> ValueError: Invalid beta parameter at index 1
+<SGD | Adam | AdamW | RMSprop | LAMB>(P, lr=-0.1) -> ValueError: Invalid
+<SGD | Adam | AdamW | RMSprop | LAMB>(P, 0.1, weight_decay=-0.1) -> ValueError: Invalid
+<Adam | AdamW | RMSprop | LAMB>(P, eps=-0.1) -> ValueError: Invalid epsilon value
+SGD(P, 0.1, nesterov=True) -> ValueError: Nesterov momentum requires a momentum and zero dampening
+Adam(P, bias_correction=True) -> TypeError: bias_correction
+SGD(P, 0.1).variable_attrs.markAsConstant('alpha') -> AssertionError: Unknown attribute 'alpha': this optimizer has
+SGD(P, 0.1).variable_attrs.markAsVariable('velocity_scaling') -> AssertionError: Unknown attribute 'velocity_scaling'
+SGD(P, 0.1).variable_attrs.markAsVariable('accum_type') -> AssertionError: Unknown attribute 'accum_type'
+read(torch.optim.<Adagrad | Adadelta | LBFGS>(P)) -> AssertionError: Unsupported optimizer type
+read(<optim | torch.optim>.<Adam | AdamW>(P, amsgrad=True)) -> ValueError: Only non-amsgrad
+read(<optim | torch.optim>.<Adam | AdamW>([{'params': P, 'amsgrad': True}])) -> ValueError: Only non-amsgrad
+read(<RMSprop | torch.optim.RMSprop>([{'params': P, 'centered': True}, {'params': Q}])) -> AssertionError: 'centered'
+read(torch.optim.Adam([{'params': P, 'decoupled_weight_decay': True}, {'params': Q}])) -> ValueError: same decoupled
+read(torch.optim.SGD(P, lr=torch.tensor(0.1))) -> AssertionError: Expected a number for lr ... Use float(lr)
+
+# Settings of the backend and of the log
+validate('noSuch', True) -> Error: Unknown bool option noSuch
+validate('noSuch', 1.0) -> Error: Unknown floating point option noSuch
+validate('noSuch', <1 | popart.RecomputationType.Pipeline>) -> Error: Unknown uint64 option noSuch
+validate('noSuch', 'x') -> Error: Unknown string option noSuch
+validate('noSuch', <['x'] | {'x'} | ('x',)>) -> Error: Unknown set / vector option noSuch
+validate('noSuch', {'x': 'y'}) -> Error: Unknown map option noSuch
+validate('noSuch', None) -> Error: Unknown value type NoneType for option noSuch
+validate('noSuch', X) -> Error: Unknown value type Tensor for option noSuch
+validate('outlineThreshold', 10) -> Error: Unknown uint64 option outlineThreshold ... takes a float
+validate('autoRecomputation', True) -> Error: Unknown bool option autoRecomputation ... takes an int
+validate('autoRecompute', 3) -> Error: Did you mean autoRecomputation
+validate('autoRecomputation', 5) -> Error: out of range ... 4 (RecomputeAll)
+validate(<'virtualGraphMode', 4 | 'subgraphCopyingStrategy', 2 | 'patterns_level', 4>) -> Error: out of range
+validate('hardwareInstrumentations', [2]) -> Error: out of range
+validate('swapLimitScheduler', <-1 | 2**64>) -> Error: out of range
+validate('customCodelets', [1.0]) -> Error: Unknown value type float in option customCodelets
+validate('engineOptions', {'a': 1.0}) -> Error: Unknown value type float in option engineOptions
+validate('patterns', {'PadSum': False}) -> Error: patterns_level
+engine_options({'autoReport.all': <'yes' | 1 | None | ['true']>}) -> Error: autoReport.all must be "true" or "false"
+engine_options({'autoReport.directory': <None | 5 | '' | 'a\\0b' | ['folder']>}) -> Error: must name a folder
+SharingStrategy('Carrier pigeon') -> ValueError: Carrier pigeon
+_logging.setLogLevel(<5 | 7 | -1>) -> ValueError: Invalid log level integer
+_logging.setLogLevel('LOUD') -> ValueError: Unknown log level: LOUD ... DEBUG, ERR, INFO, OFF, TRACE, WARN
+_logging.setPopartLogLevel(<1 | 'LOUD' | None>) -> ValueError: Level must be one of
+core._throwTestError(8) -> ValueError: 8
+
+# Names
+popart.<Builder | InferenceSession | DeviceManager>.x -> AttributeError: is not available ... poptorch.trainingModel
+popart.RecomputeType -> AttributeError: Did you mean popart.RecomputationType?
+popart.TensorLocation(0, 0, 0, 0, 0) -> TypeError: takes (storage, replicatedTensorSharding) or
+popart.TensorLocation(0, <storage | shardingDomain>=1) -> TypeError: takes (storage, replicatedTensorSharding) or
+core.startDispatch() -> Error: poptorch_core.startDispatch is not supported
+OPS.no_such_op(X) -> AttributeError: no attribute 'no_such_op'
+OPS.start_for_loop([X]) -> Error: start_for_loop is not supported ... Use poptorch.for_loop
+OPS.begin_ipu_block('a', -1, 0) -> Error: must be an int, 0 or more; got 'a'
+OPS.begin_ipu_block(0, -1, -1) -> Error: ipu_id must be an int, 0 or more; got -1
+OPS.identity_loss(X, 3) -> Error: 0 (sum), 1 (mean) or 2 (none); got 3
+OPS.internal_cast(X, 'INT') -> Error: the type must be one of FLOAT
+OPS.set_attribute(1, 'key', 'value') -> AssertionError: must be strings; got 1
+OPS.push_name_scope(3) -> AssertionError: must be a string; got 3
+_impl.internal_cast(X, torch.int32) -> ValueError: Expecting torch.float or torch.half
+accessAttributes(<'2.0' | 3>) -> ValueError: attribute_id_str
+getIpuTensorId(X) -> Error: not on the IPU
+
+# Executors
+grouped(torch.ones(()), CommGroupType.NoGrouping, 0, PER_GROUP) -> Error: Scalars cannot be passed
+grouped(X[:2], CommGroupType.Consecutive, 0, PER_GROUP) -> Error: do not divide into groups of 0
+grouped(X[:2], CommGroupType.Consecutive, 3, PER_GROUP) -> Error: 4 replicas do not divide into group
+grouped(X[:2], CommGroupType.Consecutive, 8, PER_GROUP) -> Error: do not divide into groups of 8
+grouped(X[:3], CommGroupType.Orthogonal, 2, PER_GROUP) -> Error: 3, but 4 replicas in groups of 2 are 2
+grouped(X[:1], <1, 2, PER_GROUP | CommGroupType.All, 2, 0>) -> AssertionError:
+grouped(X[:1], CommGroupType.All, '2', PER_GROUP) -> AssertionError:
+runs(deviceIterations=2)(torch.ones(7, 3)) -> AssertionError: Invalid batch dimension
+runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
+runs().getTensorNames() -> AssertionError: must be compiled
+runs()._debugGetPopartIR() -> AssertionError: must be compiled
+<runs | anchored>().getAnchoredTensor('x') -> AssertionError:
+runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
+runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
+PoplarExecutor(nn.Linear(3, 3), quiet(), False, optim.SGD(P, 0.1)) -> AssertionError:
+ipuHardwareVersion() -> AssertionError:
+DataLoader({}, [ONE]) -> AssertionError:
+runs(in_block, setExecutionStrategy=PipelinedExecution('a', 'b'))(ONE) -> AssertionError: Unknown Block 'c' ... 'a', 'b'
+"""
+
+# With `o`, the options, which keep what they store.
+OPTIONS = """
+Options(4) -> TypeError: positional argument
+o.deviceIterations(<2.0 | '4'>) -> AssertionError: Unexpected type ... for option device_iterations
+o.set(device_iterations='4') -> AssertionError: Unexpected type ... for option device_iterations
+o.autoRoundNumIPUs(1) -> AssertionError: Unexpected type ... for option auto_round_num_ipus
+o.set(input_cgt=1) -> AssertionError: Unexpected type ... for option input_cgt
+o.logDir(None) -> AssertionError: Unexpected type ... for option log_dir
+o.set(anchored_tensors=[]) -> AssertionError: Unexpected type ... for option anchored_tensors
+o.set(device_iterations=3, log_dir=4) -> AssertionError: Unexpected type ... for option log_dir
+o.set(deviceIteration=4) -> AssertionError: Invalid option deviceIteration.  ... device_iter
+setattr(o, 'deviceIterations', 4) -> AssertionError: Invalid option deviceIterations.  ... a method
+setattr(o, '_foo', 1) -> AttributeError: Invalid private attribute _foo
+setattr(o, 'Training', o.Training) -> AttributeError: Training
+setattr(o, 'Precision', o.Precision) -> AttributeError: Precision
+setattr(o, 'TensorLocations', o.TensorLocations) -> AttributeError: TensorLocations
+setattr(o, 'Distributed', o.Distributed) -> AttributeError: Distributed
+setattr(o, 'Jit', o.Jit) -> AttributeError: Jit
+setattr(o, '_Popart', o._Popart) -> AttributeError: _Popart
+setattr(o, '_backend', o._backend) -> AttributeError: _backend
+setattr(o.Distributed, 'processId', 3) -> AttributeError: processId
+<o.random_seed | o('random_seed')> -> AttributeError: Invalid attribute random_seed.
+<o.no_such_key | o('no_such_key')> -> AttributeError: Invalid attribute no_such_key.
+<o._private | o('_private')> -> AttributeError: Invalid attribute _private.
+o.device_iteration -> AttributeError: Did you mean device_iterations
+o.createOrSet(log_dir=3) -> AssertionError: Unexpected type <class 'int'> for option log_dir
+o.toDict() -> AssertionError: An output mode must be picked
+o.outputMode(<2 | 'All'>) -> AssertionError: must be a poptorch.OutputMode
+o.outputMode(OutputMode.EveryN, <None | 0 | -1 | '2' | *()>) -> AssertionError: must have output_return_period
+o.anchorTensor(1, 'w') -> AssertionError: short name of an anchor must be a string; got 1
+o.anchorTensor('a', 2) -> AssertionError: tensor to anchor must be a string; got 2
+o.anchorTensor('a', 'w', 2) -> AssertionError: must be a poptorch.OutputMode
+o.anchorTensor('a', 'w', OutputMode.EveryN, 0) -> AssertionError: must have output_return_period
+o.connectionType(0) -> AssertionError: connectionType takes a poptorch.ConnectionType; got 0
+o.syncPattern(0) -> AssertionError: syncPattern takes a poptorch.SyncPattern; got 0
+o.useIpuId('3') -> AssertionError: useIpuId takes an int; got '3'
+o.randomSeed(4.0) -> AssertionError: random seed must be an int; got 4.0
+o.setExecutionStrategy(<'Pipelined' | PipelinedExecution>) -> AssertionError: takes a PipelinedExecution, Sharded
+o.setAvailableMemoryProportion({'ipu0': 0.5}) -> AssertionError: Invalid key: ipu0
+o.setAvailableMemoryProportion({0: 0.5}) -> AssertionError: Invalid key: 0
+o.setAvailableMemoryProportion({'IPUx': 0.5}) -> ValueError: invalid literal
+o.inputReplicaGrouping('1', CommGroupType.All) -> AssertionError: input_group_size takes an int
+o.inputReplicaGrouping(1, 1) -> AssertionError: must be a poptorch.CommGroupType; got 1
+o.inputReplicaGrouping(1, CommGroupType.All) -> ValueError: cannot be All
+o.inputReplicaGrouping(8, CommGroupType.Consecutive) -> ValueError: cannot be larger than repl
+o.inputReplicaGrouping(0, CommGroupType.Consecutive) -> ValueError: must be a factor of repl
+o.Training.accumulationAndReplicationReductionType(ReductionType.NoReduction) -> ValueError: Mean or poptorch.Red
+o.Training.accumulationAndReplicationReductionType(<0 | 1 | 'Mean' | None>) -> ValueError: poptorch.ReductionType.Sum
+o.Training.setMeanAccumulationAndReplicationReductionStrategy(1) -> AssertionError: Unexpected type <class 'int'>
+o.Precision.setPartialsType(<F64 | BF16 | I32>) -> ValueError: torch.float32 or torch.float16
+o.Precision.setPartialsType(<'half' | float | []>) -> ValueError: torch.float32 or torch.float16
+o.Precision.enableFloatingPointExceptions(1) -> AssertionError: takes a bool; got 1
+o.Precision.runningStatisticsAlwaysFloat(1) -> ValueError: takes a bool; got 1
+o.TensorLocations.numIOTiles(<0 | 30 | 33 | 194 | -32>) -> AssertionError: even number between 32 and 192
+o.TensorLocations.numIOTiles(32.0) -> AssertionError: numIOTiles takes an int
+o.TensorLocations.setOptimizerLocation({'onChip': 0}) -> AssertionError: location_optimizer takes a poptorch.Ten
+o.Distributed.configureProcessId('5', 2) -> AssertionError: Unexpected type <class 'str'>
+o.Jit.traceModel(True) -> ValueError: no longer supported
+o._Popart.setPatterns({'PadSum': 1}) -> AssertionError: a bool; got
+o._Popart.setPatterns({3: True}) -> AssertionError: names must be strings
+o._Popart.setPatterns(['PadSum']) -> AssertionError: must be a dict
+o._Popart.setPatterns({'PadSum': True}, 'all') -> AssertionError: level must be an int
+settings.useOnChipStorage(1) -> AssertionError: useOnChipStorage takes a bool or None; got 1
+settings.useReplicatedTensorSharding(1) -> AssertionError: useReplicatedTensorSharding takes a bool; got 1
+settings.useIOTilesToLoad('yes') -> AssertionError: useIOTilesToLoad takes a bool; got 'yes'
+settings.useIOTilesToStore(None) -> AssertionError: useIOTilesToStore takes a bool; got None
+settings.minElementsForOffChip(2.0) -> AssertionError: minElementsForOffChip takes an int; got 2.0
+settings.minElementsForReplicatedTensorSharding('8') -> AssertionError: takes an int; got '8'
+settings.useOnChipStorage(True).update({'onChip': 1}) -> AssertionError: keys in common: onChip
+o.from_json('{"__init__.__globals__.clear": []}') -> AttributeError: Options as JSON:
+o.from_json('{"_Popart._set": []}') -> AttributeError: Options as JSON:
+o.from_json('{"<_Popart.options.clear | device_iterations.bit_length | log_dir>": []}') -> TypeError: Options as JSON:
+o.from_json('{"deviceIterations": ' + '[' * 1_000_000) -> ValueError: nested too deeply
+o.from_json('{"outputMode": ["OutputMode.EveryN", 2]}') -> AssertionError: must be a poptorch.OutputMode
+o.from_json('{') -> JSONDecodeError:
+o.from_json('{"<noSuch | Training.noSuch>": 1}') -> AttributeError: noSuch
+o.from_json('{"deviceIterations": "4"}') -> AssertionError: Unexpected type
+o.from_json('[1]') -> ValueError: Options as JSON are an object
+"""
+
+# In a forward for inference, with `m`, the model, and its inputs `x`, `image`, `rows` and `at`.
+TRACED = """
+product(x, MatMulSerializationMode.InputChannels, <7 | 0 | -1>) -> Error: not divide the dimension of InputChannels
+product(x, MatMulSerializationMode.ReducingDim, <5 | 0 | -1>) -> Error: not divide the dimension of ReducingDim
+product(x, MatMulSerializationMode.OutputChannels, <11 | 0 | -1>) -> Error: not divide the dimension of OutputChannels
+within(MultiConv(), lambda: x.relu()) -> Error: Unexpected end_multi_conv
+within(MultiConv(), lambda: within(MultiConv(), lambda: m.conv_a(image))) -> Error: Nested poptorch.MultiConv
+within(THREE, lambda: m.conv_a(image) + m.conv_b(image)) -> Error: 3 values of avail ... for 2 convolutions
+for_loop(2, lambda t: for_loop(2, same, [t])[0], [x]) -> Error: inside another poptorch.for_loop()
+for_loop(2, lambda t: t + outer[0].add_(1), [x]) -> Error: poptorch.for_loop(): the body changes a tensor from outside
+for_loop(2, twice, [x]) -> Error: takes 1 tensors and returned 2
+for_loop(2, lambda t: t.<reshape(4, 6) | half()>, [x]) -> Error: must match it
+for_loop(<2.0 | '2' | None | -1>, same, [x]) -> Error: count must be an int
+cond(x.sum() == 0, lambda: outer.add_(1), [], lambda: outer, []) -> Error: cond(): the body changes a tensor
+cond(x.sum() == 0, torch.sum, [x], torch.sum, [x]) -> Error: no dimension
+cond(x.sum() == 0, twice, [x], same, [x]) -> Error: then_body returned 2 tensors, else_body 1
+cond(x.sum() == 0, lambda t: t<[:1] | .half()>, [x], same, [x]) -> Error: same type and number of elements
+cond(<True | x[0, :1] | x[0, :2] == 0>, same, [x], same, [x]) -> Error: a bool tensor of one element
+dynamic_slice(rows, 1, at, 0, 1) -> Error: of a slice must be different
+dynamic_slice(rows, 1, at, -2, 1) -> Error: must not be negative
+dynamic_slice(rows, 1, at, 2, <0 | -1>) -> Error: step of a slice must be at least 1
+dynamic_slice(rows, 1, at, 4, 1) -> Error: must be a factor of the slicing dimension
+dynamic_update(rows, rows, 1, at, 0) -> Error: must be different
+dynamic_update(rows, rows, 1, at, -1) -> Error: must not be negative
+custom(lambda t: t[:, :2], x) -> Error: return torch.float32 [6, 4] as its result 0; it returned torch.float32 [6, 2]
+custom(twice, x) -> Error: custom op test.mistakes.Wrong must return 1 tensors; it returned 2
+custom(lambda t: [None], x) -> Error: custom op test.mistakes.Wrong must return a tensor or a list of tensors
+poptorch.custom_op([x], 'Cube', 'test.none', 7, [x]) -> Error: 'Cube' ... 'test.none', version 7 ... custom_ops.register
+CPU(lambda t: INNER(t), 'outer')(x) -> Error: 'inner' is called inside the op 'outer'
+CPU(lambda t: <None | 1.0 | [] | [1.0]>, 'op')(x) -> Error: must return a tensor or a sequence of tensors
+INNER(x, 2) -> Error: argument 1 of the op 'inner' must be a tensor
+x + INNER(torch.LongTensor([1])) -> Error: all its operands are tensors that forward made on the host
+fickle(torch.zeros(5, 4), x) -> Error: the op 'fickle' ... return torch.float32 [6, 4] ... returned torch.float32 [5, 4]
+fickle(x.int(), x) -> Error: it returned torch.int32
+fickle(twice(torch.zeros(6, 4)), x) -> Error: must return 1 tensors; it returned 2
+fickle(None, x) -> Error: must return a tensor or a list of tensors
+set_overlap_for_<in | out>put(x, Loop.Overlap<Accumulation | DeviceIteration>Loop) -> Error: with poptorch.Pipe ... Shard
+"""
+
+# In a forward for training, as its loss.
+TRAINED = """
+for_loop(2, same, [x])[0] -> Error: poptorch.for_loop() is only supported in inf
+cond(x.sum() == 0, same, [x], same, [x])[0] -> Error: poptorch.cond() is only supported in inf
+dynamic_slice(x, 1, START, 4, 1) -> Error: poptorch.dynamic_slice() is only supported in inf
+dynamic_update(x, x, 1, START, 4) -> Error: poptorch.dynamic_update() is only supported in inf
+INNER(x) -> Error: poptorch.CPU is only supported in inf ... use torch functions
+custom(lambda t: t + 1, x, lambda inputs, outputs, gradients, attributes: []) -> Error: a gradient for each of 1 inputs
+"""
+
+# In a forward for inference with shards and IO tiles, `into` and `out` mark transfers in one of two modes.
+OVERLAPPED = """
+<into(x + 1) | into(m.linear.weight) | into(torch.zeros(2))> -> Error: not a tensor input to the model
+<x * 2 + into(x) | into(x) + x | (into(x) * 2, x)> -> Error: must be the only op applied to an input
+into(x) + set_overlap_for_input(x, OverlapMode.NoOverlap) -> Error: must be the only op applied to an input
+<out(m.linear(x)) * 2 | (out(x * 2), m.linear(x))[1]> -> Error: not a tensor output to the model
+x + len(out([torch.Tensor()])) -> Error: not a tensor output to the model
+twice(out(m.linear(x))) -> Error: returned twice
+"""
+
+# Training of two pipelined blocks; afterwards the model is as it was, and the corrected program trains it.
+TRAINING = """
+trains(wrong=pipelined(accumulation=2)) -> Error: gradientAccumulation must be greater than ... ShardedExecution
+trains(wrong=pipelined('front', 'rear')) -> AssertionError: Unknown Block 'back' ... lists 'front', 'rear'
+trains(inputs=(DATA[:7], CLASS[:7])) -> AssertionError: Invalid batch dimension ... Nearest multiples: 4 and 8
+trains(lambda out, y: (F.cross_entropy(out, y), F.l1_loss(out, out * 0))) -> Error: Multiple independent ... identity_loss
+trains(lambda out, y: out) -> Error: Couldn't find a loss ... poptorch.identity_loss
+trains(inputs=(DATA.cfloat(), CLASS)) -> Error: Unsupported input type torch.complex64 ... imaginary parts
+trains(lambda out, y: F.cross_entropy(out if out.sum() else -out, y)) -> Error: branches on data ... torch.where
+trains(lambda out, y: F.cross_entropy(out[y > 1], y[y > 1])) -> Error: shape of a result depends on data ... mask
+trains(inputs=(DATA,)) -> Error: Mandatory parameter y missing ... forward takes (x:
+trains(lambda out, y: F.cross_entropy(in_back(out), y)) -> Error: No active Block ... entering the last block again
+trains(wrong=pipelined(replicationFactor=128), inputs=(MANY, MANY[:, 0].long())) -> Error: (256) ... fewer replicas
+trains(wrong=pipelined().useOfflineIpuTarget()) -> AssertionError: run a model on an offline device ... compile
+"""
+
+
+def mistakes(table: str) -> Iterator[tuple[str, type[Exception], list[str]]]:
+    """Return expressions, classes and words of a table, the values of each `<a | b>` one by one."""
+    for line in table.splitlines():
+        if line and not line.startswith("#"):
+            call, _, message = line.partition(" -> ")
+            error, _, words = message.partition(":")
+            parts = [part.split(" | ") for part in re.split(r"<([^<>]*)>", call)]
+            parts[::2] = [[" | ".join(part)] for part in parts[::2]]
+            kind = {"Error": poptorch.Error, "JSONDecodeError": json.JSONDecodeError}.get(error)
+            for choice in itertools.product(*parts):
+                yield "".join(choice), kind or getattr(builtins, error), words.strip().split(" ... ")
+
+
+def every(table: str) -> pytest.MarkDecorator:
+    rows = list(mistakes(table))
+    return pytest.mark.parametrize(("call", "error", "words"), rows, ids=[row[0] for row in rows])
+
+
+def refuses(call: Any, error: type[Exception], words: list[str]) -> None:
+    with pytest.raises(error) as refusal:
+        call()
+    assert [text for text in words if text not in str(refusal.value)] == []
+
+
+@every(CALLS)
+def test_calls(call: str, error: type[Exception], words: list[str]) -> None:
+    refuses(lambda: eval(call, NAMES), error, words)
+
+
+@every(OPTIONS)
+def test_options_stay_as_they_are(call: str, error: type[Exception], words: list[str]) -> None:
+    o = poptorch.Options()
+    before = repr(o), dict(vars(o))
+    refuses(lambda: eval(call, {**NAMES, "o": o}), error, words)
+    assert (repr(o), dict(vars(o))) == before
+
+
+def said(table: str) -> dict[str, str]:
+    """Return what each mistake of a table is told, without addresses."""
+    texts = {}
+    for call, *_ in mistakes(table):
+        try:
+            texts[call] = f"no error: {eval(call, {**NAMES, 'o': poptorch.Options()})}"
+        except Exception as error:
+            texts[call] = re.sub("0x[0-9a-f]+", "", f"{type(error).__name__}: {error}")
+    return texts
+
+
+def test_optimised_python_tells_the_same() -> None:
+    """`python -O` leaves assert statements out."""
+    done = subprocess.run([sys.executable, "-O", __file__], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == said(CALLS + OPTIONS)
+
+
+def product(x: Tensor, mode: Any, factor: int) -> Tensor:
+    return poptorch.serializedMatMul(x, torch.ones(4, 10), mode, factor)
+
+
+def within(context: Any, body: Any) -> Any:
+    with context:
+        return body()
+
+
+def custom(function: Any, x: Tensor, backward: Any = None) -> Tensor:
+    register("Wrong", "test.mistakes", 1, function, backward)
+    return poptorch.custom_op([x], "Wrong", "test.mistakes", 1, [x])[0]
+
+
+def fickle(later: Any, x: Tensor) -> Any:
+    results = iter([torch.zeros(6, 4), later])
+    return poptorch.CPU(lambda x: next(results), "fickle")(x)
+
+
+NAMES |= globals() | {"THREE": MultiConv().availableMemoryProportions([0.1, 0.2, 0.3])}
+
+
+def of_everything(m: Any, x: Tensor) -> Any:
+    y = within(MultiConv(), lambda: m.conv_a(x))
+    return poptorch.CPU(lambda t: t, "op")(poptorch.for_loop(2, lambda t: t + 1, [y])[0])
+
+
+@every(TRACED)
+def test_while_tracing_and_the_next_compilation_is_clean(call: str, error: type[Exception], words: list[str]) -> None:
+    def forward(m: Any, x: Tensor, image: Tensor, rows: Tensor, at: Tensor) -> Any:
+        return eval(call, {**NAMES, **locals(), "outer": m.linear.weight + 0})
+
+    refuses(lambda: on_device(forward)(X, IMAGE, ROWS, START), error, words)
+    clean = on_device(of_everything)
+    torch.testing.assert_close(clean(IMAGE), clean.model.conv_a(IMAGE) + 2)
+    assert not poptorch.isRunningOnIpu()
+
+
+@every(TRAINED)
+def test_in_a_training_model(call: str, error: type[Exception], words: list[str]) -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        return poptorch.identity_loss(eval(call, {**NAMES, "x": m.linear(x)}), "sum")
+
+    refuses(lambda: in_training(forward)(X), error, words)
+
+
+def sharded(io_tiles: int = 32) -> poptorch.Options:
+    options = quiet().setExecutionStrategy(poptorch.ShardedExecution())
+    if io_tiles:
+        options.TensorLocations.numIOTiles(io_tiles)
+    return options
+
+
+@pytest.mark.parametrize("mode", [OverlapMode.NoOverlap, OverlapMode.OverlapDeviceIterationLoop])
+@every(OVERLAPPED)
+def test_marks_of_transfers(call: str, error: type[Exception], words: list[str], mode: OverlapMode) -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        marks = {
+            "into": lambda t: poptorch.set_overlap_for_input(t, mode),
+            "out": lambda t: poptorch.set_overlap_for_output(t, mode),
+        }
+        return eval(call, {**NAMES, **marks, "m": m, "x": x})
+
+    refuses(lambda: on_device(forward, sharded())(X), error, words)
+
+
+@pytest.mark.parametrize("function", [poptorch.set_overlap_for_input, poptorch.set_overlap_for_output])
+def test_options_of_a_program_with_overlap(function: Any) -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        y = x if function is poptorch.set_overlap_for_input else m.linear(x)
+        return function(y, OverlapMode.OverlapAccumulationLoop)
+
+    refuses(lambda: on_device(forward, sharded(0))(X), poptorch.Error, ["No IO tiles allocated", "numIOTiles(32)"])
+    for output in (poptorch.OutputMode.Final, poptorch.OutputMode.EveryN):
+        words = [f"Unsupported output mode {output.name}", "OutputMode.All"]
+        refuses(lambda o=output: on_device(forward, sharded().outputMode(o, 1))(X), poptorch.Error, words)
+    assert on_device(forward, sharded().outputMode(poptorch.OutputMode.Sum))(X).shape == (6, 4)
+
+
+class TwoBlocks(Module):
+    """Two layers `a` and `b`; the function makes outputs and losses of their result and the labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        h = within(poptorch.Block("front"), lambda: torch.relu(self.a(x)))
+        return within(poptorch.Block("back"), lambda: self.function(self.b(h), y))
+
+
+def in_back(out: Tensor) -> Tensor:
+    with poptorch.Block("back"):
+        return out * 2
+
+
+def pipelined(*stages: str, accumulation: int = 4, **others: Any) -> poptorch.Options:
+    made = quiet(accumulation=accumulation, outputMode=poptorch.OutputMode.All, **others)
+    return made.setExecutionStrategy(poptorch.PipelinedExecution(*(stages or ("front", "back"))))
+
+
+def correct(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return out, F.cross_entropy(out, y)
+
+
+def trains(loss: Any = correct, wrong: poptorch.Options | None = None, inputs: Any = (DATA, CLASS)) -> None:
+    torch.manual_seed(0)
+    model = TwoBlocks(loss, a=nn.Linear(3, 5), b=nn.Linear(5, 4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    executor = training(model, wrong or pipelined())
+    try:
+        executor(*inputs)
+    except Exception:
+        assert not executor.isCompiled()
+        assert not poptorch.isRunningOnIpu()
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        executor.destroy()
+        corrected = training(TwoBlocks(correct, a=model.a, b=model.b), pipelined())
+        first, second = (corrected(DATA, CLASS)[1].mean().item() for _ in range(2))
+        assert second < first
+        assert not torch.equal(model.a.weight, before["a.weight"])
+        raise
+
+
+@every(TRAINING)
+def test_a_program_can_be_corrected(call: str, error: type[Exception], words: list[str]) -> None:
+    refuses(lambda: eval(call, {**NAMES, **globals(), "MANY": torch.ones(512, 3)}), error, words)
+
+
+@pytest.mark.parametrize("raised", [KeyError("mine"), LookupError("mine")])
+@pytest.mark.parametrize("where", ["MultiConv()", "Attribute(a={'b': 'c'})", "NameScope('a')", "CPU"])
+def test_an_error_of_the_programs_own_comes_out_as_it_is(raised: Exception, where: str) -> None:
+    def fails(x: Tensor) -> Tensor:
+        raise raised
+
+    def forward(m: Any, x: Tensor) -> Any:
+        if where == "CPU":
+            return poptorch.CPU(fails, "op")(m.linear(x))
+        return within(eval(where, NAMES), lambda: fails(x))
+
+    executor = on_device(forward)
+    with pytest.raises(type(raised), match="mine"):
+        executor(X)
+    assert type(executor.model.linear.weight) is nn.Parameter
+    assert not poptorch.isRunningOnIpu()
+    assert not poptorch.poptorch_core.isCompilingWithDispatcher()
+
+
+if __name__ == "__main__":
+    print(json.dumps(said(CALLS + OPTIONS)))

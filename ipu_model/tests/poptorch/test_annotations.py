@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import poptorch
 from ipu_model.capture.graph import info_of
 from ipu_model.step import Serialisation
-from poptorch import Attribute, MatMulSerializationMode, MultiConv, MultiConvPlanType, NameScope
+from poptorch import Attribute, MatMulSerializationMode, MultiConv, MultiConvPlanType, NameScope, OverlapMode
 
 X = torch.arange(8.0).reshape(2, 4)
 ADDMM, MM, CONVOLUTION = "aten.addmm.default", "aten.mm.default", "aten.convolution.default"
@@ -24,6 +24,11 @@ ADDMM, MM, CONVOLUTION = "aten.addmm.default", "aten.mm.default", "aten.convolut
 class Pair(NamedTuple):
     first: Tensor
     second: Tensor
+
+
+def marked(forward: Any, key: str, inputs: Tensor = X) -> dict[str, Any]:
+    """Return the kind of op that carries a hint, with the hint's value."""
+    return hinted(compiled_ops(forward, inputs), key)
 
 
 class TestRecomputationCheckpoint:
@@ -39,52 +44,33 @@ class TestRecomputationCheckpoint:
 
     def test_in_a_model_it_is_noted_on_the_op_that_computes_it_and_leaves_no_op(self) -> None:
         plain = compiled_ops(lambda m, x: m.linear(torch.tanh(x)), X)
-        marked = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
-        assert hinted(marked, "recomputation_checkpoint") == {"aten.tanh.default": True}
-        assert [node.target for node in marked] == [node.target for node in plain]
+        ops = compiled_ops(lambda m, x: m.linear(poptorch.recomputationCheckpoint(torch.tanh(x))), X)
+        assert hinted(ops, "recomputation_checkpoint") == {"aten.tanh.default": True}
+        assert [node.target for node in ops] == [node.target for node in plain]
 
-    def test_a_mark_counts_only_if_the_model_goes_on_with_what_it_returns(self) -> None:
-        def unused(model: Any, x: Tensor) -> Tensor:
+    @pytest.mark.parametrize("use", [lambda marked: None, lambda marked: marked.exp()])
+    def test_a_mark_counts_only_if_the_model_goes_on_with_what_it_returns(self, use: Any) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
             hidden = torch.tanh(x)
-            poptorch.recomputationCheckpoint(hidden)
+            use(poptorch.recomputationCheckpoint(hidden))
             return model.linear(hidden)
 
-        def used_for_nothing(model: Any, x: Tensor) -> Tensor:
-            hidden = torch.tanh(x)
-            poptorch.recomputationCheckpoint(hidden).exp()
-            return model.linear(hidden)
-
-        for forward in (unused, used_for_nothing):
-            assert hinted(compiled_ops(forward, X), "recomputation_checkpoint") == {}
+        assert marked(forward, "recomputation_checkpoint") == {}
 
     def test_containers_keep_their_type_inside_a_model_too(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
-            found = poptorch.recomputationCheckpoint(Pair(torch.tanh(x), torch.sin(x)))
-            kept = poptorch.recomputationCheckpoint([torch.cos(x)])
-            assert isinstance(found, Pair)
-            assert isinstance(kept, list)
-            return model.linear(found.first + found.second + kept[0])
+            pair = poptorch.recomputationCheckpoint(Pair(torch.tanh(x), torch.sin(x)))
+            single = poptorch.recomputationCheckpoint([torch.cos(x)])
+            assert (type(pair), type(single)) == (Pair, list)
+            return model.linear(pair.first + pair.second + single[0])
 
-        assert set(hinted(compiled_ops(forward, X), "recomputation_checkpoint")) == {
-            "aten.tanh.default", "aten.sin.default", "aten.cos.default"
-        }  # fmt: skip
-
-    def test_a_memory_hint_finds_the_product_behind_a_mark(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return poptorch.set_available_memory(poptorch.recomputationCheckpoint(model.linear(x)), 0.3)
-
-        assert hinted(compiled_ops(forward, X), "available_memory_proportion") == {ADDMM: 0.3}
+        ops = {"aten.tanh.default", "aten.sin.default", "aten.cos.default"}
+        assert set(marked(forward, "recomputation_checkpoint")) == ops
 
     def test_it_works_from_a_forward_hook_without_changing_results(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return model.linear(x)
-
-        plain = on_device(forward)
-        with_hook = on_device(forward)
-        with_hook.model.linear.register_forward_hook(
-            lambda module, inputs, output: poptorch.recomputationCheckpoint(output)
-        )
-        assert torch.equal(with_hook(X), plain(X))
+        plain, hooked = (on_device(lambda m, x: m.linear(x)) for _ in range(2))
+        hooked.model.linear.register_forward_hook(lambda m, inputs, out: poptorch.recomputationCheckpoint(out))
+        assert torch.equal(hooked(X), plain(X))
 
 
 def test_nop_is_an_op_of_its_own_that_survives() -> None:
@@ -93,31 +79,21 @@ def test_nop_is_an_op_of_its_own_that_survives() -> None:
     assert [str(node.target) for node in ops] == ["aten.clone.default", "aten.add.Tensor"]
 
 
-class TestAvailableMemory:
-    def test_it_returns_its_argument_and_checks_no_range(self) -> None:
-        assert poptorch.set_available_memory(X, 7.0) is X
-
-    @pytest.mark.parametrize(
-        ("function", "inputs", "target"),
-        [
-            (lambda m, x: m.linear(x), X, ADDMM),
-            (lambda m, x: m.linear(x), X.reshape(1, 2, 4), ADDMM),
-            (lambda m, x: torch.matmul(x, m.linear.weight) + m.linear.bias, X.reshape(1, 2, 4), MM),
-            (lambda m, x: m.conv_a(x), torch.ones(1, 1, 5, 5), CONVOLUTION),
-            (
-                lambda m, x: nn.functional.embedding(x, m.linear.weight),
-                torch.ones(2, 2).int(),
-                "aten.embedding.default",
-            ),
-            (lambda m, x: torch.relu(m.linear(x)), X, "aten.relu.default"),
-        ],
-        ids=["linear", "linear rank 3", "matmul and bias", "convolution", "embedding", "relu stays relu"],
-    )
-    def test_the_hint_reaches_the_op_behind_a_bias_or_a_reshape(
-        self, function: Any, inputs: Tensor, target: str
-    ) -> None:
-        ops = compiled_ops(lambda m, x: poptorch.set_available_memory(function(m, x), 0.25), inputs)
-        assert hinted(ops, "available_memory_proportion") == {target: 0.25}
+@pytest.mark.parametrize(("function", "inputs", "target"), [
+    (lambda m, x: m.linear(x), X, ADDMM),
+    (lambda m, x: m.linear(x), X.reshape(1, 2, 4), ADDMM),
+    (lambda m, x: poptorch.recomputationCheckpoint(m.linear(x)), X, ADDMM),
+    (lambda m, x: torch.matmul(x, m.linear.weight) + m.linear.bias, X.reshape(1, 2, 4), MM),
+    (lambda m, x: m.conv_a(x), torch.ones(1, 1, 5, 5), CONVOLUTION),
+    (lambda m, x: nn.functional.embedding(x, m.linear.weight), torch.ones(2, 2).int(), "aten.embedding.default"),
+    (lambda m, x: torch.relu(m.linear(x)), X, "aten.relu.default"),
+])  # fmt: skip
+def test_available_memory_reaches_the_op_behind_a_bias_a_reshape_or_a_mark(
+    function: Any, inputs: Tensor, target: str
+) -> None:
+    assert poptorch.set_available_memory(X, 7.0) is X  # no range is checked
+    forward = lambda m, x: poptorch.set_available_memory(function(m, x), 0.25)  # noqa: E731
+    assert marked(forward, "available_memory_proportion", inputs) == {target: 0.25}
 
 
 MODES = {
@@ -164,17 +140,17 @@ def with_context(context: MultiConv) -> Any:
     return forward
 
 
-def multi_conv_plans(context: MultiConv) -> list[dict[str, Any]]:
-    """Return what is noted on the two convolutions, without the name of the group."""
-    ops = compiled_ops(with_context(context), IMAGE)
-    hints = [asdict(hint) for hint in hinted_in_order(ops)]
-    assert len({hint.pop("group") for hint in hints}) == 1
-    return [{key: value for key, value in hint.items() if value is not None} for hint in hints]
+def hinted_in_order(forward: Any) -> list[Any]:
+    nodes = [node for node in compiled_ops(forward, IMAGE) if "convolution" in str(node.target)]
+    return [info_of(node).marks.multi_convolution for node in nodes]
 
 
-def hinted_in_order(ops: list[torch.fx.Node]) -> list[Any]:
-    marks = [info_of(node).marks for node in ops if "convolution" in str(node.target)]
-    return [mark.multi_convolution for mark in marks]
+SINGLE = {
+    "available_memory_proportion": 0.2, "partials_type": "half", "plan_type": "serial",
+    "per_conv_reserved_tiles": 100, "cycle_back_off": 0.3, "conv_dithering": True,
+}  # fmt: skip
+FIRST = {"available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False}
+SECOND = {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True}
 
 
 class TestMultiConv:
@@ -199,45 +175,23 @@ class TestMultiConv:
             with context:
                 return y + model.conv_b(x)
 
-        ops = compiled_ops(forward, IMAGE)
-        groups = [hint.group for hint in hinted_in_order(ops)]
-        assert len(set(groups)) == 2
+        assert len({hint.group for hint in hinted_in_order(forward)}) == 2
 
-    SETTINGS = (
-        lambda c: c.availableMemoryProportions(0.2).partialsTypes([torch.half]).planType(MultiConvPlanType.Serial)
-        .perConvReservedTiles(100).cycleBackOff(0.3).enableConvDithering(True),
-        lambda c: c.availableMemoryProportions((0.1, 0.2)).partialsTypes([torch.float, torch.half])
-        .enableConvDithering([False, True]),
-        lambda c: c.availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
-        .availableMemoryProportions(None).planType(None).enableConvDithering(None)
-    )  # fmt: skip
-
-    @pytest.mark.parametrize(
-        ("settings", "plans"),
-        [
-            (lambda c: c, [{}, {}]),
-            # Single values go for all convolutions, lists give one to each, and None takes a setting back.
-            (
-                SETTINGS[0],
-                [
-                    {
-                        "available_memory_proportion": 0.2, "partials_type": "half", "plan_type": "serial",
-                        "per_conv_reserved_tiles": 100, "cycle_back_off": 0.3, "conv_dithering": True
-                    }
-                ] * 2
-            ),
-            (
-                SETTINGS[1],
-                [
-                    {"available_memory_proportion": 0.1, "partials_type": "float", "conv_dithering": False},
-                    {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dithering": True}
-                ]
-            ),
-            (SETTINGS[2], [{}, {}])
-        ]
-    )  # fmt: skip
+    @pytest.mark.parametrize(("settings", "plans"), [
+        (lambda c: c, [{}, {}]),
+        # Single values go for all convolutions, lists give one to each, and None takes a setting back.
+        (lambda c: c.availableMemoryProportions(0.2).partialsTypes([torch.half]).planType(MultiConvPlanType.Serial)
+         .perConvReservedTiles(100).cycleBackOff(0.3).enableConvDithering(True), [SINGLE, SINGLE]),
+        (lambda c: c.availableMemoryProportions((0.1, 0.2)).partialsTypes([torch.float, torch.half])
+         .enableConvDithering([False, True]), [FIRST, SECOND]),
+        (lambda c: c.availableMemoryProportions(0.2).planType(MultiConvPlanType.Parallel).enableConvDithering(True)
+         .availableMemoryProportions(None).planType(None).enableConvDithering(None), [{}, {}]),
+    ])  # fmt: skip
     def test_settings_are_noted_on_the_convolutions(self, settings: Any, plans: list[dict[str, Any]]) -> None:
-        assert multi_conv_plans(settings(MultiConv())) == [{"size": 2, **plan} for plan in plans]
+        hints = [asdict(hint) for hint in hinted_in_order(with_context(settings(MultiConv())))]
+        assert len({hint.pop("group") for hint in hints}) == 1
+        found = [{key: value for key, value in hint.items() if value is not None} for hint in hints]
+        assert found == [{"size": 2, **plan} for plan in plans]
 
 
 def noted(forward: Any, key: str) -> dict[str, Any]:
@@ -262,20 +216,6 @@ class AttributeHooks:
 
 def forward_twice(model: Any, x: Tensor) -> Tensor:
     return torch.sin(model.linear(torch.tanh(model.linear(x))))
-
-
-def hooked_model() -> FunctionModel:
-    model = FunctionModel(forward_twice).eval()
-    AttributeHooks(model.linear, Attribute(outline={"layer": "linear"}))
-    return model
-
-
-def linear_attributes(model: torch.nn.Module) -> set[str]:
-    executor = poptorch.inferenceModel(model, quiet_options())
-    executor.compile(X)
-    assert executor._compiled is not None
-    ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
-    return {str(node.target).split(".")[1] for node in ops if info_of(node).attributes}
 
 
 class TestScopes:
@@ -308,21 +248,19 @@ class TestScopes:
         inner = {"outline": {"layer": "2", "kind": "a"}, "other": {"key": "value"}}
         assert noted(forward, "attributes") == {"tanh": outer, "exp": inner, "relu": outer, "sin": None}
 
-    def test_module_hooks_may_enter_and_leave_by_hand_at_every_call(self) -> None:
-        model = hooked_model()
+    @pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+    def test_module_hooks_may_enter_and_leave_by_hand_at_every_call(self, copied: Any) -> None:
+        model = FunctionModel(forward_twice).eval()
+        AttributeHooks(model.linear, Attribute(outline={"layer": "linear"}))
         model(X)
-        assert linear_attributes(model) == {"t", "addmm"}
-
-    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-    def test_a_model_with_such_hooks_can_be_copied_and_pickled(self, copied: Any) -> None:
-        assert linear_attributes(copied(hooked_model())) == {"t", "addmm"}
-
-    def test_a_trace_that_failed_inside_leaves_nothing_behind(self) -> None:
-        model = hooked_model()
-        broken = poptorch.inferenceModel(model, quiet_options())
-        with pytest.raises(RuntimeError):
-            broken.compile(torch.ones(2, 3))
-        assert linear_attributes(model) == {"t", "addmm"}
+        model = copied(model)
+        with pytest.raises(RuntimeError):  # a trace that fails inside leaves nothing behind
+            poptorch.inferenceModel(model, quiet_options()).compile(torch.ones(2, 3))
+        executor = poptorch.inferenceModel(model, quiet_options())
+        executor.compile(X)
+        assert executor._compiled is not None
+        ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
+        assert {str(node.target).split(".")[1] for node in ops if info_of(node).attributes} == {"t", "addmm"}
 
     def test_neither_changes_a_result(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
@@ -330,3 +268,46 @@ class TestScopes:
                 return model.linear(x)
 
         assert torch.equal(on_device(forward)(X), on_device(lambda m, x: m.linear(x))(X))
+
+
+def sharded() -> poptorch.Options:
+    options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
+    options.TensorLocations.numIOTiles(32)
+    return options
+
+
+class TestOverlap:
+    """Overlapped host transfers (section 8.3)."""
+
+    @pytest.mark.parametrize("mode", OverlapMode)
+    def test_no_mode_changes_a_value(self, mode: OverlapMode) -> None:
+        into, out = poptorch.set_overlap_for_input, poptorch.set_overlap_for_output
+        for value in (X, [X, [X, None]], {"a": X, "b": ("text", X)}, None):
+            assert into(value, mode) is out(value, mode) is value
+        expected = on_device(lambda m, x: m.linear(x))(X)
+        # NoOverlap imposes no strategy.
+        options = sharded if mode is not OverlapMode.NoOverlap else quiet_options
+        for forward in (
+            lambda m, x: m.linear(into(x, mode)), lambda m, x: out(m.linear(x), mode),
+            lambda m, x: out(m.linear(into(x, mode)), mode),
+        ):  # fmt: skip
+            assert torch.equal(on_device(forward, options())(X), expected)
+
+    def test_marked_tensors_may_have_other_uses_and_the_log_names_what_is_switched_on(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Options reference 12.2, derived settings."""
+
+        def forward(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+            x = poptorch.set_overlap_for_input(x, OverlapMode.OverlapAccumulationLoop)
+            y = x + x
+            poptorch.set_overlap_for_output(y, OverlapMode.OverlapDeviceIterationLoop)
+            return y, y + 1, x.add_(1)
+
+        with caplog.at_level("DEBUG", logger="poptorch:cpp"):
+            y, more, changed = on_device(forward, sharded())(X.clone())
+        assert torch.equal(y, 2 * X)
+        assert torch.equal(more, 2 * X + 1)
+        assert torch.equal(changed, X + 1)
+        assert "useHostCopyOps set to value 1" in caplog.text
+        assert "enableExplicitMainLoops set to value 1" in caplog.text

@@ -10,131 +10,70 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from poptorch import _logging
 from poptorch._logging import LogOnce, logger, native_logger, setLogLevel, setPopartLogLevel
 
+ENGINES = logging.getLogger("ipu_model")
+WORDS = ["trace", "debug", "info", "warning", "error", "critical"]
+# By how much they show, those for insiders included.
+LEVELS = {
+    "TRACE_ALL": _logging.TRACE_ALL, "TRACE": _logging.TRACE, "DEBUG_IR": _logging.DEBUG_IR, "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO, "WARN": logging.WARNING, "ERR": logging.ERROR, "OFF": _logging.OFF,
+}  # fmt: skip
+NUMBERS = {
+    0: _logging.TRACE, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR, 6: _logging.OFF
+}  # fmt: skip
+
 
 @pytest.fixture(autouse=True)
 def _levels_restored() -> Iterator[None]:
-    levels = logger.level, native_logger.level, logging.getLogger("ipu_model").level
+    levels = {target: target.level for target in (logger, native_logger, ENGINES)}
     _logging.repeat_filter.start(4)
     yield
-    for target, level in zip((logger, native_logger, logging.getLogger("ipu_model")), levels, strict=True):
+    for target, level in levels.items():
         target.setLevel(level)
 
 
-def test_the_python_logger_has_poptorchs_name() -> None:
-    assert logger is logging.getLogger("poptorch::python")
-
-
 @pytest.mark.parametrize(("target", "name"), [(logger, "poptorch::python"), (native_logger, "poptorch:cpp")])
-@pytest.mark.parametrize(
-    ("level", "word"),
-    [
-        (_logging.TRACE, "trace"),
-        (logging.DEBUG, "debug"),
-        (logging.INFO, "info"),
-        (logging.WARNING, "warning"),
-        (logging.ERROR, "error"),
-        (logging.CRITICAL, "critical"),
-    ],
-)
-def test_a_line_on_stderr(
-    target: logging.Logger, name: str, level: int, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_on_stderr(target: logging.Logger, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logger is logging.getLogger("poptorch::python")
     setLogLevel("TRACE")
     logger.setLevel(_logging.TRACE)
-    target.log(level, "text %d", 3)
+    for level in (_logging.TRACE, *range(logging.DEBUG, logging.CRITICAL + 1, 10)):
+        target.log(level, "text %d", 3)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert re.fullmatch(rf"\[\d\d:\d\d:\d\d\.\d\d\d\] \[{name}\] \[{word}\] text 3\n", captured.err)
+    for line, word in zip(captured.err.splitlines(), WORDS, strict=True):
+        assert re.fullmatch(rf"\[\d\d:\d\d:\d\d\.\d\d\d\] \[{name}\] \[{word}\] text 3", line)
 
 
 def test_levels_are_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal, file = Terminal(), io.StringIO()
+    terminal, file = io.StringIO(), io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
     for stream in (terminal, file):
         monkeypatch.setattr(sys, "stderr", stream)
         logger.warning("text")
-    assert "\033[" in terminal.getvalue()
-    assert "\033[" not in file.getvalue()
+    assert ("\033[" in terminal.getvalue(), "\033[" in file.getvalue()) == (True, False)
 
 
-LEVELS: list[tuple[str | int, int]] = [
-    ("TRACE_ALL", _logging.TRACE_ALL),
-    ("TRACE", _logging.TRACE),
-    ("DEBUG_IR", _logging.DEBUG_IR),
-    ("DEBUG", logging.DEBUG),
-    ("INFO", logging.INFO),
-    ("WARN", logging.WARNING),
-    ("ERR", logging.ERROR),
-    ("OFF", _logging.OFF),
-    (0, _logging.TRACE),
-    (1, logging.DEBUG),
-    (2, logging.INFO),
-    (3, logging.WARNING),
-    (4, logging.ERROR),
-    (6, _logging.OFF),
-]
-
-
-@pytest.mark.parametrize(("level", "number"), LEVELS)
-def test_levels_by_name_and_by_number(level: str | int, number: int) -> None:
-    setLogLevel(level)
-    assert native_logger.level == number
-    assert logger.level == max(number, logging.DEBUG)
-
-
-def test_the_level_of_what_compilation_says_can_stay_as_it_is() -> None:
+def test_levels_by_name_and_by_number() -> None:
+    for level, number in (LEVELS | NUMBERS).items():
+        setLogLevel(level)
+        assert native_logger.level == number
+        assert logger.level == max(number, logging.DEBUG)
+    assert sorted(set(LEVELS.values())) == list(LEVELS.values())
     setLogLevel("ERR")
-    setLogLevel("INFO", update_cpp=False)
+    setLogLevel("INFO", update_cpp=False)  # the level of what compilation says stays
     assert (logger.level, native_logger.level) == (logging.INFO, logging.ERROR)
 
 
-def test_the_levels_are_ordered_by_how_much_they_show() -> None:
-    numbers = [number for level, number in LEVELS if isinstance(level, str)]
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) == len(numbers)
-
-
-@pytest.mark.parametrize("level", [5, 7, -1])
-def test_other_numbers_are_refused(level: int) -> None:
-    with pytest.raises(ValueError, match="Invalid log level integer"):
-        setLogLevel(level)
-
-
-def test_other_names_are_refused_with_the_public_ones_in_alphabetical_order() -> None:
-    with pytest.raises(ValueError, match=r"Unknown log level: LOUD.*DEBUG, ERR, INFO, OFF, TRACE, WARN"):
-        setLogLevel("LOUD")
-
-
-def test_the_backend_level_goes_to_the_engine() -> None:
-    setPopartLogLevel("DEBUG")
-    assert logging.getLogger("ipu_model").level == logging.DEBUG
-
-
-def test_the_backend_knows_the_levels_for_insiders() -> None:
-    setPopartLogLevel("TRACE_ALL")
-    assert logging.getLogger("ipu_model").level == _logging.TRACE_ALL
-
-
-@pytest.mark.parametrize("level", [1, "LOUD", None])
-def test_the_backend_level_is_a_name(level: Any) -> None:
-    with pytest.raises(ValueError, match="Level must be one of"):
-        setPopartLogLevel(level)
-
-
-def test_off_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    setLogLevel("OFF")
-    logger.critical("text")
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("level", ["DEBUG", "TRACE_ALL"])
+def test_the_backend_level_goes_to_the_engine(level: str) -> None:
+    setPopartLogLevel(level)
+    assert ENGINES.level == LEVELS[level]
 
 
 def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +82,9 @@ def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> 
         once(logging.WARNING, message)
     LogOnce()(logging.WARNING, "a")
     assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "a"]
+    setLogLevel("OFF")
+    logger.critical("text")
+    assert capsys.readouterr().err == ""
 
 
 def test_repeated_native_lines_are_suppressed_after_the_given_number(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,59 +96,43 @@ def test_repeated_native_lines_are_suppressed_after_the_given_number(capsys: pyt
     assert lines == ["again 1", "again 1", "...repeated messages suppressed...", "again 2"]
 
 
-def test_the_environment_sets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, level in (("ERR", logging.ERROR), ("", logging.WARNING)):
-        monkeypatch.setenv("POPTORCH_LOG_LEVEL", value)
-        _logging._install()
-        assert logger.level == level
+class TestEnvironment:
+    def test_the_environment_sets_the_level(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for value, level in (("ERR", logging.ERROR), ("", logging.WARNING)):
+            monkeypatch.setenv("POPTORCH_LOG_LEVEL", value)
+            _logging._install()
+            assert logger.level == level
+        command = [sys.executable, "-c", "import poptorch._logging"]
+        environment = {**os.environ, "POPTORCH_LOG_LEVEL": "LOUD"}
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert result.returncode == 1
+        assert "ValueError: Unknown log level: LOUD" in result.stderr
 
+    def test_importing_makes_forks_safe_for_rdma(self) -> None:
+        """Options reference, section 11: set to 1 unless the environment has a value."""
+        assert "RDMAV_FORK_SAFE" in os.environ
 
-def test_an_unknown_level_in_the_environment_is_an_error_at_import() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "import poptorch._logging"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "POPTORCH_LOG_LEVEL": "LOUD"},
-        timeout=300,
-    )
-    assert result.returncode == 1
-    assert "ValueError: Unknown log level: LOUD" in result.stderr
-
-
-def test_importing_makes_forks_safe_for_rdma() -> None:
-    """Options reference, section 11: set to 1 unless the environment has a value."""
-    assert "RDMAV_FORK_SAFE" in os.environ
-
-
-@pytest.mark.parametrize("destination", ["stdout", "stderr"])
-def test_native_lines_can_go_to_a_standard_stream(
-    destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("POPTORCH_LOG_DEST", destination)
-    _logging._NativeHandler().emit(_record("text"))
-    assert getattr(capsys.readouterr(), destination[3:]).endswith("[poptorch:cpp] [warning] text\n")
-
-
-def test_native_lines_can_go_to_a_file_which_is_truncated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "native.log"
-    path.write_text("old content\n")
-    monkeypatch.setenv("POPTORCH_LOG_DEST", str(path))
-    handler = _logging._NativeHandler()
-    handler.emit(_record("first"))
-    handler.emit(_record("second"))
-    assert [line.split("] ", 1)[1] for line in path.read_text().splitlines()] == [
-        "[poptorch:cpp] [warning] first",
-        "[poptorch:cpp] [warning] second",
-    ]
-    assert capsys.readouterr().err == ""
-    handler.close()
-
-
-def _record(text: str) -> logging.LogRecord:
-    return logging.LogRecord("poptorch:cpp", logging.WARNING, __file__, 1, text, None, None)
+    @pytest.mark.parametrize("destination", ["stdout", "stderr", "native.log"])
+    def test_native_lines_can_go_to_a_stream_or_to_a_file_which_is_truncated(
+        self,
+        destination: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        path = tmp_path / destination
+        path.write_text("old content\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("POPTORCH_LOG_DEST", destination)
+        handler = _logging._NativeHandler()
+        for text in ("first", "second"):
+            handler.emit(logging.LogRecord("poptorch:cpp", logging.WARNING, __file__, 1, text, None, None))
+        handler.close()
+        shown = capsys.readouterr()
+        written = {"stdout": shown.out, "stderr": shown.err, "native.log": path.read_text()}
+        lines = [line.split("] ", 1)[1] for line in written.pop(destination).splitlines()]
+        assert lines == ["[poptorch:cpp] [warning] first", "[poptorch:cpp] [warning] second"]
+        assert shown.err == "" or destination == "stderr"
 
 
 @pytest.mark.parametrize(

@@ -9,26 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from function_models import in_training, on_device, quiet_options
+from executor_support import quiet
+from function_models import in_training, on_device
 from torch import Tensor
 
 import poptorch
-from poptorch import Liveness
+from poptorch import Liveness, SerialPhasedExecution
 
 X = torch.arange(8.0).reshape(2, 4)
 
 
-def lines(
-    caplog: pytest.LogCaptureFixture, function: Any, strategy: Any = None, options: poptorch.Options | None = None
-) -> list[str]:
+def lines(caplog: pytest.LogCaptureFixture, function: Any, **settings: Any) -> list[str]:
     """Compile `function` for inference and return its debug lines about ops, without the aten name in front."""
-    options = options or quiet_options()
-    if strategy is not None:
-        options.setExecutionStrategy(strategy)
     with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
-        on_device(function, options.deviceIterations(2)).compile(X)
+        on_device(function, quiet(deviceIterations=2, **settings)).compile(X)
     marker = " was lowered to "
-    return [text.partition(marker)[2] for text in (record.getMessage() for record in caplog.records) if marker in text]
+    return [text.partition(marker)[2] for text in caplog.messages if marker in text]
 
 
 def in_blocks(model: Any, x: Tensor) -> Tensor:
@@ -38,43 +34,27 @@ def in_blocks(model: Any, x: Tensor) -> Tensor:
         return model.linear(x)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "first", "second"),
-    [
-        (poptorch.PipelinedExecution(), "mode(Pipelined), ipu(0), stage(0)", "mode(Pipelined), ipu(1), stage(1)"),
-        (poptorch.ShardedExecution("A", "B"), "mode(Sharded), ipu(0), stage(0)", "mode(Sharded), ipu(1), stage(1)"),
-        (
-            poptorch.ParallelPhasedExecution("A", "B"),
-            "mode(Phased), ipu(0), phase(0)",
-            "mode(Phased), ipu(1), phase(1)",
-        ),
-        # Section 5.2: the number of a phase is multiplied by 2 or 4 with these two.
-        (
-            poptorch.SerialPhasedExecution("A", "B").setTensorsLiveness(Liveness.OffChipAfterFwdNoOverlap),
-            "mode(Phased), ipu(0), phase(0)",
-            "mode(Phased), ipu(1), phase(2)",
-        ),
-        (
-            poptorch.SerialPhasedExecution("A", "B").setTensorsLiveness(Liveness.OffChipAfterEachPhase),
-            "mode(Phased), ipu(0), phase(0)",
-            "mode(Phased), ipu(1), phase(4)",
-        ),
-    ],
-    ids=["pipelined", "sharded", "parallel phases", "every second phase", "every fourth phase"],
-)
+# The strategy, its name in a line, and what stands for the second block; section 5.2 multiplies phases by 2 or 4.
+STRATEGIES: list[tuple[Any, str, str, str]] = [
+    (poptorch.PipelinedExecution(), "Pipelined", "stage(0)", "stage(1)"),
+    (poptorch.ShardedExecution("A", "B"), "Sharded", "stage(0)", "stage(1)"),
+    (poptorch.ParallelPhasedExecution("A", "B"), "Phased", "phase(0)", "phase(1)"),
+    *(
+        (SerialPhasedExecution("A", "B").setTensorsLiveness(liveness), "Phased", "phase(0)", f"phase({number})")
+        for liveness, number in ((Liveness.OffChipAfterFwdNoOverlap, 2), (Liveness.OffChipAfterEachPhase, 4))
+    ),
+]
+
+
+@pytest.mark.parametrize(("strategy", "mode", "first", "second"), STRATEGIES)
 def test_each_op_has_a_line_with_name_result_and_place(
-    caplog: pytest.LogCaptureFixture, strategy: Any, first: str, second: str
+    caplog: pytest.LogCaptureFixture, strategy: Any, mode: str, first: str, second: str
 ) -> None:
-    assert lines(caplog, in_blocks, strategy) == [
-        f"Mul:0 [Float(1, 4), {first}]",
-        f"Mul:0/1 [Float(1, 4), {first}]",
-        f"linear/Gemm:0 [Float(1, 4), {second}]",
+    assert lines(caplog, in_blocks, setExecutionStrategy=strategy) == [
+        f"Mul:0 [Float(1, 4), mode({mode}), ipu(0), {first}]",
+        f"Mul:0/1 [Float(1, 4), mode({mode}), ipu(0), {first}]",
+        f"linear/Gemm:0 [Float(1, 4), mode({mode}), ipu(1), {second}]",
     ]
-
-
-def test_without_module_scopes_the_names_are_shorter(caplog: pytest.LogCaptureFixture) -> None:
-    (line,) = lines(caplog, lambda m, x: m.linear(x), options=quiet_options().disableModuleNamescope())
-    assert line.startswith("Gemm:0 [")
 
 
 def test_element_types_are_spelled_as_in_poptorchs_graphs(caplog: pytest.LogCaptureFixture) -> None:
@@ -82,71 +62,61 @@ def test_element_types_are_spelled_as_in_poptorchs_graphs(caplog: pytest.LogCapt
     assert [line.split()[1].partition("(")[0] for line in found] == ["[Bool", "[Int", "[Int", "[Half"]
 
 
+def test_without_module_scopes_the_names_are_shorter(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
+        on_device(lambda m, x: m.linear(x), quiet().disableModuleNamescope()).compile(X)
+    assert " was lowered to Gemm:0 [" in caplog.text
+
+
 def test_a_model_without_any_op_is_said_to_run_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     """Execution reference, section 1."""
     with caplog.at_level(logging.INFO, logger="poptorch:cpp"):
-        result = on_device(lambda m, x: x)(X)
-    assert torch.equal(result, X)
+        assert torch.equal(on_device(lambda m, x: x)(X), X)
     assert [(r.levelname, "host only" in r.getMessage()) for r in caplog.records] == [("INFO", True)]
 
 
-class TestDebugGetPopartIR:
-    def test_it_lists_the_ops_with_name_type_and_attributes(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            with poptorch.NameScope("outer"), poptorch.Attribute(__outline={"layer": "first"}):
-                x = model.linear(x)
-            return torch.relu(x)
-
-        executor = on_device(forward)
-        executor.compile(X)
-        assert json.loads(executor._debugGetPopartIR())["maingraph"] == [
-            {"name": "outer/linear/Gemm", "type": "Gemm", "attributes": {"__outline": {"layer": "first"}}},
-            {"name": "Relu", "type": "Relu", "attributes": {}},
-        ]
-
-    def test_a_training_model_shows_its_backward_pass_too(self) -> None:
-        executor = in_training(lambda m, x: poptorch.identity_loss(m.linear(x).sum(), "none"))
-        executor.compile(X)
-        types = [op["type"] for op in json.loads(executor._debugGetPopartIR())["maingraph"]]
-        assert types.count("Gemm") == 1
-        assert "MatMul" in types
-
-    def test_a_model_that_is_not_compiled_has_none(self) -> None:
-        with pytest.raises(AssertionError, match="must be compiled"):
-            on_device(lambda m, x: x)._debugGetPopartIR()
+def graph_of(executor: poptorch.PoplarExecutor) -> list[dict[str, Any]]:
+    executor.compile(X)
+    ops: list[dict[str, Any]] = json.loads(executor._debugGetPopartIR())["maingraph"]
+    return ops
 
 
-# Very long errors of a compilation (options reference, section 12.1).
+def test_the_ir_lists_the_ops_with_name_type_and_attributes_and_the_backward_pass() -> None:
+    def forward(model: Any, x: Tensor) -> Tensor:
+        with poptorch.NameScope("outer"), poptorch.Attribute(__outline={"layer": "first"}):
+            x = model.linear(x)
+        return torch.relu(x)
+
+    assert graph_of(on_device(forward)) == [
+        {"name": "outer/linear/Gemm", "type": "Gemm", "attributes": {"__outline": {"layer": "first"}}},
+        {"name": "Relu", "type": "Relu", "attributes": {}},
+    ]
+    ops = graph_of(in_training(lambda m, x: poptorch.identity_loss(m.linear(x).sum(), "none")))
+    types = [op["type"] for op in ops]
+    assert (types.count("Gemm"), "MatMul" in types) == (1, True)
 
 
-def error_of(lines: int) -> poptorch.Error:
-    """Return the error of a compilation whose message has that many lines."""
+@pytest.mark.parametrize(("count", "writable"), [(82, True), (81, True), (82, False)])
+def test_an_error_of_more_than_80_line_ends_goes_to_a_file_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, writable: bool
+) -> None:
+    """Options reference, section 12.1."""
 
     def forward(model: Any, x: Tensor) -> Tensor:
-        raise poptorch.createPoptorchError("\n".join(["What broke", *(f"detail {n}" for n in range(1, lines))]))
+        raise poptorch.createPoptorchError("\n".join(["What broke", *(f"detail {n}" for n in range(1, count))]))
 
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "poptorch_error.log"
+    if not writable:
+        file.mkdir()
     with pytest.raises(poptorch.Error) as caught:
         on_device(forward)(torch.zeros(1, 4))
-    return caught.value
-
-
-def test_a_message_of_more_than_80_line_ends_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    error = error_of(82)
-    assert error.message == "What broke (the whole message is in poptorch_error.log)"
-    assert str(error) == f"'poptorch_py_error': {error.message}"
-    written = (tmp_path / "poptorch_error.log").read_text(encoding="utf-8")
-    assert written.startswith("'poptorch_py_error': What broke\ndetail 1\n")
-    assert written.endswith("detail 81\n")
-
-
-def test_a_shorter_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert error_of(81).message.endswith("\ndetail 80")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_leaves_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "poptorch_error.log").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert error_of(82).message.endswith("\ndetail 81")
+    if count > 81 and writable:
+        assert caught.value.message == "What broke (the whole message is in poptorch_error.log)"
+        assert str(caught.value) == f"'poptorch_py_error': {caught.value.message}"
+        written = file.read_text(encoding="utf-8")
+        assert written.startswith("'poptorch_py_error': What broke\ndetail 1\n")
+        assert written.endswith("detail 81\n")
+    else:
+        assert caught.value.message.endswith(f"\ndetail {count - 1}")
+        assert file.exists() is not writable

@@ -15,10 +15,6 @@ X = torch.arange(1.0, 9.0).reshape(2, 4)
 TRUE, FALSE = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 0.0])
 
 
-def is_positive(t: Tensor) -> Tensor:
-    return t.sum() > 0
-
-
 class TestLoop:
     @pytest.mark.parametrize("count", [0, 1, 2, 6])
     def test_each_iteration_gets_what_the_last_one_returned(self, count: int) -> None:
@@ -30,10 +26,10 @@ class TestLoop:
         assert isinstance(result, list)
         assert poptorch.testing.allclose(result, [a, b])
 
-    def test_the_body_may_return_a_tensor_a_list_or_a_tuple(self) -> None:
-        for wrap in (lambda t: t, lambda t: [t], lambda t: (t,)):
-            (result,) = on_device(lambda m, x, w=wrap: poptorch.for_loop(3, lambda t: w(t * 2), [x]))(X)
-            assert torch.equal(result, X * 8)
+    @pytest.mark.parametrize("wrap", [lambda t: t, lambda t: [t], lambda t: (t,)])
+    def test_the_body_may_return_a_tensor_a_list_or_a_tuple(self, wrap: Any) -> None:
+        (result,) = on_device(lambda m, x: poptorch.for_loop(3, lambda t: wrap(t * 2), [x]))(X)
+        assert torch.equal(result, X * 8)
 
     def test_half_precision_rounds_once_in_each_iteration(self) -> None:
         half = torch.linspace(-2, 2, 8).reshape(2, 4).half()
@@ -76,8 +72,7 @@ class TestLoop:
                 (x,) = poptorch.for_loop(3, lambda t: t * 2, [x])
             return x
 
-        options = quiet_options().deviceIterations(2)
-        assert torch.equal(on_device(forward, options)(X), (X + 3) * 8)
+        assert torch.equal(on_device(forward, quiet_options().deviceIterations(2))(X), (X + 3) * 8)
 
     def test_on_the_cpu_the_body_runs_once_and_inputs_are_copies(self) -> None:
         original = X.clone()
@@ -86,69 +81,55 @@ class TestLoop:
         assert torch.equal(original, X)
 
 
+def never() -> Tensor:
+    raise AssertionError("the other branch ran")
+
+
+def cond(c: Tensor, *bodies: Any) -> Any:
+    return poptorch.cond(c.sum() > 0, *bodies)
+
+
+# Branches as functions of the input, and what they return for a true and a false condition.
+CONDITIONS: dict[str, tuple[Any, list[Tensor], list[Tensor]]] = {
+    "with inputs": (lambda c, x: cond(c, lambda a: a + 1, [x], lambda a, b: a * b, [x, x]), [X + 1], [X * X]),
+    "outer tensors": (
+        lambda c, x: cond(c, lambda: [x * 1, x * 3], [], lambda: (x * 2, x * 6), []), [X, X * 3], [X * 2, X * 6],
+    ),
+    "the shape of the else branch": (
+        lambda c, x: cond(c, lambda: x, [], lambda: -x.reshape(4, 2), []), [X.reshape(4, 2)], [-X.reshape(4, 2)],
+    ),
+    "infinities of the other branch": (lambda c, x: cond(c, lambda: x, [], lambda: x / 0, []), [X], [X / 0]),
+}  # fmt: skip
+
+
 class TestCondition:
-    @staticmethod
-    def branches(condition: Tensor, x: Tensor) -> list[Tensor]:
-        return poptorch.cond(is_positive(condition), lambda a: a + 1, [x], lambda a, b: a * b, [x, x])
+    @pytest.mark.parametrize("name", CONDITIONS)
+    def test_the_branch_is_chosen_at_run_time(self, name: str) -> None:
+        branches, then, otherwise = CONDITIONS[name]
+        executor = on_device(lambda m, c, x: branches(c, x))
+        for condition, expected in ((TRUE, then), (FALSE, otherwise)):
+            result = executor(condition, X)
+            assert isinstance(result, list)
+            assert [torch.equal(a, b) for a, b in zip(result, expected, strict=True)] == [True] * len(expected)
 
-    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X + 1), (FALSE, X * X)])
-    def test_the_branch_is_chosen_at_run_time(self, condition: Tensor, expected: Tensor) -> None:
-        executor = on_device(lambda m, c, x: self.branches(c, x))
-        executor.compile(TRUE, X)
-        result = executor(condition, X)
-        assert isinstance(result, list)
-        assert torch.equal(result[0], expected)
-
-    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X + 1), (FALSE, X * X)])
-    def test_on_the_cpu_it_evaluates_the_chosen_branch_only(self, condition: Tensor, expected: Tensor) -> None:
-        (result,) = self.branches(condition, X)
-        assert torch.equal(result, expected)
-
-        def fails() -> Tensor:
-            raise AssertionError("the other branch ran")
-
-        poptorch.cond(is_positive(TRUE), lambda: X, [], fails, [])
-
-    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, 1.0), (FALSE, 2.0)])
-    def test_bodies_without_inputs_read_outer_tensors(self, condition: Tensor, expected: float) -> None:
-        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
-            return poptorch.cond(is_positive(c), lambda: [x * 1, x * 3], [], lambda: (x * 2, x * 6), [])
-
-        first, second = on_device(forward)(condition, X)
-        assert torch.equal(first, X * expected)
-        assert torch.equal(second, X * 3 * expected)
-
-    @pytest.mark.parametrize(("condition", "expected"), [(TRUE, X), (FALSE, -X)])
-    def test_results_take_the_shape_of_the_else_branch(self, condition: Tensor, expected: Tensor) -> None:
-        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
-            return poptorch.cond(is_positive(c), lambda: x, [], lambda: -x.reshape(4, 2), [])
-
-        (result,) = on_device(forward)(condition, X)
-        assert torch.equal(result, expected.reshape(4, 2))
-
-    def test_a_selected_branch_hides_infinities_of_the_other(self) -> None:
-        def forward(model: Any, c: Tensor, x: Tensor) -> list[Tensor]:
-            return poptorch.cond(is_positive(c), lambda: x, [], lambda: x / 0, [])
-
-        assert torch.equal(on_device(forward)(TRUE, X)[0], X)
+    def test_on_the_cpu_it_evaluates_the_chosen_branch_only(self) -> None:
+        assert cond(TRUE, lambda: X + 1, [], never, [])[0].tolist() == (X + 1).tolist()
+        assert cond(FALSE, never, [], lambda a, b: a * b, [X, X])[0].tolist() == (X * X).tolist()
 
     @pytest.mark.parametrize(("outer", "inner", "factor"), [(TRUE, TRUE, 2), (TRUE, FALSE, 3), (FALSE, TRUE, 5)])
     def test_conditions_nest_and_bodies_are_used_again(self, outer: Tensor, inner: Tensor, factor: int) -> None:
+        def times(number: int) -> Any:
+            return lambda t: t * number
+
         def forward(model: Any, a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
-            def times(number: int) -> Any:
-                return lambda t: t * number
-
-            def nested(t: Tensor) -> list[Tensor]:
-                return poptorch.cond(is_positive(b), times(2), [t], times(3), [t])
-
-            return poptorch.cond(is_positive(a), nested, [x], times(5), [x])
+            return cond(a, lambda t: cond(b, times(2), [t], times(3), [t]), [x], times(5), [x])
 
         assert torch.equal(on_device(forward)(outer, inner, X)[0], X * factor)
 
     def test_in_place_ops_in_a_body_stay_inside(self) -> None:
         def forward(model: Any, c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             y = x + 0
-            (result,) = poptorch.cond(is_positive(c), lambda t: t.add_(1), [y], lambda t: t.mul_(7), [y])
+            (result,) = cond(c, lambda t: t.add_(1), [y], lambda t: t.mul_(7), [y])
             return y, result
 
         y, result = on_device(forward)(FALSE, X)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,15 +38,11 @@ def tanh_gradient(inputs: Any, outputs: Any, gradients: Any, attributes: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    ops = [
-        register("Cube", DOMAIN, 1, cube),
-        register("Split", DOMAIN, 1, split),
-        register("Tanh", DOMAIN, 2, lambda x, y, slope: x.tanh(), tanh_gradient),
-    ]
-    yield
-    for op in ops:
-        custom_ops.unregister(op)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_ops, "_registered", {})
+    register("Cube", DOMAIN, 1, cube)
+    register("Split", DOMAIN, 1, split)
+    register("Tanh", DOMAIN, 2, lambda x, y, slope: x.tanh(), tanh_gradient)
 
 
 def call(name: str, inputs: list[Tensor], examples: list[Tensor], version: int = 1, **attributes: Any) -> list[Tensor]:
@@ -86,23 +81,15 @@ class TestInference:
 
     def test_half_precision_is_computed_in_float32_and_rounded_once(self) -> None:
         seen = []
-
-        def look(x: Tensor) -> Tensor:
-            seen.append(x.dtype)
-            return x / 3
-
-        op = register("Third", DOMAIN, 1, look)
-        found = on_device(lambda m, x: call("Third", [x], [x]))(X.half())[0]
-        custom_ops.unregister(op)
-        assert torch.equal(found, (X.half().float() / 3).half())
+        register("Third", DOMAIN, 1, lambda x: seen.append(x.dtype) or x / 3)
+        assert torch.equal(on_device(lambda m, x: call("Third", [x], [x]))(X.half())[0], (X.half().float() / 3).half())
         assert seen == [torch.float32]
 
     def test_attributes_reach_the_function_as_popart_stores_them(self) -> None:
         seen: list[dict[str, Any]] = []
         given_values = {"n": True, "f": 0.1, "s": "a", "list": (1.5, 2.5)}
-        op = register("Look", DOMAIN, 1, lambda x, **attributes: seen.append(attributes) or x)
+        register("Look", DOMAIN, 1, lambda x, **attributes: seen.append(attributes) or x)
         on_device(lambda m, x: call("Look", [x], [x], **given_values))(X)
-        custom_ops.unregister(op)
         assert seen == [{"n": 1, "f": torch.tensor(0.1).item(), "s": "a", "list": [1.5, 2.5]}]
 
     def test_on_the_cpu_the_results_are_zeros_like_the_examples(self) -> None:
@@ -140,13 +127,6 @@ class TestTraining:
         (5 * linear(X).tanh()).sum().backward()
         torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
 
-    def test_a_backward_that_returns_too_few_gradients_is_refused(self) -> None:
-        op = register("Short", DOMAIN, 1, lambda x, y: x + y, lambda i, o, g, a: [g[0]])
-        executor = in_training(lambda m, x: poptorch.identity_loss(call("Short", [x, m.linear(x)], [x])[0], "sum"))
-        with pytest.raises(poptorch.Error, match="backward must return a gradient for each of 2 inputs"):
-            executor(X)
-        custom_ops.unregister(op)
-
     def test_it_belongs_to_its_block_forward_and_backward(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             with poptorch.Block("first", ipu_id=0):
@@ -154,15 +134,11 @@ class TestTraining:
             with poptorch.Block("second", ipu_id=1):
                 return poptorch.identity_loss(call("Cube", [y], [y])[0], "sum")
 
-        options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
-        executor = in_training(forward, options)
+        executor = in_training(forward, quiet_options().setExecutionStrategy(poptorch.ShardedExecution()))
         executor.compile(X)
         assert executor._compiled is not None
-        ops = {
-            str(node.target): info_of(node).placement.ipu
-            for node in executor._compiled.graph.ops.nodes
-            if "custom_op" in str(node.target)
-        }
+        nodes = [node for node in executor._compiled.graph.ops.nodes if "custom_op" in str(node.target)]
+        ops = {str(node.target): info_of(node).placement.ipu for node in nodes}
         assert ops == {"ipu_model.custom_op.default": 1, "ipu_model.custom_op_backward.default": 1}
 
 
@@ -179,39 +155,21 @@ class TestRegistration:
         register("Cube", DOMAIN, 1, lambda x: x + 1)
         torch.testing.assert_close(executor(X)[0], X**3)
         assert torch.equal(on_device(lambda m, x: call("Cube", [x], [x]))(X)[0], X + 1)
-        register("Cube", DOMAIN, 1, cube)
 
     def test_only_the_op_itself_is_forgotten(self) -> None:
-        old = CustomOp("Cube", DOMAIN, 1, cube)
-        custom_ops.unregister(old)  # equal, but not the one registered
+        custom_ops.unregister(CustomOp("Cube", DOMAIN, 1, cube))  # equal, but not the one registered
         assert custom_ops.find("Cube", DOMAIN, 1).forward is cube
-
-    @pytest.mark.parametrize("wrong", [
-        (1, "d", 1, cube), ("n", None, 1, cube), ("n", "d", "1", cube), ("n", "d", 1, None), ("n", "d", 1, cube, 3)
-    ], ids=["name", "domain", "version", "forward", "backward"])  # fmt: skip
-    def test_registrations_of_other_types_are_refused(self, wrong: Any) -> None:
-        with pytest.raises(poptorch.Error, match="custom op"):
-            register(*wrong)
-
-    @pytest.mark.parametrize(("function", "fragment"), [
-        (lambda x: x[:, :2], r"must return torch.float32 \[6, 4\] as its result 0; it returned torch.float32 \[6, 2\]"),
-        (lambda x: (x, x), "must return 1 tensors; it returned 2"),
-        (lambda x: [None], "must return a tensor or a list of tensors")
-    ], ids=["shape", "number", "nothing"])  # fmt: skip
-    def test_results_unlike_the_examples_are_refused_by_name(self, function: Any, fragment: str) -> None:
-        op = register("Wrong", DOMAIN, 1, function)
-        with pytest.raises(poptorch.Error, match=rf"custom op {DOMAIN}\.Wrong {fragment}"):
-            on_device(lambda m, x: call("Wrong", [x], [x]))(X)
-        custom_ops.unregister(op)
+        custom_ops.unregister(custom_ops.find("Cube", DOMAIN, 1))
+        with pytest.raises(poptorch.Error, match="has no CPU arithmetic"):
+            custom_ops.find("Cube", DOMAIN, 1)
 
 
-class TestArguments:
-    @given(st.dictionaries(st.text(st.characters(codec="ascii")), st.floats(width=32, allow_nan=False)
-                           .filter(lambda x: abs(x) < float("inf")) | st.integers(-(2**63), 2**63 - 1)))  # fmt: skip
-    def test_values_that_fit_are_kept_as_they_are_with_their_types(self, attributes: dict[str, float]) -> None:
-        found = popart_attributes(attributes)
-        assert found == attributes
-        assert [type(value) for value in found.values()] == [type(value) for value in attributes.values()]
+@given(st.dictionaries(st.text(st.characters(codec="ascii")), st.floats(width=32, allow_nan=False, allow_infinity=False)
+                       | st.integers(-(2**63), 2**63 - 1)))  # fmt: skip
+def test_values_that_fit_are_kept_as_they_are_with_their_types(attributes: dict[str, float]) -> None:
+    found = popart_attributes(attributes)
+    assert found == attributes
+    assert [type(value) for value in found.values()] == [type(value) for value in attributes.values()]
 
 
 def test_in_the_performance_model_it_is_an_op_without_a_formula() -> None:

@@ -22,33 +22,26 @@ X = torch.arange(24.0).reshape(6, 4)
 
 
 def answers(seen: list[bool]) -> Any:
-    """Return a forward that notes, in a function it calls, where it believes to run."""
-
-    def ask() -> None:
-        seen.append(poptorch.isRunningOnIpu())
+    """Return a forward that notes where it believes to run."""
 
     def forward(model: Any, x: Tensor) -> Tensor:
-        ask()
+        seen.append(poptorch.isRunningOnIpu())
         return poptorch.identity_loss(model.linear(x), "sum")
 
     return forward
 
 
-class TestIsRunningOnIpu:
-    @pytest.mark.parametrize("wrap", [on_device, in_training])
-    def test_true_while_a_wrapped_forward_is_traced_and_false_around_it(self, wrap: Any) -> None:
-        seen: list[bool] = []
-        executor = wrap(answers(seen))
-        assert not poptorch.isRunningOnIpu()
-        executor(X)
-        executor(X)
-        assert seen == [True]
-        assert not poptorch.isRunningOnIpu()
-
-    def test_false_when_the_plain_module_is_called(self) -> None:
-        seen: list[bool] = []
-        FunctionModel(answers(seen))(X)
-        assert seen == [False]
+@pytest.mark.parametrize("wrap", [on_device, in_training])
+def test_a_forward_runs_on_the_ipu_while_it_is_traced(wrap: Any) -> None:
+    seen: list[bool] = []
+    executor = wrap(answers(seen))
+    assert not poptorch.isRunningOnIpu()
+    executor(X)
+    executor(X)
+    assert seen == [True]
+    FunctionModel(answers(seen))(X)
+    assert seen == [True, False]
+    assert not poptorch.isRunningOnIpu()
 
 
 class WithHostLayer(nn.Module):
@@ -87,12 +80,6 @@ class TestCalls:
         found = executor(X)
         torch.testing.assert_close(torch.cat(model.seen), model.first(X))
         torch.testing.assert_close(found, model(X))
-
-    def test_a_layer_runs_with_its_own_weights_and_no_longer_requires_gradients(self) -> None:
-        layer = nn.Linear(4, 2)
-        found = host_op(layer)(X)
-        torch.testing.assert_close(found, layer(X))
-        assert not any(parameter.requires_grad for parameter in layer.parameters())
 
     def test_one_result_comes_as_a_tensor_and_several_as_a_list(self) -> None:
         def parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,26 +155,14 @@ class TestCalls:
 
         assert torch.equal(host_op(inside)(X), X)
 
-    def test_its_weights_are_those_of_a_changed_layer(self) -> None:
-        """The function runs on the host, so that it needs no copy to the device."""
+    def test_a_layer_runs_with_its_own_weights_also_when_they_change(self) -> None:
         layer = nn.Linear(4, 4)
         executor = host_op(layer)
-        executor(X)
+        torch.testing.assert_close(executor(X), layer(X))
+        assert not any(parameter.requires_grad for parameter in layer.parameters())
         with torch.no_grad():
             layer.weight.zero_()
         torch.testing.assert_close(executor(X), layer(X))
-
-
-class TestRefusals:
-    def test_an_error_inside_is_the_programs_own_and_leaves_no_trace(self) -> None:
-        def fails(x: Tensor) -> Tensor:
-            raise LookupError("mine")
-
-        model = FunctionModel(lambda m, x: m.linear(poptorch.CPU(fails, "op")(x))).eval()
-        with pytest.raises(LookupError, match="mine"):
-            poptorch.inferenceModel(model, quiet_options())(X)
-        assert isinstance(model.linear.weight, nn.Parameter)
-        assert not poptorch.isRunningOnIpu()
 
 
 def test_the_model_counts_a_wait_for_the_host_and_the_bytes_both_ways() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim_support import MAKERS, log_lines, parameter
+from optim_support import MAKERS, parameter
 
 from ipu_model.compute.updater import Updater
 from ipu_model.step import FLOAT16, FLOAT32
@@ -45,37 +45,6 @@ def numbers_of(optimizer: torch.optim.Optimizer, names: Any) -> dict[str, Any]:
 def device_options(optimizer: Any) -> dict[str, Any]:
     names = {"loss_scaling", *(name for options in DEVICE.values() for name in options)}
     return {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
-
-
-WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    *(
-        (name, {argument: dtype}, AssertionError, r"must be either torch\.float32 or torch\.float16")
-        for name in MAKERS
-        for argument in DEVICE[name]
-        if argument.endswith("accum_type")
-        for dtype in (torch.float64, torch.bfloat16, torch.int32)
-    ),
-    *(
-        (name, {argument: value}, AssertionError, f"Expected a number for {argument}")
-        for name, argument in (
-            ("SGD", "lr"), ("SGD", "momentum"), ("SGD", "loss_scaling"), ("SGD", "velocity_scaling"),
-            ("SGD", "max_grad_norm"), ("Adam", "eps"), ("Adam", "max_grad_norm"), ("AdamW", "weight_decay"),
-            ("RMSprop", "alpha"), ("RMSprop", "loss_scaling"), ("LAMB", "max_weight_norm"), ("LAMB", "lr")
-        )
-        for value in ("0.1", torch.tensor(0.1), [0.1])
-    ),
-    *(
-        (name, {"betas": betas}, AssertionError, "tuple of two numbers for betas")
-        for name in ADAMS
-        for betas in (0.9, [0.9, 0.999], (0.9,), (0.9, 0.99, 0.999))
-    ),
-    *((name, {"betas": (0.9, "a")}, AssertionError, r"Expected a number for betas\[1\]") for name in ADAMS),
-    *((name, {"betas": (0.9, 1.0)}, ValueError, "Invalid beta parameter at index 1") for name in ADAMS),
-    *((name, {arg: -0.1}, ValueError, "Invalid") for name in MAKERS for arg in ("lr", "weight_decay")),
-    *((name, {"eps": -0.1}, ValueError, "Invalid epsilon value") for name in (*ADAMS, "RMSprop")),
-    ("SGD", {"nesterov": True}, ValueError, "Nesterov momentum requires a momentum and zero dampening"),
-    ("Adam", {"bias_correction": True}, TypeError, "bias_correction")
-]  # fmt: skip
 
 
 class TestConstructors:
@@ -133,14 +102,13 @@ class TestConstructors:
         found = [(group["lr"], group["weight_decay"]) for group in MAKERS[name](groups).param_groups]
         assert found == [(0.5, 0.25), (NUMBERS[name]["lr"], NUMBERS[name]["weight_decay"])]
 
-    def test_velocity_scaling_belongs_to_the_combined_variant(self) -> None:
+    def test_velocity_scaling_belongs_to_the_combined_variant(self, caplog: pytest.LogCaptureFixture) -> None:
         groups = [{"params": [parameter()], "velocity_scaling": 2.0}, {"params": [parameter()]}]
         combined = optim.SGD(groups, lr=0.1, velocity_scaling=16.0, use_combined_accum=True)
         combined.add_param_group({"params": [parameter()]})
         assert [group["velocity_scaling"] for group in combined.param_groups] == [2.0, 16.0, 16.0]
-        with log_lines() as lines:
-            separate = optim.SGD([parameter()], lr=0.1, velocity_scaling=16.0)
-        assert any("velocity_scaling is ignored" in line for line in lines)
+        separate = optim.SGD([parameter()], lr=0.1, velocity_scaling=16.0)
+        assert "velocity_scaling is ignored" in caplog.text
         assert "velocity_scaling" not in separate.defaults | separate.param_groups[0]
 
     @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
@@ -148,17 +116,8 @@ class TestConstructors:
         optimizer = MAKERS[name]([parameter()], foreach=False, maximize=False, differentiable=False)
         assert optimizer.param_groups[0]["foreach"] is False
 
-    @pytest.mark.parametrize(("name", "arguments", "error", "words"), WRONG)
-    def test_wrong_arguments_are_refused(
-        self, name: str, arguments: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
-        with pytest.raises(error, match=words):
-            MAKERS[name]([parameter()], **arguments)
-
     def test_what_is_only_just_allowed(self) -> None:
         assert [MAKERS[name]([parameter()], betas=(0, 0.9)).defaults["betas"] for name in ADAMS] == [(0.0, 0.9)] * 3
-        with pytest.raises(TypeError, match="lr"):
-            optim.SGD([parameter()])  # type: ignore[call-arg]  # on purpose
 
 
 MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -210,45 +169,6 @@ class TestReading:
         spec = read_spec(torch.optim.AdamW([parameter()]))
         assert (spec.loss_scaling, spec.loss_scaling_variable, spec.max_grad_norm) == (1.0, False, math.inf)
 
-    @pytest.mark.parametrize(
-        ("make", "error", "words"),
-        [
-            *(
-                (kind, AssertionError, "Unsupported optimizer type")
-                for kind in (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.LBFGS)
-            ),
-            *(
-                (lambda p, kind=kind, where=where: kind(**where(p)), ValueError, "Only non-amsgrad")
-                for kind in (optim.Adam, optim.AdamW, torch.optim.Adam, torch.optim.AdamW)
-                for where in (
-                    lambda p: {"params": p, "amsgrad": True},
-                    lambda p: {"params": [{"params": p, "amsgrad": True}]},
-                )
-            ),
-            *(
-                (
-                    lambda p, kind=kind: kind([{"params": p, "centered": True}, {"params": [parameter()]}]),
-                    AssertionError,
-                    "same value for the 'centered' attribute",
-                )
-                for kind in (optim.RMSprop, torch.optim.RMSprop)
-            ),
-            (
-                lambda p: torch.optim.Adam([{"params": p, "decoupled_weight_decay": True}, {"params": [parameter()]}]),
-                ValueError,
-                "same decoupled_weight_decay",
-            ),
-            (
-                lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1)),
-                AssertionError,
-                r"Expected a number for lr.*Use float\(lr\)",
-            ),
-        ],
-    )
-    def test_what_the_device_does_not_know_is_refused(self, make: Any, error: type[Exception], words: str) -> None:
-        with pytest.raises(error, match=words):
-            read_spec(make([parameter()]))
-
     @pytest.mark.parametrize("name", MAKERS)
     def test_what_was_corrupted_later_is_refused(self, name: str) -> None:
         optimizer: Any = MAKERS[name]([parameter()])
@@ -299,48 +219,37 @@ def add_everywhere(optimizer: Any) -> None:
     optimizer.add_param_group({"params": [parameter()], "tag": "b", "hue": 1})
 
 
-INITIAL_RATE = ["Ignoring unexpected group 0 attribute in SGD2 optimizer: ['initial_lr']"]
+IGNORED = "Ignoring unexpected {} in SGD2 optimizer: {}"
+INITIAL_RATE = [IGNORED.format("group 0 attribute", ["initial_lr"])]
+EVERYWHERE = [
+    IGNORED.format("optimizer attribute", ["speed"]),
+    IGNORED.format("default group variable", ["zeal"]),
+    IGNORED.format("group 0 attribute", ["loss_scaling", "velocity_scaling"]),
+    IGNORED.format("group 1 attribute", ["hue", "zeal"]),
+]
 
 
 class TestWarnings:
     @pytest.mark.parametrize(
-        ("change", "expected"),
-        [
-            (lambda optimizer: None, []),
-            (add_scheduler, INITIAL_RATE),
-            (
-                add_everywhere,
-                [
-                    "Ignoring unexpected optimizer attribute in SGD2 optimizer: ['speed']",
-                    "Ignoring unexpected default group variable in SGD2 optimizer: ['zeal']",
-                    "Ignoring unexpected group 0 attribute in SGD2 optimizer: ['loss_scaling', 'velocity_scaling']",
-                    "Ignoring unexpected group 1 attribute in SGD2 optimizer: ['hue', 'zeal']",
-                ],
-            ),
-        ],
+        ("change", "expected"), [(repr, []), (add_scheduler, INITIAL_RATE), (add_everywhere, EVERYWHERE)]
     )
-    def test_attributes_that_appear_later_are_warned_of_once(self, change: Any, expected: list[str]) -> None:
+    @pytest.mark.parametrize(("relaxed", "level"), [(False, "WARNING"), (True, "DEBUG")])
+    def test_attributes_that_appear_later_are_told_once_relaxed_ones_at_debug_level(
+        self, change: Any, expected: list[str], relaxed: bool, level: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """A group that is added is measured by the first one; what was there at the hand-over is known."""
-        tracker = OptimizerAttrTracker(Options())
+        options = Options()
+        tracker = OptimizerAttrTracker(options.relaxOptimizerAttributesChecks() if relaxed else options)
         sgd = optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1)
-        with log_lines() as lines:
+        with caplog.at_level(logging.DEBUG, "poptorch::python"):
             read_spec(sgd, tracker)
             change(sgd)
             for _ in range(2):
                 read_spec(sgd, tracker)
             read_spec(torch.optim.SGD([{"params": [parameter()], "tag": "a"}], lr=0.1), tracker)
-        assert lines == expected
+        assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line) for line in expected]
 
-    def test_relaxed_checks_lower_the_warning_to_debug_level(self) -> None:
-        tracker = OptimizerAttrTracker(Options().relaxOptimizerAttributesChecks())
-        sgd = optim.SGD([parameter()], lr=0.1)
-        with log_lines() as warnings, log_lines(logging.DEBUG) as debug:
-            read_spec(sgd, tracker)
-            add_scheduler(sgd)
-            read_spec(sgd, tracker)
-        assert (warnings, debug) == ([], INITIAL_RATE)
-
-    def test_subclasses_of_concrete_optimizers_are_warned_of(self) -> None:
+    def test_subclasses_of_concrete_optimizers_are_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
         class Mine(torch.optim.AdamW):
             def step(self, closure: Any = None) -> Any:
                 raise RuntimeError("never called by the executor")
@@ -348,21 +257,17 @@ class TestWarnings:
         class MineToo(optim.LAMB):
             pass
 
-        class Allowed(optim.Optimizer, torch.optim.SGD):
-            pass
-
         for kind, family in ((Mine, "ADAMW"), (MineToo, "LAMB")):
             tracker = OptimizerAttrTracker(Options())
-            with log_lines() as lines:
-                assert [read_spec(kind([parameter()]), tracker).family for _ in range(2)] == [family] * 2
-            (line,) = lines
+            caplog.clear()
+            assert [read_spec(kind([parameter()]), tracker).family for _ in range(2)] == [family] * 2
+            (line,) = caplog.messages
             assert "Poptorch does not run Python optimizer code directly" in line
-        with log_lines() as lines:
-            for make in (*MADE.values(), Allowed):
-                if make is not Allowed:
-                    read_spec(make([parameter()]))
-            read_spec(torch.optim.SGD([parameter()], lr=0.1, maximize=True))
-        (line,) = lines
+        caplog.clear()
+        for make in MADE.values():
+            read_spec(make([parameter()]))
+        read_spec(torch.optim.SGD([parameter()], lr=0.1, maximize=True))
+        (line,) = caplog.messages
         assert "maximize=True is ignored" in line
 
 
@@ -427,14 +332,6 @@ class TestVariables:
         lamb = optim.LAMB([parameter()], max_weight_norm=3.0)
         lamb.variable_attrs.markAsConstant("max_weight_norm")
         assert variables(lamb) == set()
-
-    @pytest.mark.parametrize("method", ["markAsConstant", "markAsVariable"])
-    @pytest.mark.parametrize("attribute", ["velocity_scaling", "alpha", "accum_type", "nonsense"])
-    def test_unknown_attributes_are_refused(self, method: str, attribute: str) -> None:
-        with pytest.raises(
-            AssertionError, match=f"Unknown attribute '{attribute}': this optimizer has dampening, diff"
-        ):
-            getattr(optim.SGD([parameter()], lr=0.1).variable_attrs, method)(attribute)
 
 
 # Section 10: one scalar weight w=1, gradient g=2 per micro-batch; one call has A micro-batches, R replicas, D updates.

@@ -15,10 +15,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,6 @@ def parameters_of(text: str) -> list[inspect.Parameter]:
     return made
 
 
-def function_behind(value: Any) -> Any:
-    return value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
-
-
 def check_signature(name: Name, function: Any) -> None:
     """Positional order, names and defaults are PopTorch's; what is here besides can be left out and is keyword-only."""
     wanted = parameters_of(name.text)
@@ -168,24 +165,19 @@ def check_class(name: Name, kind: type) -> None:
         assert issubclass(kind, evaluated(base, import_module(name.module)))
 
 
-def check_decorated(name: Name, value: Any) -> None:
-    """What a decorator makes of a function."""
-    for decorator in name.decorators:
-        if decorator == "property":
-            assert isinstance(value, (property, functools.cached_property))
-        elif decorator.endswith(".setter"):
-            assert value.fset is not None
-        elif decorator in ("staticmethod", "classmethod"):
-            assert isinstance(value, eval(decorator))
-        elif decorator == "abc.abstractmethod":
-            assert value.__isabstractmethod__
+DECORATED: dict[str, Callable[[Any], bool]] = {
+    "property": lambda value: isinstance(value, (property, functools.cached_property)),
+    "setter": lambda value: value.fset is not None,
+    "staticmethod": lambda value: isinstance(value, staticmethod),
+    "classmethod": lambda value: isinstance(value, classmethod),
+    "abstractmethod": lambda value: value.__isabstractmethod__,
+}
 
 
 def check_constant(name: Name, value: Any) -> None:
     """Literals are equal, except those that the page breaks off and containers that programs fill."""
-    text = name.text.partition(" = ")[2]
     try:
-        expected = ast.literal_eval(text)
+        expected = ast.literal_eval(name.text.partition(" = ")[2])
     except (SyntaxError, ValueError):
         return
     assert value == expected or (not expected and isinstance(value, type(expected)))
@@ -203,9 +195,10 @@ def test_each_name_is_as_in_poptorch(name: Name) -> None:
     elif name.is_class:
         check_class(name, value)
     else:
-        check_decorated(name, value)
+        checks = [DECORATED.get(decorator.split(".")[-1]) for decorator in name.decorators]
+        assert all(check(value) for check in checks if check)
         if not isinstance(value, property):
-            check_signature(name, function_behind(value))
+            check_signature(name, value.__func__ if isinstance(value, (classmethod, staticmethod)) else value)
 
 
 @pytest.mark.parametrize("pattern", LEFT_OUT)
@@ -229,53 +222,16 @@ ENTRIES = [(area, entry) for area in support.table() for entry in area.entries]
 NAMES_ONLY = ("environment", "poprun", "companion packages")
 
 # Environment variables of the options and data references (sections 11 and 7.1), and Horovod's names (section 6).
-REFERENCE = [
-    "POPTORCH_LOG_LEVEL",
-    "POPTORCH_CACHE_DIR",
-    "POPTORCH_IPU_MODEL",
-    "POPTORCH_WAIT_FOR_IPU",
-    "POPTORCH_DEFAULT_OPTIONS",
-    "POPTORCH_SMALL_IPU_MODEL",
-    "POPTORCH_IPU_MODEL_VERSION",
-    "POPTORCH_LOG_DEST",
-    "POPTORCH_MAX_GRAPH_LEN",
-    "POPTORCH_EXPORT_PROTO_FILE",
-    "POPTORCH_EXPORT_PROTO_AS_BINARY",
-    "POPLAR_ENGINE_OPTIONS",
-    "PVTI_OPTIONS",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK",
-    "RDMAV_FORK_SAFE",
-    "POPDIST_NUM_TOTAL_REPLICAS",
-    "POPDIST_NUM_LOCAL_REPLICAS",
-    "POPDIST_NUM_IPUS_PER_REPLICA",
-    "POPDIST_REPLICA_INDEX_OFFSET",
-    "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE",
-    "POPDIST_LOCAL_INSTANCE_INDEX",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "IPUOF_VIPU_API_HOST",
-    "IPUOF_VIPU_API_PORT",
-    "IPUOF_VIPU_API_PARTITION_ID",
-    "IPUOF_VIPU_API_TIMEOUT",
-    "IPUOF_VIPU_API_GCD_ID",
-    "IPUOF_LOG_LEVEL",
-    "POPLAR_TARGET_OPTIONS",
-]
-HOROVODS = [
-    "init",
-    "rank",
-    "size",
-    "local_rank",
-    "local_size",
-    "allreduce",
-    "Sum",
-    "Average",
-    "grouped_allreduce",
-    "allgather",
-    "broadcast",
-    "broadcast_parameters",
-]
+REFERENCE = """
+POPTORCH_LOG_LEVEL POPTORCH_CACHE_DIR POPTORCH_IPU_MODEL POPTORCH_WAIT_FOR_IPU POPTORCH_DEFAULT_OPTIONS
+POPTORCH_SMALL_IPU_MODEL POPTORCH_IPU_MODEL_VERSION POPTORCH_LOG_DEST POPTORCH_MAX_GRAPH_LEN POPTORCH_EXPORT_PROTO_FILE
+POPTORCH_EXPORT_PROTO_AS_BINARY POPLAR_ENGINE_OPTIONS PVTI_OPTIONS OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
+RDMAV_FORK_SAFE POPDIST_NUM_TOTAL_REPLICAS POPDIST_NUM_LOCAL_REPLICAS POPDIST_NUM_IPUS_PER_REPLICA
+POPDIST_REPLICA_INDEX_OFFSET POPDIST_UNIFORM_REPLICAS_PER_INSTANCE POPDIST_LOCAL_INSTANCE_INDEX
+OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK IPUOF_VIPU_API_HOST IPUOF_VIPU_API_PORT
+IPUOF_VIPU_API_PARTITION_ID IPUOF_VIPU_API_TIMEOUT IPUOF_VIPU_API_GCD_ID IPUOF_LOG_LEVEL POPLAR_TARGET_OPTIONS
+"""
+HOROVODS = "init rank size local_rank local_size allreduce Sum Average grouped_allreduce allgather broadcast"
 
 DEFAULTS = poptorch.Options()
 OWNERS: dict[str, Any] = {
@@ -299,12 +255,6 @@ OWNERS: dict[str, Any] = {
 }
 # Those whose every public member is PopTorch's: loaders have what torch's loader has besides.
 CLASSES = [name for name in OWNERS if "ptions" in name or "Executor" in name or "Settings" in name]
-
-
-def resolve(owner: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        owner = getattr(owner, part)
-    return owner
 
 
 # Of the strategies, what options and compilation ask them: PopTorch has others here.
@@ -342,25 +292,23 @@ def own_members(kind: type) -> list[str]:
     ]
 
 
-TESTS = Path(__file__).parent.parent
-
-
-def definition(test: str) -> ast.FunctionDef | None:
-    """Return the function that `file::class::function` names, or `None` if there is none."""
-    file, *path = test.split("::")
-    found: Any = next(iter(_modules().get(file, ())), None)
-    for name in path:
-        kinds = (ast.ClassDef, ast.FunctionDef)
-        found = next((n for n in getattr(found, "body", ()) if isinstance(n, kinds) and n.name == name), None)
-    return found if isinstance(found, ast.FunctionDef) else None
-
-
 @cache
-def _modules() -> dict[str, list[ast.Module]]:
+def modules() -> dict[str, list[ast.Module]]:
+    """Return the test files by their names, of which each should have one."""
     found: dict[str, list[ast.Module]] = {}
-    for file in sorted(TESTS.glob("*/test_*.py")):
+    for file in sorted(Path(__file__).parent.parent.glob("*/test_*.py")):
         found.setdefault(file.name, []).append(ast.parse(file.read_text(encoding="utf-8")))
     return found
+
+
+def is_test(test: str) -> bool:
+    """Return whether there is the function that `file::class::function` names."""
+    file, *path = test.split("::")
+    node: Any = next(iter(modules().get(file, ())), None)
+    for name in path:
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        node = next((n for n in getattr(node, "body", ()) if isinstance(n, kinds) and n.name == name), None)
+    return isinstance(node, ast.FunctionDef)
 
 
 def missing(names: Any) -> list[str]:
@@ -371,7 +319,8 @@ class TestCompleteness:
     """Every name is in the support table."""
 
     def test_those_of_the_reference(self) -> None:
-        assert missing([*REFERENCE, *(f"horovod.torch.{name}" for name in HOROVODS), "popdist.poptorch.Options"]) == []
+        horovods = [f"horovod.torch.{name}" for name in [*HOROVODS.split(), "broadcast_parameters"]]
+        assert missing([*REFERENCE.split(), *horovods, "popdist.poptorch.Options"]) == []
 
     def test_those_of_poptorchs_modules_and_of_this_package(self) -> None:
         public = [n for n in NAMES if not n.owner and not n.name.startswith("_") and "._" not in n.module]
@@ -420,16 +369,16 @@ class TestTable:
 
     def test_each_name_can_be_reached_refused_ones_included(self) -> None:
         reachable = [(area.owner, entry.name) for area, entry in ENTRIES if area.owner not in NAMES_ONLY]
-        assert [name for owner, name in reachable if resolve(OWNERS[owner], name) is None] == []
+        assert [name for owner, name in reachable if attrgetter(name)(OWNERS[owner]) is None] == []
 
     def test_each_name_that_works_says_which_test_shows_it(self) -> None:
         shown = {e.name: e.test for _, e in ENTRIES if e.status in ("works", "approximated")}
-        wrong = {name: test for name, test in shown.items() if not test.split("::")[-1].startswith("test_")}
-        wrong |= {name: test for name, test in shown.items() if definition(test) is None}
-        assert wrong == {}, "data/support_tests.json needs file::function"
+        tested = (name for name, test in shown.items() if test.split("::")[-1].startswith("test_") and is_test(test))
+        wrong = shown.keys() - set(tested)
+        assert wrong == set(), "data/support_tests.json needs file::function"
         tests = json.loads((Path(poptorch.__file__).parent / "data" / "support_tests.json").read_text("utf-8"))
         assert missing(tests) == []
-        assert [file for file, modules in _modules().items() if len(modules) > 1] == []
+        assert [file for file, same in modules().items() if len(same) > 1] == []
         for test in (
             "",
             "test_blocks.py",
@@ -437,7 +386,7 @@ class TestTable:
             "test_blocks.py::test_x",
             "test_blocks.py::TestText",
         ):
-            assert definition(test) is None
+            assert not is_test(test)
 
     def test_the_page_counts_every_name_once_in_rows_of_four_cells(self) -> None:
         lines = support.as_markdown().splitlines()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import X, Y, inference, quiet, training
-from function_models import FunctionModel, in_training, on_device, quiet_options
+from executor_support import Module, X, Y, inference, quiet, training
+from function_models import FunctionModel, in_training, on_device
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -21,12 +21,12 @@ import poptorch
 from ipu_model.capture.describe import step_of
 from ipu_model.compute.printing import PrintLayout, printed_text
 from ipu_model.predict.costs import costs_of
-from poptorch import ipu_print_tensor
+from poptorch import ipu_print_tensor as say
 
 
 def printed(tensor: Tensor, **settings: Any) -> str:
     """Return what the device prints of an input, under the title `t`."""
-    executor = on_device(lambda m, x: ipu_print_tensor(x, "t", **settings), quiet_options())
+    executor = on_device(lambda m, x: say(x, "t", **settings))
     with contextlib.redirect_stderr(io.StringIO()) as text:
         executor(tensor)
     return text.getvalue()
@@ -34,7 +34,7 @@ def printed(tensor: Tensor, **settings: Any) -> str:
 
 def numbers(text: str) -> list[float]:
     """Return all numbers of a printed tensor, title left out."""
-    return [float(word) for word in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", text.partition(":")[2])]
+    return [float(word) for word in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", text.partition(": ")[2])]
 
 
 def runs(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> dict[str, list[Tensor]]:
@@ -44,11 +44,11 @@ def runs(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> dict[str, list[T
     found: dict[str, list[Tensor]] = {}
     for part in re.split(r"^(?=\S+: )", text.getvalue(), flags=re.MULTILINE):
         if part:
-            found.setdefault(part.partition(":")[0], []).append(torch.tensor(numbers(part)))
+            found.setdefault(part.partition(": ")[0], []).append(torch.tensor(numbers(part)))
     return found
 
 
-MATRIX = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+MATRIX, ONE = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.ones(1)
 BRACES: dict[str, Any] = {"open_bracket": "{", "close_bracket": "}", "separator": " "}
 
 # A tensor, settings, and what stands after its title.
@@ -110,198 +110,135 @@ def test_the_last_digit_of_the_largest_is_right(values: list[float], digits: int
     assert all(abs(a - b) <= bound for a, b in zip(numbers(text), values, strict=True))
 
 
+# A forward, options, inputs, and what one run prints: titles with values, in order.
+RUNS: dict[str, tuple[Any, dict[str, int], Tensor, dict[str, list[list[float]]]]] = {
+    "each micro-batch": (lambda x: say(x * 2, "t"), {"deviceIterations": 2}, MATRIX, {"t": [[2, 4], [6, 8]]}),
+    "every replica": (lambda x: say(x, "t"), {"replicationFactor": 2}, MATRIX, {"t": [[1, 2], [3, 4]]}),
+    "unused": (lambda x: (say(x, "t"), x * 2)[1], {}, MATRIX, {}),
+    "a loop": (lambda x: poptorch.for_loop(3, lambda v: say(v * 2, "t"), [x]), {}, ONE, {"t": [[2], [4], [8]]}),
+    "in order": (lambda x: say(say(x, "b") + 1, "a"), {}, ONE, {"b": [[1]], "a": [[2]]}),
+}
+
+
 class TestWhenItPrints:
-    def test_once_for_each_micro_batch(self) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x * 2, "t"), quiet_options().deviceIterations(3))
-        x = torch.arange(12.0).reshape(3, 4)
-        assert [value.tolist() for value in runs(executor, x)["t"]] == (x * 2).tolist()
-        assert [value.tolist() for value in runs(executor, x + 1)["t"]] == (x * 2 + 2).tolist()
-
-    def test_on_every_replica(self) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x, "t"), quiet_options().replicationFactor(2))
-        assert len(runs(executor, torch.ones(2, 4))["t"]) == 2
-
-    def test_only_if_the_result_is_used(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            ipu_print_tensor(x, "t")
-            return x * 2
-
-        assert runs(on_device(forward), torch.ones(1, 4)) == {}
+    @pytest.mark.parametrize("name", RUNS)
+    def test_once_whenever_it_is_computed(self, name: str) -> None:
+        body, settings, x, expected = RUNS[name]
+        executor = on_device(lambda m, x: body(x), quiet(**settings))
+        for _ in range(2):
+            found = runs(executor, x)
+            assert {title: [value.tolist() for value in values] for title, values in found.items()} == expected
+            assert list(found) == list(expected)
 
     def test_never_on_the_cpu(self, capfd: pytest.CaptureFixture[str]) -> None:
-        assert ipu_print_tensor(MATRIX, "t") is MATRIX
-        FunctionModel(lambda m, x: ipu_print_tensor(m.linear(x), "t"))(torch.ones(1, 4)).sum().backward()
+        assert say(MATRIX, "t") is MATRIX
+        FunctionModel(lambda m, x: say(m.linear(x), "t"))(torch.ones(1, 4)).sum().backward()
         assert capfd.readouterr() == ("", "")
 
     def test_in_a_call_and_not_while_compiling_to_stderr_which_pytest_captures_too(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x, "a 'quoted' {title}"))
-        executor.compile(torch.ones(1))
+        executor = on_device(lambda m, x: say(x, "a 'quoted' {title}"))
+        executor.compile(ONE)
+        assert executor.getTensorNames()[-1] == "PrintTensor:0"
         assert capsys.readouterr() == ("", "")
-        executor(torch.ones(1))
+        executor(ONE)
         assert capsys.readouterr() == ("", "a 'quoted' {title}: (1.000)\n")
 
-    def test_in_every_iteration_of_a_loop(self) -> None:
-        def forward(model: Any, x: Tensor) -> Any:
-            return poptorch.for_loop(3, lambda v: ipu_print_tensor(v * 2, "t"), [x])
 
-        assert [value.tolist() for value in runs(on_device(forward), torch.ones(1))["t"]] == [[2.0], [4.0], [8.0]]
+def printing(show: Any = say, **settings: Any) -> Module:
+    """Return a model that prints what its first layer makes; with labels it returns `(output, loss)`."""
+    torch.manual_seed(3)
 
-    def test_in_the_order_of_the_computation(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return ipu_print_tensor(ipu_print_tensor(x, "first") + 1, "second")
+    def forward(model: Any, x: Tensor, y: Tensor | None = None) -> Any:
+        hidden = show(model.first(x), "hidden", **settings) if show else model.first(x)
+        out = model.second(torch.tanh(hidden))
+        return out if y is None else (out, nn.functional.mse_loss(out, y))
 
-        assert list(runs(on_device(forward), torch.ones(1))) == ["first", "second"]
-
-
-class Printing(nn.Module):
-    """Prints what its first layer makes; `forward(x)` is inference, `forward(x, y)` returns `(output, loss)`."""
-
-    def __init__(self, show: Any = ipu_print_tensor, **settings: Any) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-        self.loss = nn.MSELoss()
-        self.show, self.settings = show, settings
-        poptorch.BeginBlock(self.first, "a", ipu_id=0)
-        poptorch.BeginBlock(self.second, "b", ipu_id=1)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-        hidden = self.show(self.first(x), "hidden", **self.settings) if self.show else self.first(x)
-        out = self.second(torch.tanh(hidden))
-        return out if y is None else (out, self.loss(out, y))
+    model = Module(forward, first=nn.Linear(3, 4), second=nn.Linear(4, 2))
+    poptorch.BeginBlock(model.first, "a", ipu_id=0)
+    poptorch.BeginBlock(model.second, "b", ipu_id=1)
+    return model
 
 
-def options(pipelined: bool = False, accumulation: int = 1) -> poptorch.Options:
-    found = quiet() if pipelined else quiet().setExecutionStrategy(poptorch.ShardedExecution())
-    found.Training.gradientAccumulation(accumulation)
-    return found
+SHARDED = {"setExecutionStrategy": poptorch.ShardedExecution()}
 
 
 def plain_hidden(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the hidden tensor and its gradient as plain PyTorch computes them."""
-    model = Printing(show=None)
+    model = printing(show=None)
     hidden = model.first(x)
-    loss = model.loss(model.second(torch.tanh(hidden)), y)
+    loss = nn.functional.mse_loss(model.second(torch.tanh(hidden)), y)
     return hidden.detach(), torch.autograd.grad(loss, hidden)[0]
 
 
 class TestTraining:
-    @pytest.mark.parametrize("pipelined", [False, True])
-    def test_value_and_gradient_of_each_micro_batch(self, pipelined: bool) -> None:
-        executor = training(Printing(digits=8), options(pipelined, accumulation=4), lr=0.0)
+    @pytest.mark.parametrize("settings", [{}, SHARDED], ids=["pipelined", "sharded"])
+    def test_value_and_gradient_of_each_micro_batch(self, settings: dict[str, Any]) -> None:
+        executor = training(printing(digits=8), quiet(accumulation=4, **settings), lr=0.0)
         found = runs(executor, X, Y)
         parts = [plain_hidden(X[i : i + 1], Y[i : i + 1]) for i in range(4)]
         for title, expected in zip(("hidden", "hidden_gradient"), zip(*parts)):
             for value, wanted in zip(found[title], expected, strict=True):
                 torch.testing.assert_close(value, wanted.flatten(), atol=1e-6, rtol=1e-5)
 
-    def test_the_gradient_can_be_left_out(self) -> None:
-        assert list(runs(training(Printing(print_gradient=False), options()), X, Y)) == ["hidden"]
-
-    def test_inference_has_none(self) -> None:
-        assert list(runs(inference(Printing(), options()), X)) == ["hidden"]
-
-    def test_an_input_has_none_either(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return poptorch.identity_loss(model.linear(ipu_print_tensor(x, "t")), "sum")
-
-        assert list(runs(in_training(forward), torch.ones(1, 4))) == ["t"]
+    def test_the_gradient_can_be_left_out_and_inference_and_inputs_have_none(self) -> None:
+        assert list(runs(training(printing(print_gradient=False), quiet(**SHARDED)), X, Y)) == ["hidden"]
+        assert list(runs(inference(printing(), quiet(**SHARDED)), X)) == ["hidden"]
+        executor = in_training(lambda m, x: poptorch.identity_loss(m.linear(say(x, "t")), "sum"))
+        assert list(runs(executor, torch.ones(1, 4))) == ["t"]
 
     def test_the_loss_itself(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return ipu_print_tensor(nn.functional.mse_loss(model.linear(x), x), "loss", digits=8)
-
-        executor = in_training(forward)
-        with contextlib.redirect_stderr(io.StringIO()) as text:
-            loss = executor(torch.ones(1, 4))
-        # Differentiation starts at the loss function's own result: no gradient comes to the copy behind it.
-        assert text.getvalue().startswith("loss: ")
-        assert numbers(text.getvalue()) == [pytest.approx(float(loss), rel=1e-7)]
+        """Differentiation starts at the loss function's own result: no gradient comes to the copy behind it."""
+        executor = in_training(lambda m, x: say(nn.functional.mse_loss(m.linear(x), x), "loss", digits=8))
+        x = torch.ones(1, 4)
+        expected = nn.functional.mse_loss(executor.model.linear(x), x)
+        found = runs(executor, x)
+        assert list(found) == ["loss"]
+        torch.testing.assert_close(found["loss"][0], expected.detach().reshape(1), atol=0, rtol=1e-6)
 
     def test_floating_point_exceptions_are_still_found(self) -> None:
-        checked = quiet_options()
+        checked = quiet()
         checked.Precision.enableFloatingPointExceptions(True)
-        executor = on_device(lambda m, x: ipu_print_tensor(1 / ipu_print_tensor(x, "t")), checked)
+        executor = on_device(lambda m, x: say(1 / say(x, "t")), checked)
         with contextlib.redirect_stderr(io.StringIO()) as text, pytest.raises(poptorch.Error, match="divided by zero"):
             executor(torch.zeros(1))
         assert text.getvalue() == "t: (0.000)\n"
 
     def test_half_precision(self) -> None:
-        found = runs(training(Printing(digits=8).half(), options()), X.half(), Y.half())
+        found = runs(training(printing(digits=8).half(), quiet(**SHARDED)), X.half(), Y.half())
         hidden, gradient = plain_hidden(X, Y)
         torch.testing.assert_close(found["hidden"][0], hidden.flatten(), atol=2e-3, rtol=1e-2)
         torch.testing.assert_close(found["hidden_gradient"][0], gradient.flatten(), atol=2e-3, rtol=1e-2)
         # Eight digits of the largest number are seven decimals: what they show is a float16 value.
         torch.testing.assert_close(found["hidden"][0], found["hidden"][0].half().float(), atol=1e-7, rtol=0.0)
 
-    @pytest.mark.parametrize("half", [False, True])
-    def test_results_do_not_depend_on_it(self, half: bool) -> None:
-        results = []
-        for show in (None, ipu_print_tensor):
-            model = Printing(show)
-            model = model.half() if half else model
-            executor = training(model, options())
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_neither_results_nor_modelled_cycles_depend_on_it(self, dtype: torch.dtype) -> None:
+        results, cycles = [], []
+        for show in (None, say):
+            model = printing(show).to(dtype)
+            executor = training(model, quiet(**SHARDED))
             with contextlib.redirect_stderr(io.StringIO()):
-                outputs = [executor(X.half(), Y.half()) if half else executor(X, Y) for _ in range(3)]
+                outputs = [executor(X.to(dtype), Y.to(dtype)) for _ in range(3)]
             results.append([*(leaf for pair in outputs for leaf in pair), *model.state_dict().values()])
+            assert executor._compiled is not None
+            ops = costs_of(step_of(executor._compiled.graph)).ops
+            cycles.append(sum(op.work.cycles.compute + op.work.cycles.exchange for op in ops))
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        assert cycles[0] == cycles[1]
 
     def test_what_is_in_a_checkpoint_of_pytorch_is_printed_once(self) -> None:
         """The device does not compute it again for PyTorch's sake (see test_executor_tracing)."""
 
         def body(model: Any, x: Tensor) -> Tensor:
-            return torch.tanh(ipu_print_tensor(model.linear(x), "t", print_gradient=False))
+            return torch.tanh(say(model.linear(x), "t", print_gradient=False))
 
         def forward(model: Any, x: Tensor) -> Tensor:
             return poptorch.identity_loss(checkpoint(body, model, x, use_reentrant=False), "sum")
 
         assert len(runs(in_training(forward), torch.ones(1, 4))["t"]) == 1
 
-
-class TestTitles:
-    def test_without_one_the_name_of_the_tensor_is_printed(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return poptorch.identity_loss(ipu_print_tensor(model.linear(ipu_print_tensor(x))), "sum")
-
-        executor = in_training(forward)
-        with contextlib.redirect_stderr(io.StringIO()) as text:
-            executor(torch.ones(1, 4))
-        titles = re.findall(r"^(\S+): ", text.getvalue(), flags=re.MULTILINE)
-        assert titles == ["input", "linear/Gemm:0", "linear/Gemm:0_gradient"]
-
-    def test_the_op_has_a_name_of_its_own(self) -> None:
-        executor = on_device(lambda m, x: ipu_print_tensor(x, "t"))
-        executor.compile(torch.ones(1))
-        assert executor.getTensorNames()[-1] == "PrintTensor:0"
-
-
-class TestErrors:
-    def test_anything_but_a_tensor_is_refused(self) -> None:
-        wrong: Any = [MATRIX]
-        with pytest.raises(poptorch.Error, match=r"must take a torch\.tensor argument"):
-            ipu_print_tensor(wrong)
-
-    def test_an_unknown_format_is_refused(self) -> None:
-        with pytest.raises(KeyError, match="auto, fixed, scientific, none"):
-            ipu_print_tensor(MATRIX, float_format="hex")
-
-    @pytest.mark.parametrize(("name", "wrong"), [
-        ("summarise_threshold", -1), ("edge_items", 1.5), ("max_line_width", None), ("digits", "3")
-    ])  # fmt: skip
-    def test_counts_must_be_whole_numbers_from_0_on(self, name: str, wrong: Any) -> None:
-        settings: dict[str, Any] = {name: wrong}
-        with pytest.raises(poptorch.Error, match=f"{name} must be a whole number from 0 on"):
-            ipu_print_tensor(MATRIX, **settings)
-
-
-def test_the_performance_model_takes_it_as_free() -> None:
-    def cycles(show: Any) -> float:
-        executor = training(Printing(show), options())
-        executor.compile(X, Y)
-        assert executor._compiled is not None
-        ops = costs_of(step_of(executor._compiled.graph)).ops
-        return sum(op.work.cycles.compute + op.work.cycles.exchange for op in ops)
-
-    assert cycles(ipu_print_tensor) == cycles(None)
+    def test_without_a_title_the_name_of_the_tensor_is_printed(self) -> None:
+        executor = in_training(lambda m, x: poptorch.identity_loss(say(m.linear(say(x))), "sum"))
+        assert list(runs(executor, torch.ones(1, 4))) == ["input", "linear/Gemm:0", "linear/Gemm:0_gradient"]

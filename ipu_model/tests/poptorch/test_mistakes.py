@@ -1,6 +1,7 @@
 """What is refused, by which class of error and in which words: one line for each mistake.
 
-`<a | b>` stands for a mistake with each of the values, ` ... ` for anything between words of the message.
+`<a | b>` stands for a mistake with each of the values, and `$1` in the message for the value of the first such place;
+` ... ` is between parts of a message.
 """
 
 from __future__ import annotations
@@ -68,25 +69,25 @@ def anchored() -> poptorch.PoplarExecutor:
     return executor
 
 
+P, Q = ([nn.Parameter(torch.ones(2))] for _ in range(2))
 NAMES = {
     **vars(poptorch), **vars(poptorch.optim), **globals(), "popart": popart, "_impl": _impl, "_utils": _utils,
     "_logging": _logging, "engine_options": backend.read_engine_options, "read": _optimizer_attributes.read_spec,
-    "REDUCING": poptorch.MatMulSerializationMode.ReducingDim, "Loop": poptorch.OverlapMode,
+    "Mode": poptorch.MatMulSerializationMode, "Loop": poptorch.OverlapMode, "OPS": torch.ops.poptorch,
+    "PER_GROUP": poptorch.VariableRetrievalMode.OnePerGroup, "settings": poptorch.TensorLocationSettings(),
+    "MARKS": poptorch.optim.SGD(P, 0.1).variable_attrs, "core": poptorch.poptorch_core, "ONE": torch.ones(1, 3),
     "LENGTHS": torch.tensor([5, 3]), "SCORES": torch.zeros(5, 2, 3), "POINTS": torch.rand(20, 3), "ROW": [0] * 20,
-    "ONE": torch.ones(1, 3), "P": [nn.Parameter(torch.ones(2))], "Q": [nn.Parameter(torch.ones(2))],
-    "F64": torch.float64, "BF16": torch.bfloat16, "I32": torch.int32, "OPS": torch.ops.poptorch,
-    "core": poptorch.poptorch_core, "PER_GROUP": poptorch.VariableRetrievalMode.OnePerGroup,
-    "settings": poptorch.TensorLocationSettings(), "twice": lambda t: (t, t), "same": lambda t: t
+    "F64": torch.float64, "BF16": torch.bfloat16, "I32": torch.int32, "twice": lambda t: (t, t), "same": lambda t: t,
 }  # fmt: skip
 
 CALLS = """
 # Annotations
 recomputationCheckpoint(<3 | X, None | [X, 'a'] | [[X]] | {'x': X}>) -> ValueError: inputs must be tensors
-<nop>(<1 | [X] | None>) -> Error: poptorch.nop must take a torch.tensor argument
+<nop | ipu_print_tensor>(<1 | [X] | None>) -> Error: poptorch.$1 must take a torch.tensor argument
 set_available_memory(<1 | [X] | None>, 0.3) -> Error: poptorch.set_available_memory must take a torch.tensor argument
 serializedMatMul(X, X, mode=<'reducing_dim' | None>, factor=2) -> AssertionError: mode takes a
-serializedMatMul(X, X, REDUCING, <2.0 | '2'>) -> AssertionError: factor takes a
-serializedMatMul(X, X, REDUCING, 2, 1) -> AssertionError: keep_precision takes a
+serializedMatMul(X, X, Mode.ReducingDim, <2.0 | '2'>) -> AssertionError: factor takes a
+serializedMatMul(X, X, Mode.ReducingDim, 2, 1) -> AssertionError: keep_precision takes a
 identity_loss(X, <'average' | 'Sum' | '' | None>) -> AssertionError: Unsupported reduction type! ... 'mean' or 'none'
 identity_loss([X], 'sum') -> AssertionError: identity_loss takes a torch.Tensor
 NameScope(<1 | None | ['a']>) -> AssertionError: must be a string; got
@@ -100,12 +101,9 @@ set_overlap_for_<input | output>(X, <'no_overlap' | 0 | None>) -> AssertionError
 BeginBlock(<None | 3 | 'layer'>) -> Error: not an instance of torch.nn.Module or function
 BeginBlock(BeginBlock(nn.Linear(1, 1))) -> Error: already been assigned to a block ... removeBlocks
 removeBlocks(abs) -> AssertionError: removeBlocks takes a torch.nn.Module
-ipu_print_tensor(<1 | [X] | None>) -> Error: poptorch.ipu_print_tensor must take a torch.tensor argument
 ipu_print_tensor(X, float_format='hex') -> KeyError: auto, fixed, scientific, none
-ipu_print_tensor(X, summarise_threshold=-1) -> Error: summarise_threshold must be a whole number from 0 on
-ipu_print_tensor(X, edge_items=1.5) -> Error: edge_items must be a whole number from 0 on
-ipu_print_tensor(X, max_line_width=None) -> Error: max_line_width must be a whole number from 0 on
-ipu_print_tensor(X, digits='3') -> Error: digits must be a whole number from 0 on
+ipu_print_tensor(X, <summarise_threshold | edge_items>=<-1 | 1.5>) -> Error: $1 must be a whole number from 0 on
+ipu_print_tensor(X, <max_line_width | digits>=<None | '3'>) -> Error: $1 must be a whole number from 0 on
 
 # Functions of tensors
 for_loop(2, same, <(X,) | X>) -> ValueError: is not list
@@ -144,9 +142,7 @@ ctc_beam_search_decoder(SCORES, LENGTHS, top_paths=<0 | 101>) -> Error: poptorch
 
 # Operations of the program's own
 custom_op(inputs=<X | [1]>) -> Error: poptorch.custom_op: inputs must be
-custom_op(name=1) -> Error: poptorch.custom_op: name must be
-custom_op(domain=None) -> Error: poptorch.custom_op: domain must be
-custom_op(domain_version='1') -> Error: poptorch.custom_op: domain_version must be
+custom_op(<name | domain | domain_version>=<None | 1.5>) -> Error: poptorch.custom_op: $1 must be
 custom_op(example_outputs=<[] | [1]>) -> Error: poptorch.custom_op: example_outputs must be
 custom_op(attributes={1: 2}) -> ValueError: keys must be strings
 custom_op(attributes={'a': None}) -> ValueError: unsupported type
@@ -203,16 +199,12 @@ SGD(P) -> TypeError: lr
 SGD(P, 0.1, <accum_type | velocity_accum_type>=<F64 | BF16 | I32>) -> AssertionError: must be either
 <Adam | AdamW | RMSprop | LAMB>(P, accum_type=<F64 | BF16 | I32>) -> AssertionError: must be either
 <Adam | AdamW | RMSprop | LAMB>(P, <first | second>_order_momentum_accum_type=F64) -> AssertionError: must be either
-SGD(P, lr=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for lr
-SGD(P, 0.1, momentum=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for momentum
-SGD(P, 0.1, loss_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for loss_scaling
-SGD(P, 0.1, velocity_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for velocity_scaling
-<SGD | Adam>(P, 0.1, max_grad_norm=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for max_grad_norm
-Adam(P, eps=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for eps
-AdamW(P, weight_decay=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for weight_decay
-RMSprop(P, alpha=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for alpha
-RMSprop(P, loss_scaling=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for loss_scaling
-LAMB(P, max_weight_norm=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for max_weight_norm
+SGD(P, <lr>=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for $1
+SGD(P, 1, <momentum | loss_scaling | velocity_scaling | max_grad_norm>=<'1' | X>) -> AssertionError: a number for $1
+<AdamW | LAMB>(P, <eps | weight_decay>=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for $2
+RMSprop(P, <alpha | loss_scaling | momentum>=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for $1
+<Adam>(P, <max_grad_norm>=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for $2
+<LAMB>(P, <max_weight_norm>=<'0.1' | X | [0.1]>) -> AssertionError: Expected a number for $2
 <Adam | AdamW | LAMB>(P, betas=<0.9 | [0.9, 0.9] | (0.9,) | (0.9,) * 3>) -> AssertionError: two numbers for betas
 <Adam | AdamW | LAMB>(P, betas=(0.9, 'a')) -> AssertionError: Expected a number for betas[1]
 <Adam | AdamW | LAMB>(P, betas=(0.9, 1.0)) -> ValueError: Invalid beta parameter at index 1
@@ -221,9 +213,8 @@ LAMB(P, max_weight_norm=<'0.1' | X | [0.1]>) -> AssertionError: Expected a numbe
 <Adam | AdamW | RMSprop | LAMB>(P, eps=-0.1) -> ValueError: Invalid epsilon value
 SGD(P, 0.1, nesterov=True) -> ValueError: Nesterov momentum requires a momentum and zero dampening
 Adam(P, bias_correction=True) -> TypeError: bias_correction
-SGD(P, 0.1).variable_attrs.markAsConstant('alpha') -> AssertionError: Unknown attribute 'alpha': this optimizer has
-SGD(P, 0.1).variable_attrs.markAsVariable('velocity_scaling') -> AssertionError: Unknown attribute 'velocity_scaling'
-SGD(P, 0.1).variable_attrs.markAsVariable('accum_type') -> AssertionError: Unknown attribute 'accum_type'
+MARKS.markAs<Constant | Variable>('<alpha | accum_type | x>') -> AssertionError: Unknown attribute '$2'
+MARKS.markAs<Constant | Variable>('velocity_scaling') -> AssertionError: this optimizer has dampening, diff
 read(torch.optim.<Adagrad | Adadelta | LBFGS>(P)) -> AssertionError: Unsupported optimizer type
 read(<optim | torch.optim>.<Adam | AdamW>(P, amsgrad=True)) -> ValueError: Only non-amsgrad
 read(<optim | torch.optim>.<Adam | AdamW>([{'params': P, 'amsgrad': True}])) -> ValueError: Only non-amsgrad
@@ -278,16 +269,13 @@ getIpuTensorId(X) -> Error: not on the IPU
 
 # Executors
 grouped(torch.ones(()), CommGroupType.NoGrouping, 0, PER_GROUP) -> Error: Scalars cannot be passed
-grouped(X[:2], CommGroupType.Consecutive, 0, PER_GROUP) -> Error: do not divide into groups of 0
-grouped(X[:2], CommGroupType.Consecutive, 3, PER_GROUP) -> Error: 4 replicas do not divide into group
-grouped(X[:2], CommGroupType.Consecutive, 8, PER_GROUP) -> Error: do not divide into groups of 8
+grouped(X[:2], CommGroupType.Consecutive, <0 | 3 | 8>, PER_GROUP) -> Error: 4 replicas do not divide into groups of $1
 grouped(X[:3], CommGroupType.Orthogonal, 2, PER_GROUP) -> Error: 3, but 4 replicas in groups of 2 are 2
 grouped(X[:1], <1, 2, PER_GROUP | CommGroupType.All, 2, 0>) -> AssertionError:
 grouped(X[:1], CommGroupType.All, '2', PER_GROUP) -> AssertionError:
 runs(deviceIterations=2)(torch.ones(7, 3)) -> AssertionError: Invalid batch dimension
 runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
-runs().getTensorNames() -> AssertionError: must be compiled
-runs()._debugGetPopartIR() -> AssertionError: must be compiled
+runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compiled
 <runs | anchored>().getAnchoredTensor('x') -> AssertionError:
 runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
 runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
@@ -300,27 +288,18 @@ runs(in_block, setExecutionStrategy=PipelinedExecution('a', 'b'))(ONE) -> Assert
 # With `o`, the options, which keep what they store.
 OPTIONS = """
 Options(4) -> TypeError: positional argument
-o.deviceIterations(<2.0 | '4'>) -> AssertionError: Unexpected type ... for option device_iterations
-o.set(device_iterations='4') -> AssertionError: Unexpected type ... for option device_iterations
+o.<deviceIterations>(<2.0 | '4'>) -> AssertionError: Unexpected type ... for option device_iterations
+o.set(<device_iterations | log_dir | anchored_tensors | input_cgt>=<2.5 | None>) -> AssertionError: for option $1
+o.set(device_iterations=3, <input_cgt | log_dir>=1) -> AssertionError: Unexpected type <class 'int'> for option $1
 o.autoRoundNumIPUs(1) -> AssertionError: Unexpected type ... for option auto_round_num_ipus
-o.set(input_cgt=1) -> AssertionError: Unexpected type ... for option input_cgt
 o.logDir(None) -> AssertionError: Unexpected type ... for option log_dir
-o.set(anchored_tensors=[]) -> AssertionError: Unexpected type ... for option anchored_tensors
-o.set(device_iterations=3, log_dir=4) -> AssertionError: Unexpected type ... for option log_dir
 o.set(deviceIteration=4) -> AssertionError: Invalid option deviceIteration.  ... device_iter
 setattr(o, 'deviceIterations', 4) -> AssertionError: Invalid option deviceIterations.  ... a method
 setattr(o, '_foo', 1) -> AttributeError: Invalid private attribute _foo
-setattr(o, 'Training', o.Training) -> AttributeError: Training
-setattr(o, 'Precision', o.Precision) -> AttributeError: Precision
-setattr(o, 'TensorLocations', o.TensorLocations) -> AttributeError: TensorLocations
-setattr(o, 'Distributed', o.Distributed) -> AttributeError: Distributed
-setattr(o, 'Jit', o.Jit) -> AttributeError: Jit
-setattr(o, '_Popart', o._Popart) -> AttributeError: _Popart
-setattr(o, '_backend', o._backend) -> AttributeError: _backend
+setattr(o, '<Training | Precision | TensorLocations | Distributed | Jit | _Popart | _backend>', o) -> AttributeError: $1
 setattr(o.Distributed, 'processId', 3) -> AttributeError: processId
-<o.random_seed | o('random_seed')> -> AttributeError: Invalid attribute random_seed.
-<o.no_such_key | o('no_such_key')> -> AttributeError: Invalid attribute no_such_key.
-<o._private | o('_private')> -> AttributeError: Invalid attribute _private.
+o.<random_seed | no_such_key | _private> -> AttributeError: Invalid attribute $1.
+o('<random_seed | no_such_key | _private>') -> AttributeError: Invalid attribute $1.
 o.device_iteration -> AttributeError: Did you mean device_iterations
 o.createOrSet(log_dir=3) -> AssertionError: Unexpected type <class 'int'> for option log_dir
 o.toDict() -> AssertionError: An output mode must be picked
@@ -330,8 +309,7 @@ o.anchorTensor(1, 'w') -> AssertionError: short name of an anchor must be a stri
 o.anchorTensor('a', 2) -> AssertionError: tensor to anchor must be a string; got 2
 o.anchorTensor('a', 'w', 2) -> AssertionError: must be a poptorch.OutputMode
 o.anchorTensor('a', 'w', OutputMode.EveryN, 0) -> AssertionError: must have output_return_period
-o.connectionType(0) -> AssertionError: connectionType takes a poptorch.ConnectionType; got 0
-o.syncPattern(0) -> AssertionError: syncPattern takes a poptorch.SyncPattern; got 0
+o.<connectionType | syncPattern>(0) -> AssertionError: $1 takes a poptorch. ... ; got 0
 o.useIpuId('3') -> AssertionError: useIpuId takes an int; got '3'
 o.randomSeed(4.0) -> AssertionError: random seed must be an int; got 4.0
 o.setExecutionStrategy(<'Pipelined' | PipelinedExecution>) -> AssertionError: takes a PipelinedExecution, Sharded
@@ -360,11 +338,8 @@ o._Popart.setPatterns({3: True}) -> AssertionError: names must be strings
 o._Popart.setPatterns(['PadSum']) -> AssertionError: must be a dict
 o._Popart.setPatterns({'PadSum': True}, 'all') -> AssertionError: level must be an int
 settings.useOnChipStorage(1) -> AssertionError: useOnChipStorage takes a bool or None; got 1
-settings.useReplicatedTensorSharding(1) -> AssertionError: useReplicatedTensorSharding takes a bool; got 1
-settings.useIOTilesToLoad('yes') -> AssertionError: useIOTilesToLoad takes a bool; got 'yes'
-settings.useIOTilesToStore(None) -> AssertionError: useIOTilesToStore takes a bool; got None
-settings.minElementsForOffChip(2.0) -> AssertionError: minElementsForOffChip takes an int; got 2.0
-settings.minElementsForReplicatedTensorSharding('8') -> AssertionError: takes an int; got '8'
+settings.use<ReplicatedTensorSharding | IOTilesToLoad | IOTilesToStore>(<1 | None>) -> AssertionError: $1 takes a bool
+settings.minElementsFor<OffChip | ReplicatedTensorSharding>(<2.0 | '8'>) -> AssertionError: $1 takes an int; got $2
 settings.useOnChipStorage(True).update({'onChip': 1}) -> AssertionError: keys in common: onChip
 o.from_json('{"__init__.__globals__.clear": []}') -> AttributeError: Options as JSON:
 o.from_json('{"_Popart._set": []}') -> AttributeError: Options as JSON:
@@ -379,9 +354,7 @@ o.from_json('[1]') -> ValueError: Options as JSON are an object
 
 # In a forward for inference, with `m`, the model, and its inputs `x`, `image`, `rows` and `at`.
 TRACED = """
-product(x, MatMulSerializationMode.InputChannels, <7 | 0 | -1>) -> Error: not divide the dimension of InputChannels
-product(x, MatMulSerializationMode.ReducingDim, <5 | 0 | -1>) -> Error: not divide the dimension of ReducingDim
-product(x, MatMulSerializationMode.OutputChannels, <11 | 0 | -1>) -> Error: not divide the dimension of OutputChannels
+product(x, Mode.<InputChannels | ReducingDim | OutputChannels>, <7 | 0 | -1>) -> Error: not divide the dimension of $1
 within(MultiConv(), lambda: x.relu()) -> Error: Unexpected end_multi_conv
 within(MultiConv(), lambda: within(MultiConv(), lambda: m.conv_a(image))) -> Error: Nested poptorch.MultiConv
 within(THREE, lambda: m.conv_a(image) + m.conv_b(image)) -> Error: 3 values of avail ... for 2 convolutions
@@ -412,7 +385,7 @@ fickle(torch.zeros(5, 4), x) -> Error: the op 'fickle' ... return torch.float32 
 fickle(x.int(), x) -> Error: it returned torch.int32
 fickle(twice(torch.zeros(6, 4)), x) -> Error: must return 1 tensors; it returned 2
 fickle(None, x) -> Error: must return a tensor or a list of tensors
-set_overlap_for_<in | out>put(x, Loop.Overlap<Accumulation | DeviceIteration>Loop) -> Error: with poptorch.Pip ... Sharded
+set_overlap_for_<in | out>put(x, Loop.Overlap<Accumulation | DeviceIteration>Loop) -> Error: with poptorch.P ... Sharded
 """
 
 # In a forward for training, as its loss.
@@ -440,7 +413,7 @@ TRAINING = """
 trains(wrong=pipelined(accumulation=2)) -> Error: gradientAccumulation must be greater than ... ShardedExecution
 trains(wrong=pipelined('front', 'rear')) -> AssertionError: Unknown Block 'back' ... lists 'front', 'rear'
 trains(inputs=(DATA[:7], CLASS[:7])) -> AssertionError: Invalid batch dimension ... Nearest multiples: 4 and 8
-trains(lambda out, y: (F.cross_entropy(out, y), F.l1_loss(out, out * 0))) -> Error: Multiple independent ... identity_loss
+trains(lambda out, y: (F.cross_entropy(out, y), F.l1_loss(out, out * 0))) -> Error: Multiple independent ... identity
 trains(lambda out, y: out) -> Error: Couldn't find a loss ... poptorch.identity_loss
 trains(inputs=(DATA.cfloat(), CLASS)) -> Error: Unsupported input ... complex64 ... imaginary parts
 trains(lambda out, y: F.cross_entropy(out if out.sum() else -out, y)) -> Error: branches on data ... torch.where
@@ -462,7 +435,10 @@ def mistakes(table: str) -> Iterator[tuple[str, type[Exception], list[str]]]:
             parts[::2] = [[" | ".join(part)] for part in parts[::2]]
             kind = {"Error": poptorch.Error, "JSONDecodeError": json.JSONDecodeError}.get(error)
             for choice in itertools.product(*parts):
-                yield "".join(choice), kind or getattr(builtins, error), words.strip().split(" ... ")
+                said = words.strip()
+                for number, value in enumerate(choice[1::2], start=1):
+                    said = said.replace(f"${number}", value)
+                yield "".join(choice), kind or getattr(builtins, error), said.split(" ... ")
 
 
 def every(table: str) -> pytest.MarkDecorator:

@@ -25,19 +25,11 @@ def start_at(position: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.tensor([position], dtype=dtype)
 
 
-def slicing(dim: int, size: int, step: int) -> Any:
-    return lambda m, x, start: poptorch.dynamic_slice(x, dim, start, size, step)
-
-
-def updating(dim: int, size: int) -> Any:
-    return lambda m, x, src, start: poptorch.dynamic_update(x, src, dim, start, size)
-
-
-class TestSlice:
-    @pytest.mark.parametrize("dim", [1, 2, -1])
+@pytest.mark.parametrize("dim", [1, 2, -1])
+class TestSlices:
     @pytest.mark.parametrize(("size", "step"), [(1, 1), (2, 1), (3, 2), (6, 4)])
     def test_it_is_the_python_slice_at_a_start_known_at_run_time(self, dim: int, size: int, step: int) -> None:
-        executor = on_device(slicing(dim, size, step))
+        executor = on_device(lambda m, x, start: poptorch.dynamic_slice(x, dim, start, size, step))
         for start in range(7 - size):
             expected = X.transpose(0, dim)[start : start + size : step].transpose(0, dim)
             assert torch.equal(executor(X, start_at(start)), expected)
@@ -45,22 +37,17 @@ class TestSlice:
             with pytest.raises(poptorch.Error, match="out of"):
                 executor(X, start_at(start))
 
-    def test_on_the_cpu_it_is_a_copy_and_device_rules_do_not_apply(self) -> None:
-        for dtype in (torch.int16, torch.int32, torch.int64):
-            result = poptorch.dynamic_slice(tensor := X.clone(), 1, start_at(1, dtype), 4, 3)
-            assert torch.equal(result, X[:, 1:5:3])
-            result.zero_()
-            assert torch.equal(tensor, X)
+    @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+    def test_on_the_cpu_it_is_a_copy_and_device_rules_do_not_apply(self, dim: int, dtype: torch.dtype) -> None:
+        result = poptorch.dynamic_slice(tensor := X.clone(), dim, start_at(1, dtype), 4, 3)
+        assert torch.equal(result, X.transpose(0, dim)[1:5:3].transpose(0, dim))
+        result.zero_()
+        assert torch.equal(tensor, X)
 
-
-class TestUpdate:
-    @pytest.mark.parametrize("dim", [1, 2, -1])
     @pytest.mark.parametrize("size", [1, 4, 6])  # a size needs not divide the dimension
-    def test_it_is_a_copy_with_the_slice_replaced(self, dim: int, size: int) -> None:
-        shape = list(X.shape)
-        shape[dim] = size
-        src, host = -torch.ones(shape), X.clone()
-        executor = on_device(updating(dim, size))
+    def test_an_update_is_a_copy_with_the_slice_replaced(self, dim: int, size: int) -> None:
+        src, host = -torch.ones_like(X).narrow(dim, 0, size), X.clone()
+        executor = on_device(lambda m, x, src, start: poptorch.dynamic_update(x, src, dim, start, size))
         for start in range(7 - size):
             expected = X.clone()
             expected.transpose(0, dim)[start : start + size] = -1
@@ -143,9 +130,8 @@ class TestNearest:
 
     def test_without_batch_vectors_all_rows_count_and_one_stands_beside_zeros(self) -> None:
         expected = closest(POINTS, OTHERS, [0] * 20, [0] * 15)
-        assert (
-            poptorch.nearest(POINTS, OTHERS).tolist() == poptorch.nearest(POINTS, OTHERS, [0] * 20).tolist() == expected
-        )
+        assert poptorch.nearest(POINTS, OTHERS).tolist() == expected
+        assert poptorch.nearest(POINTS, OTHERS, [0] * 20).tolist() == expected
         # One dimension is one feature.
         assert poptorch.nearest(torch.tensor([1.0, 9.0]), torch.tensor([8.0, 0.5, 3.0])).tolist() == [1, 0]
 
@@ -204,12 +190,11 @@ class TestDecoding:
     ) -> None:
         scores = torch.randn(1, STEPS, CLASSES, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
         found = decoder(blank=blank, beam_width=200, top_paths=top_paths)(scores, torch.tensor([STEPS]))
-        expected = enumerated(scores[0], blank)[:top_paths]
-        torch.testing.assert_close(found[0][0], torch.tensor([score for score, _ in expected]))
-        assert found[1][0].tolist() == [len(labels) for _, labels in expected]
-        assert [row[: len(labels)] for row, (_, labels) in zip(found[2][0].tolist(), expected)] == [
-            list(labels) for _, labels in expected
-        ]
+        expected, likeliest = zip(*enumerated(scores[0], blank)[:top_paths])
+        torch.testing.assert_close(found[0][0], torch.tensor(expected))
+        lengths = found[1][0].tolist()
+        assert lengths == [len(labels) for labels in likeliest]
+        assert [tuple(row[:n]) for row, n in zip(found[2][0].tolist(), lengths)] == list(likeliest)
 
     def test_samples_end_at_their_own_lengths(self) -> None:
         probabilities, sizes, labels = decoder(top_paths=2)(SCORES, LENGTHS)
@@ -244,8 +229,6 @@ class TestDecoding:
         assert found[0].dtype is torch.float16
         torch.testing.assert_close(found[0].float(), decoder()(SCORES, LENGTHS)[0], atol=0.02, rtol=0)
 
-
-class TestArguments:
     def test_on_the_cpu_the_results_are_zeros_of_the_same_shapes(self) -> None:
         found = poptorch.ctc_beam_search_decoder(SCORES.transpose(0, 1), LENGTHS, top_paths=2)
         expected = decoder(top_paths=2)(SCORES, LENGTHS)

@@ -12,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import poptorch
 from poptorch import AutoStage, Options, PipelinedExecution, ShardedExecution, Stage, TensorLocationSettings
 from poptorch.enums import CommGroupType, ConnectionType, MeanReductionStrategy, OutputMode, ReductionType, SyncPattern
 from poptorch.options import _DistributedOptions
+from poptorch.options.backend import validate_options
 
 Call = Callable[[Options], Any]
 OFF_CHIP = TensorLocationSettings().useOnChipStorage(False)
@@ -152,6 +154,14 @@ class TestSetters:
         assert any(returned is part for part in (options, *(getattr(options, name) for name in PARTS)))
         assert stored(options) == before | changed
         assert {type(options(key)) for key in ("output_mode", "connection_type", "sync_pattern")} == {int}
+
+    def test_the_backend_accepts_what_they_store(self) -> None:
+        options = build([call for call, changed in SETTERS if not {"new", "no such key"} & set(changed)])
+        validate_options(options.outputMode(OutputMode.Sum).toDict())
+        deprecated = MeanReductionStrategy.PostAndLoss  # and refused when a model is compiled
+        options.Training.setMeanAccumulationAndReplicationReductionStrategy(deprecated)
+        with pytest.raises(poptorch.Error, match="out of range"):
+            validate_options(options.toDict())
 
     def test_random_seed_seeds_the_host_at_once_even_if_the_options_are_frozen(self) -> None:
         options = Options()

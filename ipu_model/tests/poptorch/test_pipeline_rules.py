@@ -77,9 +77,7 @@ class TestTheTableOfPlacements:
             (TWICE, ("A", "B"), [(0, 2), (0, 5)]),
             (LEGACY, (), [(0, 0), (1, 1)]),
             (LEGACY, (AUTO,), [(0, 0), (1, 1)]),
-            # The IPU of a stage wins over that of a block; several blocks form one stage.
-            ([("A", 5), ("B", None)], (Stage("A").ipu(1), Stage("B").ipu(0)), [(0, 1), (1, 0)]),
-            ([(name, None) for name in "ABCD"], (Stage("A", "B"), ["C", "D"]), [(0, 0), (0, 0), (1, 1), (1, 1)]),
+            ([("A", None), ("B", 5), ("C", 5)], (Stage("A", "B").ipu(3), ["C"]), [(0, 3), (0, 3), (1, 5)]),
         ],
     )
     def test_stage_and_ipu_of_each_block(self, kind: Any, blocks: Blocks, arguments: Any, expected: Any) -> None:

@@ -109,10 +109,10 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-def evaluated(text: str, module: Any) -> Any:
-    """Return the value of a default or constant as PopTorch's source writes it, with the names that are here."""
+def scope_of(name: Name) -> dict[str, Any]:
+    """Return what names stand for in the module of a name, as PopTorch's source writes them."""
     known = {"enum": enum, "abc": abc, "_options_impl": _options_impl, "torch": torch}
-    return eval(text, {**known, **vars(poptorch.enums), **vars(poptorch), **vars(module)})
+    return {**known, **vars(poptorch.enums), **vars(poptorch), **vars(import_module(name.module))}
 
 
 def found(name: Name) -> Any:
@@ -123,44 +123,26 @@ def found(name: Name) -> Any:
     return inspect.getattr_static(getattr(holder, name.owner), name.name)
 
 
-def parameters_of(text: str) -> list[inspect.Parameter]:
-    """Return the parameters of a signature of the page; defaults stay text."""
-    arguments = ast.parse(f"def {text}: ...").body[0].args  # type: ignore[attr-defined]  # it is a definition
-    kind = inspect.Parameter
-    positional = arguments.args
-    defaults = [kind.empty] * (len(positional) - len(arguments.defaults)) + list(map(ast.unparse, arguments.defaults))
-    made = [kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=d) for a, d in zip(positional, defaults, strict=True)]
-    if arguments.vararg:
-        made.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        made.append(kind(argument.arg, kind.KEYWORD_ONLY, default=ast.unparse(default) if default else kind.empty))
-    if arguments.kwarg:
-        made.append(kind(arguments.kwarg.arg, kind.VAR_KEYWORD))
-    return made
-
-
 def check_signature(name: Name, function: Any) -> None:
     """Positional order, names and defaults are PopTorch's; what is here besides can be left out and is keyword-only."""
-    wanted = parameters_of(name.text)
+    scope = scope_of(name)
+    exec(f"def {name.text}: ...", scope)
+    wanted = inspect.signature(scope[name.name]).parameters
     here = list(inspect.signature(function).parameters.values())
-    more = [p for p in here if p.name not in {w.name for w in wanted}]
+    more = [p for p in here if p.name not in wanted]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in more), f"not PopTorch's: {more}"
     common = [p for p in here if p not in more]
-    assert [(p.name, p.kind) for p in common] == [(w.name, w.kind) for w in wanted]
-    module = import_module(name.module)
-    for parameter, want in zip(common, wanted, strict=True):
-        if want.default is want.empty:
-            assert parameter.default is parameter.empty, parameter
-            continue
-        value = evaluated(want.default, module)
-        assert (callable(value) and callable(parameter.default)) or parameter.default == value, parameter
+    assert [(p.name, p.kind) for p in common] == [(w.name, w.kind) for w in wanted.values()]
+    for parameter, want in zip(common, wanted.values(), strict=True):
+        both = parameter.default, want.default
+        assert both[0] == both[1] or (all(map(callable, both)) and want.empty not in both), parameter
 
 
 def check_class(name: Name, kind: type) -> None:
     bases = re.search(r"\((.*)\)", name.text)
     assert inspect.isclass(kind)
     for base in filter(None, (bases[1] if bases else "").split(", ")):
-        assert issubclass(kind, evaluated(base, import_module(name.module)))
+        assert issubclass(kind, eval(base, scope_of(name)))
 
 
 DECORATED: dict[str, Callable[[Any], bool]] = {

@@ -96,34 +96,31 @@ def test_available_memory_reaches_the_op_behind_a_bias_a_reshape_or_a_mark(
     assert marked(forward, "available_memory_proportion", inputs) == {target: 0.25}
 
 
-MODES = {
-    MatMulSerializationMode.InputChannels: ("input_channels", 6),
-    MatMulSerializationMode.ReducingDim: ("reducing_dim", 4),
-    MatMulSerializationMode.OutputChannels: ("output_channels", 10),
-}
+# The product of `[6, 4]` and `[4, 10]`; the leading 1 is the batch dimension of the inputs.
+LEFT, RIGHT = torch.linspace(-1, 1, 24).reshape(1, 6, 4), torch.linspace(0, 2, 40).reshape(1, 4, 10)
 
 
-class TestSerializedMatMul:
-    """The product of `[6, 4]` and `[4, 10]`; the leading 1 is the batch dimension of the inputs."""
+HINTS = ("input_channels", "reducing_dim", "output_channels")
+MODES = list(zip(("InputChannels", "ReducingDim", "OutputChannels"), HINTS, (6, 4, 10)))
 
-    LEFT = torch.linspace(-1, 1, 24).reshape(1, 6, 4)
-    RIGHT = torch.linspace(0, 2, 40).reshape(1, 4, 10)
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_it_is_the_plain_product_for_every_divisor(self, mode: MatMulSerializationMode) -> None:
-        name, length = MODES[mode]
-        for factor in (f for f in range(1, 11) if length % f == 0):
-            forward = lambda m, a, b, f=factor: poptorch.serializedMatMul(a[0], b[0], mode, f, f > 2)  # noqa: E731
-            assert torch.equal(on_device(forward)(self.LEFT, self.RIGHT), self.LEFT[0] @ self.RIGHT[0])
-            expected = {MM: Serialisation(name, factor, keep_precision=factor > 2)}
-            assert hinted(compiled_ops(forward, self.LEFT, self.RIGHT), "serialisation") == expected
+@pytest.mark.parametrize(("mode", "name", "length"), MODES)
+def test_a_serialised_product_is_the_plain_one_for_every_divisor(mode: str, name: str, length: int) -> None:
+    for factor in (f for f in range(1, 11) if length % f == 0):
 
-    def test_disabled_and_on_the_cpu_no_factor_matters(self) -> None:
-        disabled = MatMulSerializationMode.Disabled
-        product = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], disabled))(self.LEFT, self.RIGHT)
-        assert torch.equal(product, self.LEFT[0] @ self.RIGHT[0])
-        product = poptorch.serializedMatMul(self.LEFT, self.RIGHT, MatMulSerializationMode.ReducingDim, factor=3)
-        assert torch.equal(product, self.LEFT @ self.RIGHT)
+        def forward(m: Any, a: Tensor, b: Tensor, f: int = factor) -> Tensor:
+            return poptorch.serializedMatMul(a[0], b[0], MatMulSerializationMode[mode], f, f > 2)
+
+        assert torch.equal(on_device(forward)(LEFT, RIGHT), LEFT[0] @ RIGHT[0])
+        expected = {MM: Serialisation(name, factor, keep_precision=factor > 2)}
+        assert hinted(compiled_ops(forward, LEFT, RIGHT), "serialisation") == expected
+
+
+def test_of_a_disabled_one_and_on_the_cpu_no_factor_matters() -> None:
+    disabled = on_device(lambda m, a, b: poptorch.serializedMatMul(a[0], b[0], MatMulSerializationMode.Disabled))
+    assert torch.equal(disabled(LEFT, RIGHT), LEFT[0] @ RIGHT[0])
+    product = poptorch.serializedMatMul(LEFT, RIGHT, MatMulSerializationMode.ReducingDim, factor=3)
+    assert torch.equal(product, LEFT @ RIGHT)
 
 
 IMAGE = torch.linspace(-1, 1, 25).reshape(1, 1, 5, 5)
@@ -161,13 +158,10 @@ class TestMultiConv:
         apart = on_device(lambda m, x: (m.conv_a(x), torch.relu(m.conv_b(x))))(IMAGE)
         assert poptorch.testing.allclose(fused, apart)
 
-    def test_on_the_cpu_it_does_nothing_not_even_when_empty_or_nested(self) -> None:
-        with MultiConv() as outer, MultiConv() as inner:
-            assert outer is None
-            assert inner is None
-
-    def test_an_instance_can_be_used_again(self) -> None:
+    def test_it_may_be_used_again_and_on_the_cpu_it_does_nothing_not_even_when_nested(self) -> None:
         context = MultiConv()
+        with MultiConv() as outer, context as inner:
+            assert (outer, inner) == (None, None)
 
         def forward(model: Any, x: Tensor) -> Tensor:
             with context:

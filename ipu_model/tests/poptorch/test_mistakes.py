@@ -69,6 +69,8 @@ def anchored() -> poptorch.PoplarExecutor:
     return executor
 
 
+POINTS = torch.rand(20, 3)
+SLICE, NEAR = {"tensor": ROWS, "dim": 1, "start": START, "size": 2, "step": 1}, {"x": POINTS, "y": POINTS}
 P, Q = ([nn.Parameter(torch.ones(2))] for _ in range(2))
 NAMES = {
     **vars(poptorch), **vars(poptorch.optim), **globals(), "popart": popart, "_impl": _impl, "_utils": _utils,
@@ -76,7 +78,7 @@ NAMES = {
     "Mode": poptorch.MatMulSerializationMode, "Loop": poptorch.OverlapMode, "OPS": torch.ops.poptorch,
     "PER_GROUP": poptorch.VariableRetrievalMode.OnePerGroup, "settings": poptorch.TensorLocationSettings(),
     "MARKS": poptorch.optim.SGD(P, 0.1).variable_attrs, "core": poptorch.poptorch_core, "ONE": torch.ones(1, 3),
-    "LENGTHS": torch.tensor([5, 3]), "SCORES": torch.zeros(5, 2, 3), "POINTS": torch.rand(20, 3), "ROW": [0] * 20,
+    "LENGTHS": torch.tensor([5, 3]), "SCORES": torch.zeros(5, 2, 3), "ROW": [0] * 20,
     "F64": torch.float64, "BF16": torch.bfloat16, "I32": torch.int32, "twice": lambda t: (t, t), "same": lambda t: t,
 }  # fmt: skip
 
@@ -110,12 +112,9 @@ for_loop(2, same, <(X,) | X>) -> ValueError: is not list
 for_loop(2, same, [X, 3]) -> ValueError: index 1 is not torch.tensor
 cond(X.sum() == 0, same, <(X,), same, [X] | [X], same, X>) -> ValueError: is not list
 cond(X.sum() == 0, same, [X], same, ['a']) -> ValueError: index 0 is not torch.tensor
-dynamic_slice([1, 2], 1, START, 2, 1) -> Error: poptorch.dynamic_slice: tensor must be
-dynamic_slice(ROWS, 1.0, START, 2, 1) -> Error: poptorch.dynamic_slice: dim must be
+dynamic_slice(**{**SLICE, '<tensor | dim | start | size | step>': <None | 1.5>}) -> Error: dynamic_slice: $1 must be
+dynamic_slice(**{**SLICE, '<start>': <X[0, :1] | LENGTHS>}) -> Error: poptorch.dynamic_slice: $1 must be
 dynamic_slice(ROWS, 3, START, 2, 1) -> Error: poptorch.dynamic_slice:  ... dimension 3
-dynamic_slice(ROWS, 1, <1 | X[0, :1] | LENGTHS>, 2, 1) -> Error: poptorch.dynamic_slice: start must be
-dynamic_slice(ROWS, 1, START, '2', 1) -> Error: poptorch.dynamic_slice: size must be
-dynamic_slice(ROWS, 1, START, 2, None) -> Error: poptorch.dynamic_slice: step must be
 dynamic_update(ROWS, X, 1, START, 2) -> Error: same dimensionality
 dynamic_update(ROWS, ROWS.int(), 1, START, 2) -> Error: same dtype
 dynamic_update(ROWS, torch.ones(2, 3, 6), 1, START, 2) -> Error: src must have the shape
@@ -123,10 +122,7 @@ fps(<[[1.0]] | torch.tensor(1.0)>, [0, 20]) -> Error: poptorch.fps: src
 fps(POINTS, <LENGTHS | [0, 20.0] | [0] | [0, 21] | [-1, 5] | [5, 2]>) -> Error: poptorch.fps: ptr
 fps(POINTS, [0, 20], <'0.5' | 0.0 | 1.5 | True>) -> Error: poptorch.fps: ratio
 fps(POINTS, [0, 20], random_start=1) -> Error: poptorch.fps: random_start
-nearest([1.0], POINTS) -> Error: poptorch.nearest: x
-nearest(POINTS, 2) -> Error: poptorch.nearest: y
-nearest(POINTS, POINTS, 3) -> Error: poptorch.nearest: batch_x
-nearest(POINTS, POINTS, batch_y=[0.5] * 20) -> Error: poptorch.nearest: batch_y
+nearest(**{**NEAR, '<x | y | batch_x | batch_y>': <3 | [0.5] * 20>}) -> Error: poptorch.nearest: $1
 nearest(torch.rand(2, 3, 3), POINTS) -> ValueError: x must have 1 or 2 dimensions
 nearest(POINTS, X) -> ValueError: same number of features
 nearest(POINTS, POINTS, [0] * 19) -> ValueError: batch_x must have 20 entries, not 19
@@ -136,9 +132,8 @@ nearest(POINTS, POINTS, ROW, [0] * 19 + [1]) -> ValueError: same batch elements
 nearest(POINTS, POINTS[:0]) -> ValueError: y has no rows
 ctc_beam_search_decoder(<[0.0] | X | SCORES.int()>, LENGTHS) -> Error: poptorch.ctc_beam_search_decoder: probs
 ctc_beam_search_decoder(SCORES, <[5, 3] | START | LENGTHS.float()>) -> Error: ctc_beam_search_decoder: lengths
-ctc_beam_search_decoder(SCORES, LENGTHS, blank=<0.0 | 3 | -1>) -> Error: poptorch.ctc_beam_search_decoder: blank
-ctc_beam_search_decoder(SCORES, LENGTHS, beam_width='9') -> Error: poptorch.ctc_beam_search_decoder: beam_width
-ctc_beam_search_decoder(SCORES, LENGTHS, top_paths=<0 | 101>) -> Error: poptorch.ctc_beam_search_decoder: top_paths
+ctc_beam_search_decoder(SCORES, LENGTHS, <blank | beam_width | top_paths>=<0.5 | '9' | -1>) -> Error: ctc_beam_search_decoder ... $1
+ctc_beam_search_decoder(SCORES, LENGTHS, <blank=3 | top_paths=0 | top_paths=101>) -> Error: ctc_beam_search_decoder:
 
 # Operations of the program's own
 custom_op(inputs=<X | [1]>) -> Error: poptorch.custom_op: inputs must be

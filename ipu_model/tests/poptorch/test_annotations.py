@@ -256,13 +256,6 @@ class TestScopes:
         ops = [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
         assert {str(node.target).split(".")[1] for node in ops if info_of(node).attributes} == {"t", "addmm"}
 
-    def test_neither_changes_a_result(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            with NameScope("a"), Attribute(outline={"layer": "1"}):
-                return model.linear(x)
-
-        assert torch.equal(on_device(forward)(X), on_device(lambda m, x: m.linear(x))(X))
-
 
 def sharded() -> poptorch.Options:
     options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())

@@ -308,19 +308,16 @@ o.<connectionType | syncPattern>(0) -> AssertionError: $1 takes a poptorch. ... 
 o.useIpuId('3') -> AssertionError: useIpuId takes an int; got '3'
 o.randomSeed(4.0) -> AssertionError: random seed must be an int; got 4.0
 o.setExecutionStrategy(<'Pipelined' | PipelinedExecution>) -> AssertionError: takes a PipelinedExecution, Sharded
-o.setAvailableMemoryProportion({'ipu0': 0.5}) -> AssertionError: Invalid key: ipu0
-o.setAvailableMemoryProportion({0: 0.5}) -> AssertionError: Invalid key: 0
+o.setAvailableMemoryProportion({<'ipu0' | 0>: 0.5}) -> AssertionError: Invalid key:
 o.setAvailableMemoryProportion({'IPUx': 0.5}) -> ValueError: invalid literal
 o.inputReplicaGrouping('1', CommGroupType.All) -> AssertionError: input_group_size takes an int
 o.inputReplicaGrouping(1, 1) -> AssertionError: must be a poptorch.CommGroupType; got 1
 o.inputReplicaGrouping(1, CommGroupType.All) -> ValueError: cannot be All
 o.inputReplicaGrouping(8, CommGroupType.Consecutive) -> ValueError: cannot be larger than repl
 o.inputReplicaGrouping(0, CommGroupType.Consecutive) -> ValueError: must be a factor of repl
-o.Training.accumulationAndReplicationReductionType(ReductionType.NoReduction) -> ValueError: Mean or poptorch.Red
-o.Training.accumulationAndReplicationReductionType(<0 | 1 | 'Mean' | None>) -> ValueError: poptorch.ReductionType.Sum
+o.Training.accumulationAndReplicationReductionType(<1 | 'Mean' | None | ReductionType.NoReduction>) -> ValueError: Sum
 o.Training.setMeanAccumulationAndReplicationReductionStrategy(1) -> AssertionError: Unexpected type <class 'int'>
-o.Precision.setPartialsType(<F64 | BF16 | I32>) -> ValueError: torch.float32 or torch.float16
-o.Precision.setPartialsType(<'half' | float | []>) -> ValueError: torch.float32 or torch.float16
+o.Precision.setPartialsType(<F64 | BF16 | I32 | 'half' | float | []>) -> ValueError: torch.float32 or torch.float16
 o.Precision.enableFloatingPointExceptions(1) -> AssertionError: takes a bool; got 1
 o.Precision.runningStatisticsAlwaysFloat(1) -> ValueError: takes a bool; got 1
 o.TensorLocations.numIOTiles(<0 | 30 | 33 | 194 | -32>) -> AssertionError: even number between 32 and 192

@@ -1,7 +1,8 @@
-"""The names of PopTorch 3.4 against this package, the support table and its tests.
+"""The names of PopTorch 3.4 against this package, the support table and its tests, and names of PopART.
 
 `poptorch_names.md` lists the names and signatures of PopTorch's Python modules; the support table says of each public
-name what it does here, and which test shows it.
+name what it does here, and which test shows it. Where PopART is not installed, `import popart` finds values of options,
+and refuses everything else by name; values and members: the same page, and the options reference, section 9.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ import pytest
 import torch
 
 import ipu_model
+import popart
 import popdist
 import poptorch
 from popdist.run.options import FLAGS, OPTIONS
 from poptorch import _options_impl
 from poptorch._backend import support
+from poptorch.options.backend import validate_options
 
 PAGE = Path(__file__).with_name("poptorch_names.md").read_text(encoding="utf-8")
 
@@ -80,33 +83,24 @@ NAMES = list(names_of_the_page())
 
 
 # What this package leaves out on purpose, as a pattern for `module: name` or `module: class.name`, and why.
-LEFT_OUT = {
-    r"poptorch: _batch_sampler_len":
-        "A step of the loader's, which is another one.",
-    r"poptorch: _(real)?_?tensor_str":
-        "Tensors of a trace are PyTorch's fake tensors, which print by themselves.",
-    r"poptorch: setLogLevel":
-        "It is that of _logging, which takes update_cpp, too.",
-    r"poptorch\._dataloader: .*":
-        "The loader's process exchanges messages over a pipe and waits, where PopTorch's polls shared flags.",
-    r"poptorch\._impl: (destroyDispatcherOnExit|_pickleUnwrapObject)":
-        "There is no dispatcher to destroy, and wrapped objects pickle themselves.",
-    r"poptorch\._optimizer_attributes: _(?!OptimizerType|toCamelCase).*":
-        "An optimiser is read into typed fields; there are no readers of single entries.",
-    r"poptorch\._poplar_executor: PoplarExecutor\.(__init__|_(?!_|debugGetPopartIR).*)":
-        "The executor's own steps, which are other ones; only PopTorch makes executors.",
-    r"poptorch\._poptorch_data: .*":
-        "Files are other ones: they hold no program and nothing that is executed.",
-    r"poptorch\.(_options_impl: (_begin_ipu_block|IStageManager.*)|options: _DefaultStageManager.*)"
-    r"|poptorch\.options: _IExecutionStrategy\.(__init__|on.*)|poptorch\.ops: (_end_ipu_block|Block\._stages_manager)":
-        "A strategy decides itself where a block goes; no manager passes between traces.",
-    r"poptorch\.ops: (_assertIdIsValid|CPU\.(execute|registerPersistentData))":
-        "Steps of annotations that are other ones here.",
-    r"poptorch\.options: Attribute\._current_attrs":
-        "Attributes are written onto the ops of their body, not collected for the C++ part.",
-    r"poptorch\.optim: (_parseArgs|_check_constructor_match_parent|\w+\._(child_vars|child_only|group_vars))":
-        "Constructors spell their arguments out; PyTorch's take more of them today than PopTorch's classes."
-}  # fmt: skip
+LEFT_OUT = [line.partition("  ")[0] for line in r"""
+poptorch: _batch_sampler_len  A step of the loader's, which is another one.
+poptorch: _(real)?_?tensor_str  Tensors of a trace are PyTorch's fake tensors, which print by themselves.
+poptorch: setLogLevel  It is that of _logging, which takes update_cpp, too.
+poptorch\._dataloader: .*  The loader's process exchanges messages over a pipe, where PopTorch's polls shared flags.
+poptorch\._impl: (destroyDispatcherOnExit|_pickleUnwrapObject)  No dispatcher; wrapped objects pickle themselves.
+poptorch\._optimizer_attributes: _(?!OptimizerType|toCamelCase).*  An optimiser is read into typed fields at once.
+poptorch\._poplar_executor: PoplarExecutor\.(__init__|_(?!_|debugGetPopartIR).*)  Its own steps; programs make none.
+poptorch\._poptorch_data: .*  Files are other ones: they hold no program and nothing that is executed.
+poptorch\._options_impl: (_begin_ipu_block|IStageManager.*)  A strategy decides itself where a block goes;
+poptorch\.options: _DefaultStageManager.*  no manager passes between traces.
+poptorch\.options: _IExecutionStrategy\.(__init__|on.*)  The same.
+poptorch\.ops: (_end_ipu_block|Block\._stages_manager)  The same.
+poptorch\.ops: (_assertIdIsValid|CPU\.(execute|registerPersistentData))  Steps of annotations that are other ones here.
+poptorch\.options: Attribute\._current_attrs  Attributes are written onto the ops of their body.
+poptorch\.optim: (_parseArgs|_check_constructor_match_parent)  Constructors spell their arguments out;
+poptorch\.optim: \w+\._(child_vars|child_only|group_vars)  PyTorch's take more of them than PopTorch's classes.
+""".strip().splitlines()]  # fmt: skip
 
 
 def scope_of(name: Name) -> dict[str, Any]:
@@ -375,3 +369,102 @@ class TestPackage:
             assert not hasattr(module, "autocast")
             with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'autocast'"):
                 _ = module.autocast
+
+
+# Their members, and the option that takes them.
+ENUMERATIONS = {
+    "RecomputationType": ("NoRecompute Standard NormOnly Pipeline RecomputeAll", "autoRecomputation"),
+    "AccumulateOuterFragmentSchedule": (
+        "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized", "accumulateOuterFragmentSettings.schedule",
+    ),
+    "SubgraphCopyingStrategy": ("OnEnterAndExit JustInTime", "subgraphCopyingStrategy"),
+    "BatchSerializationBatchSchedule": (
+        "Scheduler Isomorphic OverlapOnIo OverlapOnCompute", "batchSerializationSettings.batchSchedule",
+    ),
+    "BatchSerializationMethod": ("UnrollDynamic UnrollStatic Loop", "batchSerializationSettings.method"),
+    "BatchSerializationTransformContext": ("Fwd Bwd", "batchSerializationSettings.transformContext"),
+    "GradientTensorTrackingMethod": (None, "automaticLossScalingSettings.gradientTensorTrackingMethod"),
+    "SyntheticDataMode": ("Off Zeros RandomNormal RandomUniform", "syntheticDataMode"),
+    "VirtualGraphMode": ("Off Manual Auto ExecutionPhases", "virtualGraphMode"),
+    "MergeVarUpdateType": ("Off All AutoLoose AutoTight", "mergeVarUpdate"),
+    "ReductionType": ("Sum Mean NoReduction", "accumulationAndReplicationReductionType"),
+    "Instrumentation": ("Outer Inner", None),
+    "TensorStorage": ("OnChip OffChip", None),
+    "ReplicatedTensorSharding": ("Off On", None),
+    "TileSet": ("Compute IO", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENUMERATIONS)
+def test_members_count_from_0_and_suit_their_key_to_the_last_one(name: str) -> None:
+    enumeration, (members, key) = getattr(popart, name), ENUMERATIONS[name]
+    assert members is None or [member.name for member in enumeration] == members.split()
+    assert [int(member) for member in enumeration] == list(range(len(enumeration)))
+    if key is not None:
+        for value in (list(enumeration)[-1], len(enumeration) - 1):
+            validate_options({key: value})
+        with pytest.raises(poptorch.Error, match=rf"option {key} is out of range"):
+            validate_options({key: len(enumeration)})
+
+
+def test_members_print_their_names_and_have_pythons_keyword_as_a_second_one() -> None:
+    assert popart.RecomputationType["None"] is popart.RecomputationType.NoRecompute
+    assert popart.MergeVarUpdateType["None"] is popart.MergeVarUpdateType.Off
+    assert f"{popart.RecomputationType.Standard}" == "RecomputationType.Standard"
+    assert repr(popart.RecomputationType.Standard) == "<RecomputationType.Standard: 1>"
+
+
+def test_a_location_reaches_the_settings_of_poptorchs_own() -> None:
+    off_chip, sharded, io = popart.TensorStorage.OffChip, popart.ReplicatedTensorSharding.On, popart.TileSet.IO
+    own = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
+    for location in (
+        popart.TensorLocation(off_chip, sharded), popart.TensorLocation(1, 1),
+        popart.TensorLocation(storage=off_chip, replicatedTensorSharding=sharded),
+    ):  # fmt: skip
+        options = poptorch.Options()
+        options.TensorLocations.setOptimizerLocation(location)
+        assert options.TensorLocations.toDict() == {"location_optimizer": own.toDict()}
+    # The long form has the tiles that load and store.
+    long = popart.TensorLocation(off_chip, io, popart.TileSet.Compute, sharded)
+    assert long.toDict() == own.useIOTilesToLoad().useIOTilesToStore(False).toDict()
+    assert (long.loadTileSet, long.storageTileSet) == (io, popart.TileSet.Compute)
+    default = popart.TensorLocation()
+    assert default.toDict() == {}
+    assert (default.storage, default.replicatedTensorSharding) == (0, 0)
+
+
+@pytest.mark.parametrize("statement", ["from popart import Builder", "import popart.ir", "import popart.ir.ops"])
+def test_other_names_are_none_and_importing_one_fails_with_the_reason(statement: str) -> None:
+    assert not hasattr(popart, "Builder")
+    with pytest.raises(ImportError, match=r"popart\.(Builder|ir) .* PopART is not installed"):
+        exec(statement)
+
+
+OURS = Path(str(popart.__file__))
+
+
+def run(program: str, *path: Path) -> str:
+    whole = f"import sys; sys.path[:0] = {[str(folder) for folder in path]!r}\nimport popart, poptorch; {program}"
+    done = subprocess.run([sys.executable, "-c", whole], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+class TestAnInstalledPopart:
+    """PopART itself, installed or on `PYTHONPATH`, is what `import popart` finds, wherever this module is."""
+
+    FOLDERS = tuple(dict.fromkeys([OURS.parent, Path(str(poptorch.__file__)).parents[1]]))
+
+    def test_it_comes_first_wherever_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / "popart").mkdir()
+        (tmp_path / "popart" / "__init__.py").write_text("Builder = 'the real one'\n")
+        for path in ((tmp_path, *self.FOLDERS), (*self.FOLDERS, tmp_path)):
+            assert run("print(popart.Builder, popart.__name__)", *path) == "the real one popart\n"
+        (tmp_path / "popart.py").write_text(OURS.read_text(encoding="utf-8"))  # in the same folder
+        assert run("print(popart.Builder)", tmp_path, *self.FOLDERS) == "the real one\n"
+
+    def test_a_second_copy_of_this_module_and_a_mere_folder_are_none(self, tmp_path: Path) -> None:
+        program = "print(popart.TileSet.IO, popart.versionString() == poptorch.__version__)"
+        (tmp_path / "popart.py").write_text(OURS.read_text(encoding="utf-8"))
+        assert run(program, *self.FOLDERS, tmp_path) == "TileSet.IO True\n"
+        (tmp_path / "empty" / "popart").mkdir(parents=True)
+        assert run(program, tmp_path / "empty", *self.FOLDERS) == "TileSet.IO True\n"

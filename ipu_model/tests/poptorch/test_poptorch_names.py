@@ -34,7 +34,7 @@ import poptorch
 from popdist.run.options import FLAGS, OPTIONS
 from poptorch import _options_impl
 from poptorch._backend import support
-from poptorch.options.backend import validate_options
+from poptorch.options.backend import key_tables, validate_options
 
 PAGE = Path(__file__).with_name("poptorch_names.md").read_text(encoding="utf-8")
 
@@ -371,40 +371,23 @@ class TestPackage:
                 _ = module.autocast
 
 
-# Their members, and the option that takes them.
-ENUMERATIONS = {
-    "RecomputationType": ("NoRecompute Standard NormOnly Pipeline RecomputeAll", "autoRecomputation"),
-    "AccumulateOuterFragmentSchedule": (
-        "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized", "accumulateOuterFragmentSettings.schedule",
-    ),
-    "SubgraphCopyingStrategy": ("OnEnterAndExit JustInTime", "subgraphCopyingStrategy"),
-    "BatchSerializationBatchSchedule": (
-        "Scheduler Isomorphic OverlapOnIo OverlapOnCompute", "batchSerializationSettings.batchSchedule",
-    ),
-    "BatchSerializationMethod": ("UnrollDynamic UnrollStatic Loop", "batchSerializationSettings.method"),
-    "BatchSerializationTransformContext": ("Fwd Bwd", "batchSerializationSettings.transformContext"),
-    "GradientTensorTrackingMethod": (None, "automaticLossScalingSettings.gradientTensorTrackingMethod"),
-    "SyntheticDataMode": ("Off Zeros RandomNormal RandomUniform", "syntheticDataMode"),
-    "VirtualGraphMode": ("Off Manual Auto ExecutionPhases", "virtualGraphMode"),
-    "MergeVarUpdateType": ("Off All AutoLoose AutoTight", "mergeVarUpdate"),
-    "ReductionType": ("Sum Mean NoReduction", "accumulationAndReplicationReductionType"),
-    "Instrumentation": ("Outer Inner", None),
-    "TensorStorage": ("OnChip OffChip", None),
-    "ReplicatedTensorSharding": ("Off On", None),
-    "TileSet": ("Compute IO", None),
-}  # fmt: skip
+TAKEN = PAGE.partition("## What public programs take from `popart`")[2]
+ENUMERATIONS = re.findall(r"`(\w+)` \((\w+(?:, \w+)+)\)", TAKEN)
 
 
-@pytest.mark.parametrize("name", ENUMERATIONS)
-def test_members_count_from_0_and_suit_their_key_to_the_last_one(name: str) -> None:
-    enumeration, (members, key) = getattr(popart, name), ENUMERATIONS[name]
-    assert members is None or [member.name for member in enumeration] == members.split()
+@pytest.mark.parametrize(("name", "members"), ENUMERATIONS, ids=dict(ENUMERATIONS))
+def test_members_count_from_0(name: str, members: str) -> None:
+    enumeration = getattr(popart, name)
+    assert [enumeration[member] for member in members.split(", ")] == list(enumeration)
     assert [int(member) for member in enumeration] == list(range(len(enumeration)))
-    if key is not None:
-        for value in (list(enumeration)[-1], len(enumeration) - 1):
-            validate_options({key: value})
-        with pytest.raises(poptorch.Error, match=rf"option {key} is out of range"):
-            validate_options({key: len(enumeration)})
+
+
+@pytest.mark.parametrize("key", sorted(key_tables().members.keys() & key_tables().keys["uint64"]))
+def test_members_suit_their_key_to_the_last_one(key: str) -> None:
+    count = len(key_tables().members[key])
+    validate_options({key: count - 1})
+    with pytest.raises(poptorch.Error, match=rf"option {key} is out of range"):
+        validate_options({key: count})
 
 
 def test_members_print_their_names_and_have_pythons_keyword_as_a_second_one() -> None:

@@ -39,14 +39,6 @@ def run(function: Callable[..., Any], x: Tensor = ONE, **settings: Any) -> Tenso
 
 
 class TestTracing:
-    def test_a_program_can_say_that_it_runs_on_the_ipu(self) -> None:
-        _impl.setIpuContext(True)
-        try:
-            assert poptorch.isRunningOnIpu()
-        finally:
-            _impl.setIpuContext(False)
-        assert not poptorch.isRunningOnIpu()
-
     def test_forward_is_traced_by_dispatch_with_tensors_on_the_ipu_that_have_different_ids(self) -> None:
         seen: list[Any] = []
 
@@ -56,6 +48,10 @@ class TestTracing:
             seen.extend([poptorch.getIpuTensorId(x), poptorch.getIpuTensorId(y)])
             return y
 
+        _impl.setIpuContext(True)  # as programs may say by themselves
+        assert poptorch.isRunningOnIpu()
+        _impl.setIpuContext(False)
+        assert not poptorch.isRunningOnIpu()
         run(look)
         tracing_by_dispatch, on_ipu, first, second = seen
         assert (tracing_by_dispatch, on_ipu, first != second) == (True, True, True)
@@ -121,9 +117,7 @@ class TestWrappedObjects:
         _impl.rewrapModelIfNecessary(model)
         assert not any(map(_impl.isWrapped, (model, *model.parameters())))
         training(model)(ONE)
-
-    def test_what_is_not_wrapped_stays_as_it_is(self) -> None:
-        layer = nn.Linear(2, 2)
+        layer = nn.Linear(2, 2)  # what is not wrapped stays as it is
         _impl.unwrapModelIfNecessary(layer)
         _impl.rewrapModelIfNecessary(layer)
         assert type(layer) is nn.Linear

@@ -24,26 +24,15 @@ from poptorch.options import ParallelPhasedExecution, SerialPhasedExecution
 STAGED, PHASED = (PipelinedExecution, ShardedExecution), (SerialPhasedExecution, ParallelPhasedExecution)
 
 
-def test_a_stage_lists_blocks_and_may_fix_its_ipu() -> None:
-    stage = Stage("A", "B")
-    assert stage.blocks == ("A", "B")
-    assert stage.ipu(3) is stage
-    assert Stage().blocks == ()
-
-
 @pytest.mark.parametrize("strategy", STAGED)
 def test_stages_are_given_as_stages_ids_or_lists_of_ids(strategy: type[PipelinedExecution]) -> None:
     stages = strategy(Stage("A").ipu(5), "B", ["C", "D"], ("E",), (letter for letter in "FG"))
     placed = [stages.place(block, None) for block in "ABCDEFG"]
     assert [(p.stage, p.ipu) for p in placed] == [(0, 5), (1, 1), (2, 2), (2, 2), (3, 3), (4, 4), (4, 4)]
-    stages.stage("D").ipu(4)  # looked up to fix it
+    stage = stages.stage("D")  # looked up to fix its IPU
+    assert stage.ipu(4) is stage
+    assert (stage.blocks, Stage().blocks) == (("C", "D"), ())
     assert stages.place("C", None) == Placement("C", 2, 4)
-
-
-def test_sharded_execution_is_a_pipelined_execution_of_another_mode() -> None:
-    assert issubclass(ShardedExecution, PipelinedExecution)
-    assert PipelinedExecution().backendOptions() == {"execution_mode": 0}
-    assert ShardedExecution().backendOptions() == {"execution_mode": 1}
 
 
 @given(
@@ -102,7 +91,10 @@ def test_phases_in_all_their_notations(strategy: Any) -> None:
         assert block in phased.phase(phase).stages[stage].blocks
 
 
-def test_phased_settings_return_the_strategy() -> None:
+def test_settings_of_strategies() -> None:
+    assert issubclass(ShardedExecution, PipelinedExecution)
+    assert PipelinedExecution().backendOptions() == {"execution_mode": 0}
+    assert ShardedExecution().backendOptions() == {"execution_mode": 1}
     serial, parallel = SerialPhasedExecution("A"), ParallelPhasedExecution("A")
     assert serial.useSeparateBackwardPhase() is serial
     assert serial.setTensorsLiveness(Liveness.OffChipAfterEachPhase) is serial

@@ -38,6 +38,7 @@ def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx
     """Compile `function` for inference and return the ops of its graph."""
     executor = on_device(function)
     executor.compile(*inputs)
+    assert executor._compiled is not None
     return [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
 
 
@@ -45,3 +46,10 @@ def hinted(ops: list[torch.fx.Node], key: str) -> dict[str, Any]:
     """Return the kind of op that carries a hint, with the hint's value."""
     values = {str(node.target): getattr(info_of(node).marks, key) for node in ops}
     return {target: value for target, value in values.items() if value is not None and value is not False}
+
+
+def graph_of(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> Any:
+    """Compile for these inputs and return the graph."""
+    executor.compile(*inputs)
+    assert executor._compiled is not None
+    return executor._compiled.graph

@@ -1,4 +1,4 @@
-"""What PopTorch tells: loggers, errors, what a compilation says (options reference, 11 and 12; execution, 14 and 17)."""
+"""What PopTorch tells: loggers, errors, messages of a compilation (options reference, 11, 12; execution, 14, 17)."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ nearest(POINTS, POINTS, ROW, [0] * 19 + [1]) -> ValueError: same batch elements
 nearest(POINTS, POINTS[:0]) -> ValueError: y has no rows
 ctc_beam_search_decoder(<[0.0] | X | SCORES.int()>, LENGTHS) -> Error: poptorch.ctc_beam_search_decoder: probs
 ctc_beam_search_decoder(SCORES, <[5, 3] | START | LENGTHS.float()>) -> Error: ctc_beam_search_decoder: lengths
-ctc_beam_search_decoder(SCORES, LENGTHS, <blank | beam_width | top_paths>=<0.5 | '9' | -1>) -> Error: ctc_beam_search_decoder ... $1
+ctc_beam_search_decoder(SCORES, LENGTHS, <blank | beam_width>=<0.5 | '9' | -1>) -> Error: ctc_beam_search_decoder ... $1
+ctc_beam_search_decoder(SCORES, LENGTHS, top_paths=<0.5 | '9' | -1>) -> Error: ctc_beam_search_decoder ... top_paths
 ctc_beam_search_decoder(SCORES, LENGTHS, <blank=3 | top_paths=0 | top_paths=101>) -> Error: ctc_beam_search_decoder:
 
 # Operations of the program's own

@@ -35,7 +35,7 @@ __path__: list[str] = []
 
 
 class _Enumeration(IntEnum):
-    """Prints its members as PopART does: by name, where an `IntEnum` shows its number."""
+    """Prints its members as PopART does: by name."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -46,10 +46,10 @@ def _enumeration(name: str, first: str | None = None) -> Any:
 
     That is for members called `None`, which Python cannot write.
     """
-    members = key_tables().enumerations[name]
+    members = enumerate(key_tables().enumerations[name])
     renamed = [] if first is None else [(first, 0)]
     make: Callable[..., Any] = _Enumeration
-    return make(name, [*renamed, *((member, value) for value, member in enumerate(members))], module=__name__)
+    return make(name, [*renamed, *((member, value) for value, member in members)], module=__name__)
 
 
 AccumulateOuterFragmentSchedule = _enumeration("AccumulateOuterFragmentSchedule")
@@ -75,15 +75,11 @@ class TensorStorage(_Enumeration):
 
 
 class ReplicatedTensorSharding(_Enumeration):
-    """Whether replicas hold a part of a tensor each."""
-
     Off = 0
     On = 1
 
 
 class TileSet(_Enumeration):
-    """The tiles that move a tensor."""
-
     Compute = 0
     IO = 1
 
@@ -99,12 +95,7 @@ class TensorLocation(poptorch.TensorLocationSettings):
     """
 
     def __init__(self, *values: int, **named: int) -> None:
-        """Take PopART's forms: (storage), (storage, sharding) or (storage, loading tiles, storing tiles, sharding).
-
-        Raises:
-            TypeError: another form.
-            ValueError: a value that its enumeration does not have.
-        """
+        """Take PopART's forms: (storage), (storage, sharding) or (storage, loading tiles, storing tiles, sharding)."""
         super().__init__()
         names = _SHORT if len(values) <= len(_SHORT) and "loadTileSet" not in named else _LONG
         given = {**dict(zip(names, values)), **named}
@@ -124,22 +115,18 @@ class TensorLocation(poptorch.TensorLocationSettings):
 
     @property
     def storage(self) -> TensorStorage:
-        """Where the tensors live."""
         return TensorStorage.OffChip if self._values.get("onChip") == 0 else TensorStorage.OnChip
 
     @property
     def replicatedTensorSharding(self) -> ReplicatedTensorSharding:
-        """Whether each replica holds only a part of the tensors."""
         return ReplicatedTensorSharding(int(self._values.get("useReplicatedTensorSharding", False)))
 
     @property
     def loadTileSet(self) -> TileSet:
-        """The tiles that load the tensors."""
         return TileSet(int(self._values.get("useIOTilesToLoad", False)))
 
     @property
     def storageTileSet(self) -> TileSet:
-        """The tiles that store the tensors."""
         return TileSet(int(self._values.get("useIOTilesToStore", False)))
 
 
@@ -159,7 +146,6 @@ def _what_it_is(name: str) -> str:
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Refuse names of PopART that options do not need."""
     raise AttributeError(name if name.startswith("__") else _what_it_is(name))
 
 
@@ -167,7 +153,6 @@ class _Refusal(MetaPathFinder):
     """Explains why `from popart import Builder` and `import popart.ir` fail."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuse everything below this module."""
         package, _, name = fullname.partition(".")
         if package == __name__ and not name.startswith("__"):
             raise ModuleNotFoundError(_what_it_is(name))

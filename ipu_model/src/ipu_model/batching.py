@@ -11,8 +11,6 @@ from enum import Enum
 
 
 class Keep(str, Enum):
-    """Which micro-batch results of a call are returned."""
-
     ALL = "all"
     FINAL = "final"
     SUM = "sum"
@@ -21,8 +19,6 @@ class Keep(str, Enum):
 
 @dataclass(frozen=True)
 class Batching:
-    """How one call is cut into micro-batches."""
-
     device_iterations: int = 1
     accumulation: int = 1
     replicas: int = 1

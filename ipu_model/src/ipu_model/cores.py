@@ -49,7 +49,6 @@ class Cores:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
     return len(_affinity()) or os.cpu_count() or 1
 
 

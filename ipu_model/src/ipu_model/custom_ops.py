@@ -35,8 +35,6 @@ Backward = Callable[
 
 @dataclass(frozen=True)
 class CustomOp:
-    """A custom op as programs name it, and its arithmetic."""
-
     name: str
     domain: str
     version: int

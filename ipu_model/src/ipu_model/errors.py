@@ -65,7 +65,6 @@ class UnrecoverableError(Error):
 
 
 def replace_message(error: Error, message: str) -> None:
-    """Replace the message of an error that has already been raised."""
     error.message = message
     error.args = (error._text(),)
 

@@ -58,8 +58,6 @@ _rooms = count()
 
 
 class Operation(Enum):
-    """How values of the instances become one."""
-
     SUM = "SUM"
     MIN = "MIN"
     MAX = "MAX"
@@ -209,7 +207,6 @@ class Group:
 
 
 def note_end(store: Store, member: int) -> None:
-    """Note that instance `member` of the run has ended, for those who wait for it."""
     _root_of(store).set(_ended(member), "")
 
 
@@ -243,7 +240,6 @@ def _ended(member: int) -> str:
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the tensors in order, together up to a limited number of elements."""
     chunk: list[Tensor] = []
     for tensor in tensors:
         if chunk and sum(part.numel() for part in chunk) + tensor.numel() > _CHUNK:
@@ -284,7 +280,6 @@ def world(rank: int, size: int) -> Group:
 
 
 def joined() -> Group | None:
-    """Return the group of all instances if this process has joined it."""
     return _joined[0] if _joined else None
 
 

@@ -77,7 +77,6 @@ class OptimiserSpec:
     second_dtype: DType = FLOAT32
 
     def hyper(self, group: int | None) -> Hyper:
-        """Return the numbers for tensors of parameter group `group`, or of no group for `None`."""
         return self.default if group is None else self.groups[group]
 
     @property
@@ -89,7 +88,6 @@ class OptimiserSpec:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The names of the attributes of `Hyper` that this family uses."""
         return FAMILIES[self.family]
 
     def validate(self) -> None:
@@ -153,7 +151,6 @@ class WeightUpdate:
 
     @property
     def weight_sized_state(self) -> tuple[StateTensor, ...]:
-        """The state tensors of the weight's size: all but counters."""
         return tuple(slot for slot in self.slots if not slot.single)
 
 
@@ -161,7 +158,6 @@ STEP = StateTensor("Step", single=True)
 
 
 def weight_update(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
-    """Return the update of weights that use `hyper`."""
     may_have_momentum = hyper.momentum != 0.0 or "momentum" in hyper.variable
     if spec.family in ("SGD1", "SGD2") and not may_have_momentum:
         # PopART's sgd.cpp returns the simple op (SGD0ComboOp) before it creates any velocity.
@@ -185,9 +181,5 @@ def weight_update(spec: OptimiserSpec, hyper: Hyper) -> WeightUpdate:
     if may_have_momentum:
         slots.append(StateTensor("Accl3", spec.second_dtype))
     return WeightUpdate(
-        Algorithm.RMSPROP,
-        tuple(slots),
-        centred=centred,
-        has_momentum=may_have_momentum,
-        tensorflow=spec.use_tf_variant,
+        Algorithm.RMSPROP, tuple(slots), centred=centred, has_momentum=may_have_momentum, tensorflow=spec.use_tf_variant
     )

@@ -70,7 +70,6 @@ def interrupt_postponed() -> Iterator[None]:
 
 
 def deliver_interrupt() -> None:
-    """Let an interrupt happen that is waiting, at a place where that is safe."""
     waiting = _waiting.get()
     if waiting is not None:
         waiting.deliver()

@@ -100,7 +100,6 @@ def _refusals_named(source: str) -> Iterator[None]:
 
 
 def given_by(source: str) -> Given:
-    """Return the profile of a report, or what a function returns."""
     if is_function(source):
         return _sorted(made_by(source), source)
     if _is_program_file(source):
@@ -244,7 +243,6 @@ def made_by(source: str) -> Any:
 
 
 def _module(place: str) -> ModuleType:
-    """Import a file or a module by its name, with its folder where Python looks for modules."""
     file = Path(place)
     folder = str(file.resolve().parent) if place.endswith(".py") else os.getcwd()
     if folder not in sys.path:
@@ -308,7 +306,6 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _described(problem: BaseException) -> str:
-    """Return the type, message and line of a user's exception, in one line."""
     if isinstance(problem, SystemExit):
         return "it ended the process; put what a script does under `if __name__ == '__main__':`"
     text = problem.message if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"

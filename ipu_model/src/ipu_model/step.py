@@ -27,8 +27,6 @@ class Placement:
 
 
 class Phase(str, Enum):
-    """The part of a training step that an op belongs to."""
-
     FORWARD = "forward"
     BACKWARD = "backward"
 
@@ -96,8 +94,6 @@ class Tensor:
 
 
 class Source(Enum):
-    """Where a storage comes from."""
-
     OP = "op"
     VARIABLE = "variable"
     INPUT = "input"
@@ -198,11 +194,9 @@ class Op:
 
     @cached_property
     def reads(self) -> tuple[Ref, ...]:
-        """The tensors among its arguments, each once, in order."""
         return tuple(dict.fromkeys(_refs((*self.arguments, *(value for _, value in self.keywords)))))
 
     def argument(self, position: int, name: str = "", default: Argument = None) -> Argument:
-        """Return an argument by position or, failing that, by name."""
         if position < len(self.arguments):
             return self.arguments[position]
         return next((value for key, value in self.keywords if key == name), default)
@@ -265,7 +259,6 @@ class Step:
 
     @cached_property
     def ipus(self) -> tuple[int, ...]:
-        """The IPUs that ops and blocks are placed on, in ascending order."""
         placed = {op.ipu for op in self.ops} | {entry.ipu for entry in self.block_entries}
         return tuple(sorted(placed)) or (0,)
 
@@ -284,7 +277,6 @@ class Step:
 
     @cached_property
     def returned(self) -> frozenset[str]:
-        """The tensors that leave the step: outputs and gradients."""
         return frozenset((*self.outputs, *self.gradients.values()))
 
     def read_by(self, op: Op) -> tuple[Tensor, ...]:
@@ -296,7 +288,6 @@ class Step:
         return tuple(result for result in op.results if result is not None and result.name in self.tensors)
 
     def source(self, tensor: str) -> Source:
-        """Return where the storage of a tensor comes from."""
         return self.storages[self.tensors[tensor].storage]
 
     def producer(self, tensor: str) -> Op | None:

@@ -50,7 +50,6 @@ class Traced:
 
 
 def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec], result: Traced) -> Graph:
-    """Close the recorded graph with its outputs and gradients, clean it up and describe it."""
     weights = [slot.names[0] for slot in slots if slot.trainable and not slot.is_constant]
     gradients = {
         name: recorder.node_for(gradient) for name, gradient in zip(weights, result.gradients) if gradient is not None

@@ -59,7 +59,6 @@ def step_of(graph: Graph) -> Step:
 
 
 def op_kind(node: Node) -> str:
-    """Return the name of the op of `node` without namespace, overload and the underscore of in-place ops."""
     target: Any = node.target
     if not hasattr(target, "_schema"):
         return str(getattr(target, "__name__", target))
@@ -174,7 +173,6 @@ class _Describer:
         return op, unread
 
     def _known_when_compiling(self) -> set[Node]:
-        """Return the nodes that PopART would fold: they depend on nothing that changes."""
         roots = self._graph.roots
         known = {node for node in self._nodes if node.op == "get_attr"}
         written: set[Node] = set()

@@ -265,13 +265,10 @@ def embedding(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, *
 
 
 def embedding_bag(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, **kwargs: Any) -> Tensor:
-    """Compute `torch.nn.functional.embedding_bag` with a dense gradient."""
     return F.embedding_bag(input, weight, *args[:5], *((False, *args[6:]) if len(args) > 5 else ()), **kwargs)
 
 
 def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a loss that has no half-precision arithmetic of its own, computed in float32 and rounded at its end."""
-
     def single(tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
 
@@ -300,8 +297,6 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """Applies PopTorch's rules to torch functions called while a model is traced."""
-
     def __init__(self, trace: Trace, origins: Origins) -> None:
         super().__init__()
         self.trace = trace

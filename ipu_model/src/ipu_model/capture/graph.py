@@ -27,12 +27,10 @@ _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 @lru_cache(maxsize=64)
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Describe an element type of torch."""
     return DType(str(dtype).removeprefix("torch."), dtype.itemsize, dtype.is_floating_point, dtype.is_complex)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """Return torch's element type of a description."""
     named: torch.dtype = getattr(torch, dtype.name)
     return named
 
@@ -47,12 +45,10 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorSpec:
-        """Describe `tensor`."""
         return cls(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()))
 
     @classmethod
     def contiguous(cls, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
-        """Describe a row-major tensor of this shape."""
         stride, step = [], 1
         for size in reversed(shape):
             stride.append(step)
@@ -124,12 +120,10 @@ def info_of(node: Node) -> NodeInfo:
 
 
 def set_info(node: Node, info: NodeInfo) -> None:
-    """Replace what is known about a node."""
     node.meta[_INFO] = info
 
 
 def mark(node: Node, **marks: Any) -> None:
-    """Set fields of the `Marks` of a node."""
     info = info_of(node)
     set_info(node, replace(info, marks=replace(info.marks, **marks)))
 
@@ -141,7 +135,6 @@ def spec_of(value: Any) -> TensorSpec | None:
 
 
 def is_half(value: Any) -> bool:
-    """Whether `value` is a node whose result is an fp16 tensor on the device."""
     spec = spec_of(value)
     return spec is not None and spec.dtype is torch.float16
 
@@ -188,12 +181,10 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
-        """The nodes by their names."""
         return {node.name: node for node in self.ops.nodes}
 
     @cached_property
     def roots(self) -> Mapping[Node, Node]:
-        """Every node's `storage_roots`."""
         return storage_roots(self.ops)
 
     @cached_property
@@ -218,7 +209,6 @@ class Graph:
         return tuple(buffer for constant, buffer in self.frozen.items() if constant in self.assigned)
 
     def spec(self, name: str) -> TensorSpec:
-        """Return the spec of the variable, input or op with one result of this name."""
         spec = spec_of(self.by_name[name])
         assert spec is not None, f"{name} is not one tensor"
         return spec
@@ -266,7 +256,6 @@ def op_of(node: Node) -> Node:
 
 
 def written_arguments(node: Node) -> list[Node]:
-    """Return the arguments whose storage `node` changes."""
     if node.op != "call_function":
         return []
     if node.target is _BATCH_NORM:
@@ -286,7 +275,6 @@ def _entering_names(roots: Set[Node]) -> frozenset[str]:
 
 
 def is_random(node: Node) -> bool:
-    """Whether an op draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 

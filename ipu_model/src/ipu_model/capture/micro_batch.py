@@ -122,7 +122,6 @@ def capture(
 
 
 def _stand_in(slot: Slot) -> Tensor:
-    """Make the fake of a variable, with the gradient hooks that the program has registered on it."""
     fake = fake_like(slot.spec, slot.trainable)
     for hook in gradient_hooks(slot.tensor) if slot.trainable else ():
         fake.register_hook(hook)
@@ -185,7 +184,6 @@ def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
 
 
 def _ancestors(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Return `nodes` and everything they are computed from."""
     seen: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:
@@ -262,6 +260,5 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
 
 
 def _place(trace: Trace, error: BaseException) -> str:
-    """Name the module and the last line of user code that led to `error`."""
     scope = trace.scope_of_error or trace.scopes[-1]
     return f"module '{scope or 'model'}', {line_that_raised(error) or 'unknown line'}"

@@ -31,12 +31,12 @@ from ipu_model.capture.torch_private import (
     modes_disabled,
     sequence_number,
 )
-from ipu_model.capture.tracing import BEFORE_ANY_BLOCK, Trace
+from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins, fake_like, storage_key
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import line_running
-from ipu_model.step import Phase
+from ipu_model.step import NOWHERE, Phase
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -88,13 +88,11 @@ class Recorder(TorchDispatchMode):
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
     def bind(self, tensor: Tensor, node: Node, where: NodeInfo = NOTHING) -> None:
-        """Say that `node` computes `tensor`."""
         self._node_of[id(tensor)] = node
         self._keep.append(tensor)
         set_info(node, replace(where, spec=TensorSpec.of(tensor)))
 
     def placeholder(self, name: str, tensor: Tensor) -> Node:
-        """Add a graph input for `tensor`."""
         node = self.graph.placeholder(name)
         self.bind(tensor, node)
         return node
@@ -104,7 +102,6 @@ class Recorder(TorchDispatchMode):
         return self._constant_names.get(id(tensor))
 
     def node_for(self, tensor: Tensor) -> Node:
-        """Return the node of a tensor of this trace."""
         node = self._node_of.get(id(tensor))
         if node is None:
             raise Error(
@@ -126,7 +123,6 @@ class Recorder(TorchDispatchMode):
                 tensor.detach_()
 
     def differentiable(self) -> list[Tensor]:
-        """Return the tensors computed so far that a gradient can be asked for, in order."""
         fakes = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
         return [tensor for tensor in fakes.values() if _has_gradient(tensor)]
 
@@ -205,7 +201,6 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """Return the values of tensors that are made of constants alone, or None."""
         nodes = [self.node_for(tensor) for tensor in tensors]
         return known_values(nodes, self.constants, self._changeable) if nodes else None
 
@@ -233,7 +228,6 @@ class Recorder(TorchDispatchMode):
         return [self._stand_in(index) for index in places]
 
     def _without_masks(self, func: Any, args: Any) -> Any:
-        """Return the arguments of an index with whole numbers for its masks, where these are constants."""
         if func is not aten.index.Tensor:
             return args
         indices: list[Tensor | None] = []
@@ -244,7 +238,6 @@ class Recorder(TorchDispatchMode):
         return args[0], indices
 
     def _selected(self, tensor: Tensor, mask: Tensor) -> Tensor | None:
-        """Return the elements that a mask of constants selects, or None."""
         shape = torch.broadcast_shapes(tensor.shape, mask.shape)
         indices = self._places(self._recorded(aten.expand.default, mask, shape))
         if indices is None:
@@ -335,7 +328,7 @@ class Recorder(TorchDispatchMode):
             if number in self._where:
                 return replace(self._where[number], phase=Phase.BACKWARD)
         if in_backward() or self.trace.phase is Phase.BACKWARD:
-            last = self.trace.block_entries[-1] if self.trace.block_entries else BEFORE_ANY_BLOCK
+            last = self.trace.block_entries[-1] if self.trace.block_entries else NOWHERE
             return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
         placement = self.trace.place_forward_op(func.name())
         where = NodeInfo(None, Phase.FORWARD, placement, self.trace.scopes[-1], line_running(), self._forward_ops)
@@ -345,7 +338,6 @@ class Recorder(TorchDispatchMode):
 
 
 def _version(tensor: Tensor) -> int:
-    """Return the number of writes to a tensor so far; of one made in inference mode, which counts none, 0."""
     return 0 if tensor.is_inference() else tensor._version
 
 

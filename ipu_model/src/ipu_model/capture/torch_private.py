@@ -66,28 +66,23 @@ def start_autograd() -> None:
 
 
 def last_sequence_number() -> int:
-    """Return the sequence number of the autograd node created last in this thread."""
     return torch._C._autograd._get_sequence_nr() - 1
 
 
 def in_backward() -> bool:
-    """Return whether the autograd engine is running a backward pass in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 
 def sequence_number(node: Any) -> int:
-    """Return the sequence number that forward gave to an autograd node."""
     return int(node._sequence_nr())
 
 
 def gradient_hooks(tensor: Tensor) -> list[Callable[[Tensor], Tensor | None]]:
-    """Return what `tensor.register_hook` has registered, in order."""
     return list((tensor._backward_hooks or {}).values())
 
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Let attributes of `owner` have these values for the body."""
     before = {name: getattr(owner, name) for name in values}
     try:
         for name, value in values.items():
@@ -100,7 +95,6 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
-    """Let a setting that `read` returns and `write` changes have this value for the body."""
     before = read()
     write(value)
     try:

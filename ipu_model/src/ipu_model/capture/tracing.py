@@ -16,14 +16,10 @@ from torch import Tensor
 
 from ipu_model.capture.graph import Marks, info_of, mark, set_info
 from ipu_model.errors import Error
-from ipu_model.step import Phase, Placement
-
-BEFORE_ANY_BLOCK = Placement(block="", stage=0, ipu=0)
+from ipu_model.step import NOWHERE, Phase, Placement
 
 
 class Placer(Protocol):
-    """What an execution strategy offers to the trace."""
-
     def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
         """Decide block id, stage and IPU of a block that starts now."""
 
@@ -43,7 +39,7 @@ class Trace:
     placer: Placer
     training: bool = False
     nodes: torch.fx.Graph = field(default_factory=torch.fx.Graph)
-    placement: Placement | None = BEFORE_ANY_BLOCK
+    placement: Placement | None = NOWHERE
     phase: Phase = Phase.FORWARD
     scopes: list[str] = field(default_factory=lambda: [""])
     layers: dict[str, str] = field(default_factory=dict)
@@ -71,7 +67,6 @@ class Trace:
             mark(node, **marks)
 
     def marked(self, is_wanted: Callable[[Marks], bool]) -> list[torch.fx.Node]:
-        """Return the inputs and ops with such marks, in order."""
         return [node for node in self.nodes.nodes if is_wanted(info_of(node).marks)]
 
     def name_scope(self, ops: Iterable[torch.fx.Node], name: str) -> None:
@@ -106,12 +101,10 @@ _current: ContextVar[Trace | None] = ContextVar("ipu_model_trace", default=None)
 
 
 def current() -> Trace | None:
-    """Return the trace under way in this thread, or `None`."""
     return _current.get()
 
 
 def is_tracing() -> bool:
-    """Return whether a model's `forward` is being recorded for the device."""
     return _current.get() is not None
 
 

@@ -53,13 +53,11 @@ class Slot:
 
     @property
     def spec(self) -> TensorSpec:
-        """The device's description of the tensor."""
         dtype = DEVICE_DTYPE.get(self.tensor.dtype, self.tensor.dtype)
         return TensorSpec.contiguous(tuple(self.tensor.shape), dtype)
 
     @property
     def trainable(self) -> bool:
-        """Whether an optimiser may change it."""
         return not self.is_buffer and self.tensor.requires_grad
 
 
@@ -81,7 +79,6 @@ def slots_of(module: nn.Module) -> list[Slot]:
 
 
 def is_sparse(tensor: Tensor | None) -> bool:
-    """Whether a registered tensor has another layout than an array; reads no attribute of a wrapped one."""
     return type(tensor) in _PLAIN and tensor is not None and tensor.layout is not torch.strided
 
 
@@ -170,8 +167,6 @@ def _put_back(attributes: dict[str, Any], name: str, before: tuple[Any, Any] | N
 
 
 class Origins:
-    """Distinguishes a module's variables, constants and host tensors from tensors that it does not hold."""
-
     def __init__(self, module: nn.Module, slots: Sequence[Slot], *, training: bool) -> None:
         self._weights = {id(slot.tensor): slot.names[0] for slot in slots if not slot.is_constant}
         # A tensor that shares memory with a weight changes with it on the host, but would not on the device.
@@ -203,18 +198,15 @@ class Origins:
         return self._weights.get(id(tensor)) or self._trained.get(storage_key(tensor))
 
     def hold(self, tensor: Tensor) -> None:
-        """Note that `tensor` belongs to the module, on the host."""
         self._kept.append(tensor)
         self._held.add(storage_key(tensor))
         self.holds_sparse |= tensor.layout is not torch.strided
 
     def adopt(self, tensor: Tensor) -> None:
-        """Note that forward has moved `tensor` to the device."""
         self._kept.append(tensor)
         self._constants.add(id(tensor))
 
     def refuse(self, tensor: Tensor, scope: str) -> Error:
-        """Return the error for a real tensor that meets tensors of the device in module `scope`."""
         weight = self.weight(tensor)
         if weight is not None:
             return Error(

@@ -54,7 +54,6 @@ def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
 
 
 def place_of(node: Node) -> str:
-    """Name a node's op, its module, its pass and the line of the program that it comes from."""
     info = info_of(node)
     words = [f"{node.target} in module '{info.scope or 'model'}'"]
     if info.phase is not None:
@@ -65,14 +64,11 @@ def place_of(node: Node) -> str:
 
 
 class NonFinite(NamedTuple):
-    """Whether some tensors hold NaN or infinities."""
-
     nan: bool = False
     infinity: bool = False
 
 
 def look(*values: Any) -> NonFinite:
-    """Tell whether tensors (or numbers) hold NaN or infinities."""
     tensors = [v if isinstance(v, Tensor) else torch.tensor(v) for v in values if isinstance(v, (Tensor, float))]
     floating = [t for t in tensors if t.is_floating_point()]
     return NonFinite(any(bool(t.isnan().any()) for t in floating), any(bool(t.isinf().any()) for t in floating))

@@ -140,7 +140,6 @@ class _Roundings:
         self._scratches: dict[tuple[int, ...], Node] = {}
 
     def insert_after(self, node: Node, value: Node) -> None:
-        """Insert right after `node` the rounding of `value`, its result or an argument that it has written."""
         spec = spec_of(value)
         assert spec is not None
         scratch = [self._scratch(spec.shape)] if math.prod(spec.shape) <= _SMALL else []
@@ -196,7 +195,6 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
 
 
 def in_container(x: Tensor) -> Tensor:
-    """Return `x` (any shape and type) as float32, not rounded yet."""
     return x.to(torch.float32, copy=True)
 
 
@@ -218,7 +216,6 @@ def _needs_rounding(node: Node) -> bool:
 
 
 def _is_exact(node: Node) -> bool:
-    """Whether the result of `node` is on the grid without rounding."""
     if node.target in half_ops.UNINITIALISED:
         return True
     if node.target in half_ops.CONVERTING:
@@ -233,6 +230,5 @@ def _is_exact(node: Node) -> bool:
 
 
 def _dtype_of(value: Any) -> torch.dtype | None:
-    """Return the device's element type of a node with one tensor as its result, else `None`."""
     spec = spec_of(value)
     return None if spec is None else spec.dtype

@@ -51,12 +51,10 @@ def mm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
 
 
 def mv(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
-    """Multiply `[m, k]` by `[k]` with half partials along k."""
     return mm(a, b.unsqueeze(1), clips=clips).squeeze(1)
 
 
 def dot(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
-    """Multiply `[k]` by `[k]` with half partials along k."""
     return mm(a.unsqueeze(0), b.unsqueeze(1), clips=clips).view(())
 
 
@@ -66,12 +64,10 @@ def bmm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
 
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
-    """Compute `beta * bias + alpha * (a @ b)` with half partials in the product."""
     return _plus(mm(a, b, clips=clips).mul_(alpha), bias, beta)
 
 
 def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
-    """Compute `beta * bias + alpha * (a @ b)` for batches of matrices, with half partials in the products."""
     return _plus(bmm(a, b, clips=clips).mul_(alpha), bias, beta)
 
 
@@ -98,7 +94,6 @@ def _channels(x: Tensor, weight: Tensor, groups: int, *, in_groups: bool) -> Ite
 
 
 def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
-    """Return the same chunk of channels from every group of dimension `dim`."""
     if groups == 1:
         return x[:, chunk] if dim else x[chunk]
     shape = x.shape

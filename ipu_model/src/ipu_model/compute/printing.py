@@ -72,7 +72,6 @@ def printed_text(title: str, tensor: Tensor, layout: PrintLayout) -> str:
 
 
 def _row(words: list[str], depth: int, taken: int, layout: PrintLayout) -> list[str]:
-    """Return one row of elements, broken after separators if it is too long."""
     if not words:
         return [layout.open_bracket + layout.close_bracket]
     words = [word + layout.separator for word in words[:-1]] + [words[-1] + layout.close_bracket]
@@ -86,7 +85,6 @@ def _row(words: list[str], depth: int, taken: int, layout: PrintLayout) -> list[
 
 
 def _writer(shown: Tensor, layout: PrintLayout) -> Callable[[float], str]:
-    """Return how each element of `shown` is written."""
     style = _format_specification(shown, layout)
     texts = [format(value, style) for value in shown.flatten().tolist()]
     width = max(map(len, texts), default=0) if layout.digits else 0

@@ -64,7 +64,6 @@ class RandomStreams:
         return [self.seed, *(byte for state in states for byte in state.tolist())]
 
     def check(self, state: Sequence[object]) -> None:
-        """Raise `ValueError` for a list that `restore` cannot use."""
         expected = 1 + self._states[0].numel() * (len(self._states) + (self._common is not None))
         if len(state) not in (1, expected):
             raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")

@@ -70,7 +70,6 @@ def fused_lstm(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fused_lstm_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    """Differentiate a layer of an LSTM as PyTorch does on this CPU."""
     d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, _, hiddens, last_cell, workspace, reverse, wanted = arguments
     bias, empty = w_x.new_zeros(len(w_x)), x.new_empty(0)
     given = [t.contiguous() for t in (x, w_x, w_h, bias, bias, hidden, cell, hiddens)]

@@ -64,12 +64,10 @@ class Replay:
 
 
 def container_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type that holds device values of `dtype` here: fp16 lives in fp32."""
     return torch.float32 if dtype is torch.float16 else dtype
 
 
 def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
-    """Compile `graph` into a `Replay`; the graph itself is left as it is."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     ops.output(ops.graph_copy(graph.ops, copies))
@@ -161,7 +159,6 @@ def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _call_python_functions(ops: torch.fx.Graph) -> None:
-    """Let every op that has a function call it; call this after every pass that looks at ops."""
     for node in ops.nodes:
         info = info_of(node)
         if info.marks.function is not None:

@@ -63,7 +63,6 @@ def clip_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
 
 
 def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
-    """Return what rounds a container in place to the nearest value with this treatment of overflow."""
     return clip_to_half_ if overflow is Overflow.CLIP else round_to_half_
 
 
@@ -105,7 +104,6 @@ class Rounding:
     overflow: Overflow = Overflow.CLIP
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        """Round every tensor (float32 containers) in place."""
         if self.stochastic:
             stochastic_round_all_to_half_(tensors, self.generator, self.overflow)
         else:

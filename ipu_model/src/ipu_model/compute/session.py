@@ -93,7 +93,6 @@ class Collector:
             self.kept[step, replica] = value if self.fresh else value.clone()
 
     def result(self) -> Tensor:
-        """Return the collected results as one tensor of the type the host sees."""
         parts = [self.kept[key] for key in sorted(self.kept)]
         if len(parts) > 1:
             parts = [torch.stack(parts) if parts[0].dim() == 0 else torch.cat(parts)]
@@ -113,8 +112,6 @@ def constant_outputs(graph: Graph) -> tuple[bool, ...]:
 
 
 class Session:
-    """Runs calls of a compiled program and owns what lives on the device between them."""
-
     def __init__(
         self,
         graph: Graph,
@@ -164,7 +161,6 @@ class Session:
         return {v.name: self._weights[v.name] for v in self.graph.variables if v.trainable and v.name in self._weights}
 
     def upload(self, values: Mapping[str, Tensor]) -> None:
-        """Copy host values into the variables of those names, on every replica."""
         for store in (self._weights, *self._replica_variables):
             for name, tensor in store.items():
                 if name in values:
@@ -232,12 +228,7 @@ class Session:
         return self.loss_scaling * (1.0 if self.automatic is None else self.automatic.factor)
 
     def _accumulate(
-        self,
-        iteration: int,
-        replica: int,
-        parts: list[list[Tensor]],
-        seed: list[Tensor],
-        collectors: list[Collector],
+        self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
     ) -> list[Tensor]:
         """Run one replica's micro-batches up to the next weight update; return its accumulated gradients."""
         steps = self.batching.accumulation
@@ -261,7 +252,6 @@ class Session:
         return accumulator.totals
 
     def _apply(self, totals: list[list[Tensor]]) -> None:
-        """Reduce over replicas and processes, then update the weights."""
         assert self.update is not None
         gradients = reduce_in_groups(totals, list(self.graph.gradients), self._groups, mean=self.reduction.mean)
         if self.reduction.across is not None:

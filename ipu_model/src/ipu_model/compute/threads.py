@@ -60,7 +60,6 @@ class Threads:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let PyTorch compute with this number of threads in the body; several Python threads may do so at once."""
         around: int | None = getattr(_own, "number", None)  # of a replay in this Python thread that calls this one
         with _setting.lock:
             if _setting.replays == 0:
@@ -79,8 +78,6 @@ class Threads:
 
 
 class _Setting(ForkSafeLock):
-    """PyTorch's number of threads, which replays in several Python threads share."""
-
     replays = 0
     users_number = 1
 

@@ -50,7 +50,6 @@ class Context:
 
     @property
     def unscale(self) -> float:
-        """The factor that turns a summed, loss-scaled gradient into the true one."""
         return self.scale / self.loss_scaling
 
     def round_weights(self, entries: Sequence[Entry]) -> None:
@@ -70,7 +69,6 @@ class UpdateRule:
     consumes_gradient: ClassVar[bool] = True
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
-        """Return the scalars that are sent to the device for one weight."""
         raise NotImplementedError
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
@@ -85,10 +83,7 @@ class Simple(UpdateRule):
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:
         rate = hyper.lr * (1.0 - hyper.dampening)
-        return {
-            "scaledLearningRate0": rate / loss_scaling,
-            "weightDecayScaleFactor0": 1.0 - rate * hyper.weight_decay,
-        }
+        return {"scaledLearningRate0": rate / loss_scaling, "weightDecayScaleFactor0": 1.0 - rate * hyper.weight_decay}
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
         rate = scalars["scaledLearningRate0"] * context.scale
@@ -399,7 +394,6 @@ def rule_for(update: WeightUpdate) -> UpdateRule:
 
 
 def scalar_name(scalar: str, weight: str) -> str:
-    """Return the name of one weight's number on the device."""
     return f"{scalar}{_OF_WEIGHT}{weight}"
 
 

@@ -114,7 +114,6 @@ class Updater:
         return scalars
 
     def read_state(self) -> dict[str, Tensor]:
-        """Return copies of the state tensors in the dtypes in which the device keeps them."""
         return {name: tensor.to(torch_dtype(self._state_dtype(name)), copy=True) for name, tensor in self.state.items()}
 
     def load_state(self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None) -> list[str]:
@@ -163,7 +162,6 @@ class Updater:
         return {name: rule_for(weight_update(spec, spec.hyper(group))) for name, group in self._group_of.items()}
 
     def _stream(self, spec: OptimiserSpec) -> None:
-        """Send the scalars of `spec` to the (modelled) device."""
         self.spec = spec
         # The gradients given to `step` must have been multiplied by this number.
         self.loss_scaling = spec.loss_scaling

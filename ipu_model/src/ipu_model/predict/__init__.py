@@ -27,8 +27,7 @@ _profiles: Recent[Profile] = Recent()
 def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     """Return everything the model says about a program.
 
-    Raises:
-        Error: more IPUs than the machine has, or hints that no device can follow.
+    Raises `Error` if it needs more IPUs than the machine has, or has hints that no device can follow.
     """
     host = host or HostWork()
     check_machine(program)
@@ -71,7 +70,6 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program, from the cache if it was computed recently."""
     key = program.choices, host or HostWork()
     known = _profiles.get(program.step, key)
     if known is None:
@@ -103,7 +101,6 @@ def memory_of_program(program: Program) -> Memory:
 
 
 def check_machine(program: Program) -> None:
-    """Refuse a program that needs more IPUs than its machine has."""
     needed = program.ipus_per_replica * program.replicas
     if needed > program.system.ipus:
         raise Error(

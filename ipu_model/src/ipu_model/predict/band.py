@@ -56,7 +56,6 @@ class FamilyBand(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def family_bands() -> Mapping[Family, FamilyBand]:
-    """Return the bands of the families that have published rows."""
     return msgspec.json.decode(read_text(BANDS), type=dict[Family, FamilyBand])
 
 
@@ -127,7 +126,6 @@ def _cycles_per_phase(program: Program, ops: Iterable[OpProfile]) -> float:
 
 
 def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
-    """Return what a program does that no published measurement covers."""
     locations, chip = program.locations, program.system.chip.name
     sharded = any(place.sharded for place in (locations.activations, locations.weights, locations.accumulators))
     features = {
@@ -149,5 +147,4 @@ def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
 
 
 def has_grouped_convolutions(step: Step) -> bool:
-    """Whether any convolution divides its channels into groups, as in ResNeXt and EfficientNet."""
     return any(op.kind == "convolution" and op.argument(_GROUPS, "groups", 1) != 1 for op in step.ops)

@@ -35,12 +35,10 @@ def read_text(name: str) -> str:
 
 
 def read_data(name: str) -> dict[str, Any]:
-    """Return the contents of the TOML file `ipu_model/data/<name>`."""
     return parse(read_text(name), name)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """Return the contents of TOML `text`; `name` is what an error calls it."""
     try:
         return msgspec.toml.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:  # the syntax, a number of thousands of digits, or endless nesting
@@ -218,7 +216,6 @@ def fitted() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def calibrated() -> Calibration:
-    """Return the constants of `data/calibration.toml`."""
     kinds = get_type_hints(Calibration)
     return Calibration(
         **{

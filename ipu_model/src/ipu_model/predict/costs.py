@@ -51,7 +51,6 @@ class Costs:
 
     @property
     def fallbacks(self) -> tuple[OpCost, ...]:
-        """The ops that were costed without a formula."""
         return tuple(op for op in self.ops if op.is_fallback)
 
     @property
@@ -59,7 +58,6 @@ class Costs:
         return sum(op.work.flops for op in self.ops)
 
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
-        """Return the ops on one IPU and of one phase (`None`: all)."""
         return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))
 
 
@@ -69,11 +67,7 @@ def total_of(costs: Iterable[OpCost | VariableCost]) -> Cycles:
 
 @remembered
 def costs_of(step: Step, settings: CostSettings | None = None) -> Costs:
-    """Return the cost of every op of one micro-batch; `settings` defaults to `CostSettings()`.
-
-    Raises:
-        Error: a hint that no device can follow, such as a memory proportion above 1.
-    """
+    """Return the cost of every op of one micro-batch; `Error`: a hint that no device can follow."""
     settings = settings or CostSettings()
     entering = (tensor for tensor in step.tensors.values() if tensor.producer is None)
     layouts = {tensor.name: even_layout(tensor, settings.device) for tensor in entering}

@@ -26,12 +26,10 @@ class Element(Enum):
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element on the device."""
         return _BYTES[self]
 
     @property
     def is_floating(self) -> bool:
-        """Whether the vector unit works on it."""
         return self in (Element.HALF, Element.FLOAT)
 
     @classmethod
@@ -63,7 +61,6 @@ class Cycles:
         return Cycles(self.compute + other.compute, self.exchange + other.exchange, self.phases + other.phases)
 
     def times(self, count: int) -> Cycles:
-        """Return the cycles of doing this `count` times, one after another."""
         return Cycles(self.compute * count, self.exchange * count, self.phases * count)
 
 
@@ -92,7 +89,6 @@ class Work:
         return replace(self, cycles=self.cycles.times(count), flops=self.flops * count, outputs_on_busiest_tile=outputs)
 
     def plus(self, cycles: Cycles) -> Work:
-        """Return this work with more cycles."""
         return replace(self, cycles=self.cycles + cycles)
 
 
@@ -109,7 +105,6 @@ class Device:
 
     @property
     def constants(self) -> CostConstants:
-        """What ops cost besides their arithmetic."""
         return self.calibration.cost
 
     @property
@@ -127,7 +122,6 @@ class Device:
         return Cycles(exchange=moving + phases * self.constants.exchange_fixed_cycles, phases=phases)
 
     def total(self, cycles: Cycles) -> float:
-        """Return all cycles of `cycles`, synchronisation included."""
         return cycles.compute + cycles.exchange + cycles.phases * self.sync_cycles
 
     def spread(self, elements: int, element: Element) -> int:
@@ -159,12 +153,10 @@ class CostSettings:
             check_proportion(proportion, f"IPU{ipu}")
 
     def proportion(self, ipu: int) -> float:
-        """Return the share of tile memory for temporary data of one op on `ipu`."""
         return self.available_memory_proportion.get(ipu, DEFAULT_PROPORTION)
 
 
 def check_proportion(proportion: object, where: str) -> None:
-    """Refuse a share of tile memory that is not between 0 and 1."""
     if not isinstance(proportion, (int, float)) or not 0 <= proportion <= 1:
         raise Error(
             f"The available memory proportion of {where} must be between 0 and 1, not {proportion!r}: it is "

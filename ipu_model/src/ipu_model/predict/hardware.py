@@ -43,7 +43,6 @@ class Chip:
         _check_numbers(self, _CHIP_NUMBERS, f"chip {self.name!r}")
 
     def seconds(self, cycles: float) -> float:
-        """Return how long `cycles` tile-clock cycles take."""
         return cycles / self.clock_hz
 
     def vector_width(self, element_bytes: int) -> int:
@@ -91,12 +90,7 @@ class System:
 
 _CHIP_NUMBERS = tuple(f.name for f in fields(Chip) if f.name not in ("name", "title"))
 _SYSTEM_NUMBERS = tuple(f.name for f in fields(System) if f.name not in ("name", "title", "chip"))
-_MAY_BE_ZERO = {
-    "link_hop_seconds",
-    "gateway_link_bytes_per_second",
-    "streaming_bytes",
-    "streaming_bytes_per_second",
-}
+_MAY_BE_ZERO = {"link_hop_seconds", "gateway_link_bytes_per_second", "streaming_bytes", "streaming_bytes_per_second"}
 _WHOLE = {f.name for cls in (Chip, System) for f in fields(cls) if f.type == "int"}  # annotations are strings here
 
 
@@ -115,8 +109,6 @@ def _check_numbers(thing: Chip | System, names: Iterable[str], where: str) -> No
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every chip and system of a data file, by name; `aliases` maps other spellings to system names."""
-
     chips: Mapping[str, Chip]
     systems: Mapping[str, System]
     aliases: Mapping[str, str]
@@ -160,7 +152,6 @@ def system_with(chip_name: str, ipus: int) -> System:
 
 
 def is_chip(name: str) -> bool:
-    """Whether a name is that of a chip, and not of a system."""
     return _called(name, known_hardware().chips) is not None
 
 
@@ -203,12 +194,10 @@ def provenance(name: str) -> Mapping[str, Fact]:
 
 @lru_cache(maxsize=1)
 def known_hardware() -> Catalogue:
-    """Return the chips and systems of `data/machines.toml`."""
     return catalogue_of(read_data("machines.toml"), "machines.toml")
 
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
-    """Build chips and systems from the tables of a data file called `where`."""
     chip_tables, system_tables = data.get("chips", {}), data.get("systems", {})
     facts: dict[str, dict[str, Fact]] = {}
     chips: dict[str, Chip] = {}

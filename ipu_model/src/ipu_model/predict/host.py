@@ -11,8 +11,6 @@ from ipu_model.predict.program import Program
 
 
 class Loading(str, Enum):
-    """Whether the host loads the next batch after a call has ended, or while it runs."""
-
     SYNC = "sync"
     ASYNC = "async"
 
@@ -28,9 +26,7 @@ class HostWork:
     other work of the program's loop for each call (metrics, progress bars). With `workers=0` the process itself loads
     the data. Processes are spread evenly over `hosts`; `cores_per_host` are the processor cores that the loaders of one
     host share, 0 for as many as there are loaders. The default is a program whose data costs nothing.
-
-    Raises:
-        Error: a negative time or count, or no host.
+    Raises `Error` for a negative time or count, or no host.
     """
 
     seconds_per_sample: float = 0.0
@@ -91,7 +87,6 @@ class CallTime:
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether the host's part of the call takes longer than the device's part."""
         return self.host > self.device and not self.waits_for_loader
 
 

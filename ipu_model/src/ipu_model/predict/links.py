@@ -71,7 +71,6 @@ class HostLink:
         return {ipu: slowest.times(size / most) for ipu, size in moving.items()}
 
     def refill_cycles(self, bytes_by_ipu: Mapping[int, float]) -> float:
-        """Return the cycles that the host takes to copy one replica's bytes into its buffers."""
         return self._cycles(sum(bytes_by_ipu.values()) / self.constants.refill_bytes_per_second)
 
     def begin_share(self, refill: float, meanwhile: float, depth: int) -> float:
@@ -118,12 +117,8 @@ class Ring:
         return self.call_seconds + 2 * self._one_way(size) if self.replicas > 1 else 0.0
 
     def reduce_scatter(self, size: float) -> float:
-        """Return the seconds to sum a tensor of `size` bytes and leave one part of the sum on each replica."""
+        """Return the seconds of a reduce-scatter, or of an all-gather, of a tensor of `size` bytes."""
         return self.call_seconds + self._one_way(size) if self.replicas > 1 else 0.0
-
-    def all_gather(self, size: float) -> float:
-        """Return the seconds to assemble a tensor of `size` bytes on all replicas from the parts that they hold."""
-        return self.reduce_scatter(size)
 
     def _one_way(self, size: float) -> float:
         hops = (self.near - 1 + self.groups - 1) * self.hop_seconds

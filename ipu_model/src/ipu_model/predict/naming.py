@@ -17,8 +17,6 @@ from ipu_model.step import Op, Source, Step, Tensor
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of a step's ops and tensors, by the engine's own names."""
-
     ops: Mapping[str, str]
     tensors: Mapping[str, str]
 
@@ -53,7 +51,6 @@ def naming_of(step: Step) -> Naming:
 
 
 def _what(op: Op, step: Step, gradient_of: Mapping[str, str]) -> str:
-    """Return what an op does, in words: "convolution", "softmax backward", "weight gradient"."""
     rule = rule_of(op.kind)
     words = rule.words.get(op.kind, "") if rule is not None else ""
     if not words:  # `_embedding_bag_backward` is "embedding bag backward"

@@ -9,13 +9,7 @@ from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Element, Work
 from ipu_model.predict.naming import naming_of, path_of
 from ipu_model.predict.ops.contractions import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, WEIGHT_GRADIENT
-from ipu_model.predict.ops.updates import (
-    ACCUMULATION_PART,
-    UPDATE_PART,
-    VariableCost,
-    accumulation_costs,
-    update_costs,
-)
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, variable_costs
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import OpProfile
 from ipu_model.predict.program import Program
@@ -27,7 +21,6 @@ _READ_FOR_GRADIENT = {DATA_GRADIENT: (0, 2), WEIGHT_GRADIENT: (0, 1), BIAS_GRADI
 
 
 def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...]:
-    """Return the ops of the passes, in the order in which the program computes them."""
     settings, sync = program.settings, program.settings.device.sync_cycles
     chip, half = settings.device.chip, settings.half_partials
     # The FLOPs that all tiles can do in a cycle, by the bytes of an element.
@@ -99,32 +92,19 @@ def _types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def updates_of(program: Program) -> tuple[OpProfile, ...]:
-    """Return what adds gradients up and updates weights, as far as it runs on the tiles; empty for inference.
-
-    Every variable's share counts in full here, also if replicas share the work.
-    """
-    if not program.training:
-        return ()
-    step, settings, spec, batching = program.step, program.settings, program.optimiser, program.batching
-    profiles: list[OpProfile] = []
-    if program.accumulates:
-        costs = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
-        profiles += [_update(cost, program, ACCUMULATION_PART, batching.steps) for cost in costs]
-    if spec is not None:
-        costs = update_costs(step, settings, spec, accumulates=program.accumulates, group_of=program.groups)
-        profiles += [_update(cost, program, UPDATE_PART, batching.device_iterations) for cost in costs]
-    return tuple(profiles)
-
-
-def _update(cost: VariableCost, program: Program, part: str, executions: int) -> OpProfile:
-    profile = _described_variables(program.step)[cost.variable]
-    return _with_work(profile, cost.work, program.settings.device.sync_cycles)(
-        target=part,
-        part=part,
-        phase="update" if part == UPDATE_PART else "backward",
-        ipu=cost.ipu,
-        executions=executions,
-        name=f"{cost.variable}: {part}",
+    """Return what adds gradients up and updates weights, as far as it runs on the tiles; empty for inference."""
+    described, sync = _described_variables(program.step), program.settings.device.sync_cycles
+    executions = {ACCUMULATION_PART: program.batching.steps, UPDATE_PART: program.batching.device_iterations}
+    return tuple(
+        _with_work(described[cost.variable], cost.work, sync)(
+            target=cost.part,
+            part=cost.part,
+            phase="update" if cost.part == UPDATE_PART else "backward",
+            ipu=cost.ipu,
+            executions=executions[cost.part],
+            name=f"{cost.variable}: {cost.part}",
+        )
+        for cost in variable_costs(program)
     )
 
 

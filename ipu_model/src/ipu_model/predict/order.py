@@ -38,12 +38,10 @@ class Order:
     is_pipelined: bool
 
     def executions(self, op: str) -> int:
-        """Return how often an op runs in a call: once for a micro-batch, twice where it is recomputed."""
         return self.micro_batches * (2 if op in self.kept.again else 1)
 
 
 def order_of(program: Program) -> Order:
-    """Return the order in which a program runs its passes, and what it keeps between them."""
     step, batching, training = program.step, program.batching, program.training
     kept = kept_for_backward(program)
     stages = len(step.stages)
@@ -86,8 +84,6 @@ def stash_slots(execution: Execution, stages: int, stage: int) -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """One tensor that a stage keeps for its backward pass."""
-
     stage: int
     tensor: Tensor
 

@@ -24,20 +24,17 @@ import numpy as np
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import DEFAULT_PROPORTION, Cycles, Device, Element, Work
-from ipu_model.predict.vertices import Array, Mask, MatrixUnit
+from ipu_model.predict.vertices import Array, MatrixUnit
 
 SERIAL_STEPS = (2, 4, 8, 16, 32, 64)
-
 # Skip candidates that leave most tiles idle if other candidates use them.
 LEAST_SHARE_OF_TILES = 0.25
-
 # Fields for which the vector unit competes with the matrix unit, and fields for which every cut is tried.
 TINY_FIELD, SMALL_FIELD = 8, 128
 
 # More partials than these in one or two stages would make too many messages (PopLibs
 # lib/poplin/ConvReducePlan.cpp).
 MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES = 16, 125
-
 
 INPUTS, WEIGHTS = "inputs", "weights"
 
@@ -80,7 +77,6 @@ class Problem:
 
     @property
     def area(self) -> tuple[int, int]:
-        """Rows and columns of what this pass computes."""
         return self.result if self.which is LayerPass.FORWARD else self.image
 
     @property
@@ -114,7 +110,6 @@ class Problem:
 def matrix_product(
     m: int, k: int, n: int, element_bytes: int, *, groups: int = 1, transposed: tuple[str, ...] = ()
 ) -> Problem:
-    """Return the product of `groups` pairs of matrices `[m, k]` and `[k, n]`."""
     return Problem(LayerPass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
 
 
@@ -130,11 +125,9 @@ class Precision:
 def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
     """Return the work of the fastest plan whose temporary memory stays within the proportion of tile memory.
 
-    If the fastest plan needs more, plans in serial slices compete with plans that need less memory. If no plan fits,
+    If the fastest plan needs more, plans in equal serial slices compete with plans that need less memory. If none fits,
     the bound is doubled until it is twice the tile's memory, then dropped, as PopLibs does after a warning (hardware
-    reference, B1: ConvPlan.cpp). A proportion of 0 asks for the plan with the least memory. Slices are equal, so a
-    dimension without small factors is never sliced: the product with GPT-2's 50,257 words takes several times the
-    proportion it is allowed, and padded to 50,272 words it does not.
+    reference, B1: ConvPlan.cpp). A proportion of 0 asks for the plan with the least memory.
     """
     if problem.flops == 0:
         return Work("contraction")
@@ -144,14 +137,12 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
     bound = precision.proportion * device.chip.tile_bytes
     if fastest.temporary_bytes <= bound:
         return fastest
-    schemes = [
-        whole,
-        *(
-            _Scheme(problem, device, precision.half_partials, axis, count)
-            for axis in _SERIAL_AXES[problem.which]
-            for count in SERIAL_STEPS
-            if _length(problem, axis) % count == 0
-        ),
+    schemes = [whole]
+    schemes += [
+        _Scheme(problem, device, precision.half_partials, axis, count)
+        for axis in _SERIAL_AXES[problem.which]
+        for count in SERIAL_STEPS
+        if _length(problem, axis) % count == 0
     ]
     if bound == 0:
         return min((scheme.smallest() for scheme in schemes), key=lambda work: work.temporary_bytes)
@@ -182,7 +173,6 @@ class _Scheme:
         self._temporary = np.concatenate([candidates.temporary for candidates in self._candidates])
 
     def fastest(self, limit: float = math.inf) -> Work | None:
-        """Return the work of the fastest candidate with at most `limit` temporary bytes a tile, if there is one."""
         allowed = self._temporary <= limit
         return self._work(int(np.argmin(np.where(allowed, self._total, np.inf)))) if allowed.any() else None
 
@@ -298,10 +288,9 @@ class Parts(NamedTuple):
 class Split:
     """Candidate splits of one method: arrays of equal length, sizes in elements of the busiest tile.
 
-    `vertex` is in tile cycles; `inputs` and `weights` are the elements that a tile needs, `results` those that it
-    computes. `copies` are the elements that a tile rearranges beforehand,
-    one array for each operand; `in_blocks` tells whether they move in blocks or one by one. The vector unit
-    (`vector_unit`) writes results in their final type, the matrix unit writes partials.
+    `vertex` is in tile cycles; a tile needs `inputs` and `weights` and computes `results`. `copies` are the elements
+    that it rearranges beforehand for each operand, in blocks or one by one. The vector unit writes results in their
+    final type, the matrix unit writes partials.
     """
 
     method: str
@@ -328,7 +317,6 @@ class Candidates:
     outputs: Array
 
     def total(self, device: Device) -> Array:
-        """Return all cycles of each candidate, synchronisation included."""
         return self.compute + self.exchange + self.phases * device.sync_cycles
 
 
@@ -370,7 +358,6 @@ class PartialSums(NamedTuple):
     outputs: Array
 
     def total(self, device: Device) -> Array:
-        """Return all cycles, including the fixed overhead of each exchange phase."""
         fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
         return self.compute + self.exchange + self.phases * fixed
 
@@ -378,9 +365,8 @@ class PartialSums(NamedTuple):
 def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> PartialSums:
     """Return the cost of summing `results` partials per tile over `depth` tiles, in the fastest number of stages.
 
-    A stage adds at most `MOST_IN_ONE_STAGE` partials, two at most `MOST_IN_TWO_STAGES`, to bound the number
-    of messages. If no other tile has partials, fp32 results of fp16 operands are only converted. Exchange cycles leave
-    out the fixed overhead of each phase.
+    The partials of a stage are limited to bound the number of messages. If no other tile has partials, fp32 results of
+    fp16 operands are only converted. Exchange cycles leave out the fixed overhead of each phase.
     """
     alone, zero = depth <= 1, np.zeros_like(results)
     converts = converted and unit.partial_bytes > unit.element_bytes
@@ -455,7 +441,10 @@ class _Methods:
             yield self._pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield self._expanded_columns(ins, outs)
-        if self._fits_windows():
+        # The SLIC vertex takes fp16, groups of one, two or four channels, stride 1 or 2.
+        strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
+        grouped = problem.groups > 1 and (ins, outs) in ((1, 1), (2, 2), (4, 4))
+        if self.unit.is_half and grouped and strides_fit and problem.dilation == (1, 1):
             yield self._windows()
 
     def weight_gradient(self) -> Iterator[Split]:
@@ -557,24 +546,17 @@ class _Methods:
     ) -> tuple[Array, tuple[Array, Array, Array], tuple[Array, Array, Array]]:
         """Return every way to cut six dimensions so that the number of parts suits the tiles.
 
-        The parts of the field; those of input channels, output channels and groups; and the batch, rows and columns
-        of the busiest tile.
+        The parts of the field; of input channels, output channels and groups; batch, rows and columns on the busiest.
         """
         tiles, (rows, columns) = self.tiles, problem.area
         b, h, w = grid(distinct(problem.batch, tiles), distinct(rows, tiles), distinct(columns, tiles))
         i, o, g = grid(distinct(ins, tiles), distinct(outs, tiles), distinct(groups, tiles))
         field, channels = b * h * w, i * o * g
-        first, second = np.nonzero(within(np.multiply.outer(field, channels), tiles, LEAST_SHARE_OF_TILES))
+        used = np.multiply.outer(field, channels)
+        allowed = used <= tiles
+        first, second = np.nonzero(allowed & (used >= float(used[allowed].max()) * LEAST_SHARE_OF_TILES))
         on_tile = np.ceil(problem.batch / b[first]), np.ceil(rows / h[first]), np.ceil(columns / w[first])
         return field[first], (i[second], o[second], g[second]), on_tile
-
-    def _fits_windows(self) -> bool:
-        """Whether the SLIC vertex can compute it: fp16, groups of one, two or four channels, stride 1 or 2."""
-        problem = self.problem
-        channels = (problem.in_channels, problem.out_channels)
-        strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
-        grouped = problem.groups > 1 and channels in ((1, 1), (2, 2), (4, 4))
-        return self.unit.element_bytes == 2 and grouped and strides_fit and problem.dilation == (1, 1)
 
     def _windows(self) -> Split:
         """Split batch, rows, columns and blocks of four channels of a grouped convolution."""
@@ -631,12 +613,4 @@ def distinct(length: int, most: int) -> Array:
 
 
 def grid(*axes: Array) -> list[Array]:
-    """Return the coordinates of every combination of the values of `axes`, one flat array for each axis."""
     return [mesh.ravel() for mesh in np.meshgrid(*axes, indexing="ij")]
-
-
-def within(product: Array, tiles: int, share: float) -> Mask:
-    """Select combinations that use at most `tiles` tiles, and at least `share` of the most that any of them uses."""
-    allowed = product <= tiles
-    busiest = float(product[allowed].max())
-    return allowed & (product >= busiest * share)

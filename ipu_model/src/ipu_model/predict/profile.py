@@ -74,12 +74,10 @@ class PhaseCycles:
         return PhaseCycles(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def times(self, count: float) -> PhaseCycles:
-        """Return the cycles of `count` repetitions."""
         return PhaseCycles(*(getattr(self, f.name) * count for f in fields(self)))
 
     @property
     def total(self) -> float:
-        """All cycles together."""
         return float(sum(getattr(self, f.name) for f in fields(self)))
 
     @property
@@ -111,7 +109,6 @@ class Span:
 
     @property
     def end(self) -> float:
-        """When it ends."""
         return self.start + self.seconds
 
 
@@ -166,7 +163,6 @@ class CloseBand(NamedTuple):
     high: float
 
     def verdict(self, share: float) -> Verdict:
-        """Return the verdict on a program whose fullest tile holds `share` of its memory."""
         if share > self.high:
             return Verdict.DOES_NOT_FIT
         return Verdict.FITS if share <= self.low else Verdict.CLOSE
@@ -180,8 +176,6 @@ def close_band() -> CloseBand:
 
 @dataclass(frozen=True)
 class TileRun:
-    """Neighbouring tiles with equal contents: the number of tiles, and the bytes on each."""
-
     tiles: int
     bytes: float
 
@@ -263,17 +257,14 @@ class IpuMemory:
 
     @property
     def max_tile_bytes(self) -> float:
-        """Bytes of the fullest tile."""
         return max(self.tiles, default=0.0)
 
     @property
     def fullest_tile(self) -> int:
-        """The number of the fullest tile."""
         return max(range(len(self.tiles)), key=self.tiles.__getitem__, default=0)
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of all tiles together."""
         return sum(self.tiles)
 
     @property
@@ -310,7 +301,6 @@ class Memory:
 
     @property
     def max_tile_bytes(self) -> float:
-        """Bytes of the fullest tile of all IPUs."""
         return max(m.max_tile_bytes for m in self.ipus)
 
     @property
@@ -320,7 +310,6 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest tile has room for its data."""
         return self.max_tile_bytes <= self.tile_bytes
 
     @property
@@ -371,7 +360,6 @@ class OpProfile:
 
     @property
     def cycles(self) -> float:
-        """Cycles of one execution."""
         return self.on_tile_execute + self.do_exchange + self.internal_sync
 
     @property

@@ -56,11 +56,9 @@ class Location:
     least_sharded: int = 8192
 
     def is_off_chip(self, elements: int) -> bool:
-        """Whether a tensor of that many elements lives in streaming memory."""
         return not self.on_chip and elements >= self.least_off_chip
 
     def is_sharded(self, elements: int) -> bool:
-        """Whether each replica holds only a part of a tensor of that many elements."""
         return self.sharded and elements >= self.least_sharded
 
 
@@ -82,10 +80,7 @@ class Program:
     tell whether these transfers overlap with the computation; `prefetch_depth` is how many micro-batches the host
     prepares ahead; `groups` maps variables to parameter groups of `optimiser`; `reserved_ipus` counts those the program
     occupies, idle ones included (`autoRoundNumIPUs`); `locations` also says what is sharded over replicas. Each of the
-    `processes` runs its own replicas.
-
-    Raises:
-        Error: counts below 1, a negative prefetch depth, or I/O tiles that leave none to compute on.
+    `processes` runs its own replicas. Impossible counts are refused.
     """
 
     step: Step
@@ -137,7 +132,6 @@ class Program:
 
     @property
     def accumulates(self) -> bool:
-        """Whether the gradients of several micro-batches are accumulated before an update."""
         return self.training and self.batching.accumulation > 1
 
     @property

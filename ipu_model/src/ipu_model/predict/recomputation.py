@@ -42,10 +42,9 @@ def recomputation_over(program: Program, execution: Execution, ipus: int) -> Rec
 class Recomputed:
     """The forward ops whose results are stored for the backward pass, and those that run again, by name.
 
-    For ops in `stored`, the forward pass keeps the results that the backward pass or recomputed ops read. Ops in
-    `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops belong to
-    the op that made the storage. The masks of dropouts are never stored: the backward pass draws them again from the
-    same seed (PopART's DropoutGradOp).
+    Ops in `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops
+    belong to the op that made the storage. Masks of dropouts are drawn again from the same seed (PopART's
+    DropoutGradOp), never stored.
     """
 
     stored: frozenset[str]
@@ -61,14 +60,19 @@ def kept_for_backward(program: Program) -> Recomputed:
 
 @remembered
 def _kept(step: Step, mode: Recomputation) -> Recomputed:
-    wanted = _wanted_by_backward(step)
+    # The forward ops whose results a backward op of the same stage reads.
+    wanted: dict[str, None] = {}
+    for op in step.ops:
+        for tensor in values_read_by(op, step) if op.is_backward else ():
+            maker = step.maker(tensor.name)
+            if maker is not None and not maker.is_backward and maker.stage == op.stage:
+                wanted[maker.name] = None
     recomputing = _recomputing_stages(step, mode)
     checkpoints = _checkpoints(step, mode, wanted)
     makers = (step.maker(mask.name) for mask in dropout_masks(step))
     # An op that makes a mask and nothing else: running it again is all that the mask needs.
     masks = {maker.name for maker in makers if maker is not None and len(maker.results) == 1}
-    again: set[str] = set()
-    seen: set[str] = set()
+    again, seen = set[str](), set[str]()
     pending = list(wanted)
     while pending:
         op = step.by_name[pending.pop()]
@@ -92,19 +96,6 @@ def _maker(op: Op, step: Step) -> str:
         maker = step.maker(result.name)
         return result.storage if maker is None else maker.name
     return op.name
-
-
-def _wanted_by_backward(step: Step) -> dict[str, None]:
-    """Return the ops of the forward pass whose results a backward op of the same stage reads."""
-    wanted: dict[str, None] = {}
-    for op in step.ops:
-        if not op.is_backward:
-            continue
-        for tensor in values_read_by(op, step):
-            maker = step.maker(tensor.name)
-            if maker is not None and not maker.is_backward and maker.stage == op.stage:
-                wanted[maker.name] = None
-    return wanted
 
 
 def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
@@ -167,7 +158,6 @@ def _narrow_places(step: Step) -> list[str]:
 
 
 def _made_from(op: Op, step: Step) -> list[str]:
-    """Return the ops of the same stage that made the inputs of `op`."""
     makers = []
     for tensor in values_read_by(op, step):
         maker, producer = step.maker(tensor.name), step.producer(tensor.name)
@@ -191,8 +181,6 @@ def _is(op: Op, kinds: tuple[str, ...]) -> bool:
 
 
 class Pass(str, Enum):
-    """The pass in which a stage runs an op."""
-
     FORWARD = "forward"
     RECOMPUTE = "recompute"
     BACKWARD = "backward"
@@ -200,8 +188,6 @@ class Pass(str, Enum):
 
 @dataclass(frozen=True)
 class OpRun:
-    """One execution of an op for a micro-batch."""
-
     op: str
     stage: int
     during: Pass

@@ -30,7 +30,6 @@ class Recent(Generic[Value]):
         self._known.clear()
 
     def get(self, step: Step, key: object) -> Value | None:
-        """Return the value for `key`, or `None` if it is no longer in the cache."""
         return next((value for other, value in self._known.get(step, ()) if other == key), None)
 
     def keep(self, step: Step, key: object, value: Value) -> Value:

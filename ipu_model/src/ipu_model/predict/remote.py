@@ -55,7 +55,6 @@ class DeviceVariable:
 
 
 def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
-    """Return the variables of a program in graph order; buffers and frozen weights have no gradient."""
     return _variables(program.step, program.optimiser, program.groups, program.training, program.accumulates)
 
 
@@ -99,7 +98,6 @@ _update_of = lru_cache(maxsize=256)(weight_update)
 
 
 def part(program: Program, elements: int, location: Location) -> float:
-    """Return the share of a tensor that one replica holds."""
     is_split = elements > 0 and location.is_sharded(elements)
     return math.ceil(elements / program.replicas) / elements if is_split else 1.0
 
@@ -141,8 +139,6 @@ class Moves:
 
 @dataclass(frozen=True)
 class Mover:
-    """Turns the locations of a program's tensors into moves, and moves into cycles."""
-
     program: Program
     ring: Ring
 
@@ -159,10 +155,7 @@ class Mover:
     def cycles(self, moves: Sequence[Moves], ipus: Sequence[int], *, in_turn: bool = False) -> tuple[PhaseCycles, ...]:
         """Return the cycles of the moves of several IPUs; before each transfer off chip the device synchronises.
 
-        `ipus[i]` is the IPU of `moves[i]`. All start together, or one IPU after another if `in_turn` is true.
-
-        Raises:
-            Error: something is off chip on a machine without streaming memory.
+        All start together, or one IPU after another if `in_turn`. `Error`: there is no streaming memory.
         """
         chip = self.program.system.chip
         streamed = [move.remote_bytes for move in moves]
@@ -181,7 +174,7 @@ class Mover:
         held = part(self.program, variable.elements, where)
         off_chip = where.is_off_chip(variable.elements)
         remote = variable.weight * held if off_chip else 0.0
-        return Moves(remote, self.ring.all_gather(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
+        return Moves(remote, self.ring.reduce_scatter(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
 
     def _accumulate(self, variable: DeviceVariable) -> Moves:
         if not variable.trainable or not self.program.accumulates:
@@ -209,20 +202,16 @@ class Mover:
             for where, size in sizes
             if size and where.is_off_chip(variable.elements)
         ]
-        return Moves(sum(remote), self._exchange_gradient(variable), transfers=2 * len(remote))
-
-    def _exchange_gradient(self, variable: DeviceVariable) -> float:
-        program, locations = self.program, self.program.locations
         if not is_sharded_update(program, variable):
-            return self.ring.all_reduce(variable.gradient)
+            return Moves(sum(remote), self.ring.all_reduce(variable.gradient), 2 * len(remote))
         seconds = 0.0
         if not (program.accumulates and part(program, variable.elements, locations.accumulators) < 1):
             seconds += self.ring.reduce_scatter(variable.gradient)
         if not part(program, variable.elements, locations.weights) < 1:
-            seconds += self.ring.all_gather(variable.weight)
+            seconds += self.ring.reduce_scatter(variable.weight)
         if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
             seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)
-        return seconds
+        return Moves(sum(remote), seconds, 2 * len(remote))
 
     def _streaming_seconds(self, moved: Sequence[float], ipus: Sequence[int], *, in_turn: bool) -> list[float]:
         """Return the seconds that each of the IPUs streams `moved` bytes, whose order is that of `ipus`.

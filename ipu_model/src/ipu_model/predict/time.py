@@ -17,17 +17,16 @@ from ipu_model.predict.order import Order, Round
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.timing import Call, Conditions, Piece, Segment, values_of
-from ipu_model.predict.work import Workload, workload_of
+from ipu_model.predict.work import StageWork, Workload, workload_of
 
 
 @dataclass(frozen=True)
 class DeviceTime:
     """One call of a program on the device: D device iterations of G micro-batches and an update each.
 
-    `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting
-    counts as external sync. `shares` are fractions of that time by name and sum to 1.
-    `limited_by` is one of "stage <k>", "stream", "pipeline fill and flush", "weight update", "inter-IPU copy", "run
-    start".
+    `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting counts as
+    external sync. `shares` are fractions of that time by name and sum to 1. `limited_by` is one of "stage <k>",
+    "stream", "pipeline fill and flush", "weight update", "inter-IPU copy", "run start".
     """
 
     cycles: tuple[PhaseCycles, ...]
@@ -40,11 +39,8 @@ class DeviceTime:
 def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
     """Return the time of one call of a program on the device, in tile-clock cycles.
 
-    Sources of the formulas: hardware reference, sections D and E.
-
-    Raises:
-        Error: tensors are placed off chip on a machine without streaming memory, or overlapped transfers are requested
-        without I/O tiles or in a pipeline.
+    Sources of the formulas: hardware reference, sections D and E. `Error`: tensors are off chip on a machine without
+    streaming memory, or overlapped transfers are requested without I/O tiles or in a pipeline.
     """
     workload = workload_of(program, costs, order)
     overlaps = program.overlaps_input or program.overlaps_output
@@ -71,7 +67,6 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
 
 
 def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
-    """Return the time of one call; the cost of computing it does not grow with micro-batches or updates."""
     call = Call(workload, rounds, conditions, training=training)
     sums = _Sums(call)
     return DeviceTime(
@@ -79,17 +74,8 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
         device_cycles=sums.device_cycles,
         timeline=_Timeline(call, conditions.clock_hz, "update" if training else "round").spans(),
         shares=sums.shares(),
-        limited_by=sums.limited_by(_slowest_stage(workload)),
+        limited_by=sums.limited_by(workload.stages),
     )
-
-
-def _slowest_stage(workload: Workload) -> int:
-    """Return the busiest stage of the busiest IPU."""
-    by_ipu: dict[int, float] = defaultdict(float)
-    for stage in workload.stages:
-        by_ipu[stage.ipu] += stage.total
-    busiest = max(by_ipu, key=by_ipu.__getitem__)
-    return max((stage for stage in workload.stages if stage.ipu == busiest), key=lambda stage: stage.total).index
 
 
 # --------------------------------------------------------------------------------------- sums
@@ -123,10 +109,13 @@ class _Sums:
         whole = sum(self._spent.values())
         return {name: spent / whole if whole else float(name == "main") for name, spent in self._spent.items()}
 
-    def limited_by(self, slowest_stage: int) -> str:
-        """Return the bottleneck (see `DeviceTime.limited_by`)."""
+    def limited_by(self, stages: Iterable[StageWork]) -> str:
+        by_ipu: dict[int, list[StageWork]] = defaultdict(list)
+        for stage in stages:
+            by_ipu[stage.ipu].append(stage)
+        busiest = max(by_ipu.values(), key=lambda own: sum(stage.total for stage in own))
         parts = {
-            f"stage {slowest_stage}": self._spent["main"] + self._moved_in_passes,
+            f"stage {max(busiest, key=lambda stage: stage.total).index}": self._spent["main"] + self._moved_in_passes,
             "pipeline fill and flush": self._spent["fill and flush"],
             "stream": self._spent["stream"],
             "inter-IPU copy": self._spent["copy"],

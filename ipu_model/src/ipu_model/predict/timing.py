@@ -54,7 +54,6 @@ class Segment:
 
     @staticmethod
     def of(kind: str, pieces: Mapping[int, Sequence[Piece]], ipus: int) -> Segment:
-        """Return the segment that lasts as long as the slowest IPU; `pieces` by IPU."""
         by_ipu = tuple(tuple(pieces.get(ipu, ())) for ipu in range(ipus))
         return Segment(kind, max(map(_length, by_ipu), default=0.0), by_ipu)
 
@@ -172,7 +171,6 @@ class Call:
         return segments
 
     def _work(self, beat: Beat) -> Segment:
-        """Return the passes of all active stages; those of stages on one IPU follow one another."""
         pieces: dict[int, list[Piece]] = defaultdict(list)
         stages = self.workload.stages
         for index, lag in beat.forward.items():
@@ -244,7 +242,6 @@ class Call:
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:
-        """Return the fraction of overlapped transfers that the work does not hide."""
         beside, transfers = 0.0, 0.0
         for beat in interval.beats:
             beside += _cycles_of(self._synchronised(self._work(beat), self._copies(beat)))

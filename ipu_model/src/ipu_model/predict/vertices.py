@@ -23,7 +23,6 @@ from ipu_model.predict.device import Device, Element
 
 Array: TypeAlias = NDArray[np.float64]
 Bytes = TypeVar("Bytes", float, Array)
-Mask: TypeAlias = NDArray[np.bool_]
 
 # Vector operations of popops: (cycles for a pair of fp32, cycles for four fp16), loads and stores included.
 # Those with a comment are scalar functions of C or sums of published ones.
@@ -119,12 +118,7 @@ def loop_cycles(ops: tuple[str, ...], element: Element) -> float:
 
 
 def elementwise(
-    device: Device,
-    n: float,
-    element: Element,
-    ops: tuple[str, ...],
-    overheads: Overheads,
-    extra_loads: int = 0,
+    device: Device, n: float, element: Element, ops: tuple[str, ...], overheads: Overheads, extra_loads: int = 0
 ) -> float:
     """Return tile cycles of a chain of `VECTOR_OPS` on n elements, with `extra_loads` further operands."""
     return call(device, overheads, vectors(device, n, element) * (loop_cycles(ops, element) + extra_loads))

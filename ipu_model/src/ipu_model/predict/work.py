@@ -38,7 +38,6 @@ class StageWork:
 
     @property
     def total(self) -> float:
-        """Cycles of all passes of one micro-batch, without waits, streams and copies."""
         return self.forward.total + self.recompute.total + self.backward.total
 
 
@@ -57,11 +56,7 @@ class Workload:
 
 
 def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
-    """Return the work of a program's passes and updates.
-
-    Raises:
-        Error: tensors are off chip where there is no streaming memory.
-    """
+    """Return the work of a program's passes and updates; `Error`: there is no streaming memory for what is off chip."""
     variables, mover = variables_of(program), Mover(program, ring_of(program))
     return Workload(
         _stages(program, costs, order, variables, mover),
@@ -72,7 +67,6 @@ def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
 
 
 def _on_tiles(cycles: Cycles, program: Program) -> PhaseCycles:
-    """Return the cycles of work that takes longer because I/O tiles do not take part in it."""
     device = program.settings.device
     slowdown = device.chip.tiles / (device.chip.tiles - program.io_tiles)
     sync = cycles.phases * device.sync_cycles

@@ -140,7 +140,6 @@ class _Beam(NamedTuple):
 
     @property
     def total(self) -> Floats:
-        """Log probabilities of the prefixes."""
         return np.logaddexp(self.blank, self.label)
 
 

@@ -54,7 +54,6 @@ class Incoming(NamedTuple):
     wanted: bool
 
     def at(self, step: int, hidden: Tensor) -> Tensor:
-        """Return `hidden`, the gradient from the step after `step`, plus the gradient that arrives at `step`."""
         return hidden if self.hiddens is None else hidden + self.hiddens[step]
 
 
@@ -186,8 +185,6 @@ def _gru_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor
 
 
 def _plain(name: str, act: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Kind:
-    """Return the plain RNN with this function and its derivative, which is given the function's value."""
-
     def forward(loop: Loop, inputs: Tensor) -> Results:
         hiddens, hidden, transposed = torch.empty_like(inputs), loop.hidden, loop.weights.t()
         for step in loop.order:
@@ -272,14 +269,11 @@ def _order(steps: int, reverse: bool) -> range:
 
 
 class LayerOps(NamedTuple):
-    """The two ops of the graph for one kind."""
-
     forward: Any
     backward: Any
 
 
 def _register(kind: Kind) -> LayerOps:
-    """Register the ops of one kind with torch: arithmetic, shapes and gradients."""
     name = f"ipu_model::{kind.name}"
     op = torch.library.custom_op(name, partial(forward, kind), mutates_args=(), schema=_FORWARD)
     gradient = torch.library.custom_op(f"{name}_backward", partial(backward, kind), mutates_args=(), schema=_BACKWARD)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.memory.code import Crossings, VariableStep, code_bytes, steps_of
+from ipu_model.predict.memory.code import Crossings, code_bytes, steps_of
 from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
 from ipu_model.predict.memory.tensors import Storages, fetched, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
-from ipu_model.predict.ops.updates import (
-    ACCUMULATION_PART,
-    UPDATE_PART,
-    accumulation_costs,
-    update_costs,
-    variable_ipus,
-)
+from ipu_model.predict.ops.updates import variable_costs, variable_ipus
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import CONSTANTS, STREAM_BUFFERS, Memory
 from ipu_model.predict.program import Program
@@ -27,9 +21,11 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     """
     space = TileSpace(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, space)
-    variable_steps, ipu_of = _variable_steps(program), variable_ipus(program.step)
+    updates, ipu_of = variable_costs(program), variable_ipus(program.step)
     always = residents(program, storages)
-    schedules = schedules_of(storages, order, variable_steps, fetched(always, program))
+    schedules = schedules_of(storages, order, updates, fetched(always, program))
+    ring = ring_of(program)
+    members = ring.near + (ring.groups if ring.groups > 1 else 0) if program.training and ring.replicas > 1 else 0
     memories, off_chip = [], sum(resident.off_chip for resident in always)
     for ipu in range(program.ipus_per_replica):
         elsewhere = frozenset(v.tensor for v in program.step.variables if ipu_of[v.name] != ipu)
@@ -42,9 +38,9 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
             crossings = Crossings(
                 on_host + len(lifetimes.inputs) + len(lifetimes.outputs),
                 sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items()),
-                _ring_members(program),
+                members,
             )
-            steps = steps_of(program.step, costs, ipu, len(schedule.ops), variable_steps)
+            steps = steps_of(program.step, costs, ipu, len(schedule.ops), updates)
             code = code_bytes(steps, crossings, program.calibration.memory)
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
         lives += _io_buffers(program, lifetimes, space)
@@ -53,30 +49,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
     return Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
 
 
-def _variable_steps(program: Program) -> list[VariableStep]:
-    """Return the steps that add up gradients, and those that update weights."""
-    step, settings, spec, accumulates = program.step, program.settings, program.optimiser, program.accumulates
-    steps: list[VariableStep] = []
-    shape_of = {variable.name: step.tensors[variable.tensor].shape for variable in step.variables}
-    if program.training and accumulates:
-        costs = accumulation_costs(step, settings, spec.accum_dtype if spec is not None else None)
-        steps += [VariableStep(ACCUMULATION_PART, shape_of[cost.variable], cost) for cost in costs]
-    if program.training and spec is not None:
-        costs = update_costs(step, settings, spec, accumulates=accumulates, group_of=program.groups)
-        steps += [VariableStep(UPDATE_PART, shape_of[cost.variable], cost) for cost in costs]
-    return steps
-
-
-def _ring_members(program: Program) -> int:
-    """Return the members of the ring that sums gradients over replicas, and over racks; 0 without one."""
-    if not program.training or program.replicas == 1:
-        return 0
-    ring = ring_of(program)
-    return ring.near + (ring.groups if ring.groups > 1 else 0)
-
-
 def _io_buffers(program: Program, lifetimes: Lifetimes, space: TileSpace) -> list[Live]:
-    """Return the buffers of overlapped transfers, on the tiles reserved for them."""
     if not space.io_tiles:
         return []
     buffers = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]

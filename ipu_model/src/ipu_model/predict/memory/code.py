@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ipu_model.predict.calibration import MemoryConstants
 from ipu_model.predict.costs import Costs
@@ -57,15 +56,7 @@ class Crossings:
     ring: int = 0
 
 
-class VariableStep(NamedTuple):
-    """A step that works on a variable of that shape: its part of the update, and its cost."""
-
-    part: str
-    shape: tuple[int, ...]
-    cost: VariableCost
-
-
-def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableStep] = ()) -> Steps:
+def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
     """Return the steps of an IPU that makes so many calls.
 
     PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
@@ -77,10 +68,10 @@ def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[V
     for op in costs.of(ipu=ipu):
         _count(phases, (alike[op.node], op.part), op.work)
         kinds.add((op.target, op.part))
-    for part, shape, cost in updates:
+    for cost in updates:
         if cost.ipu == ipu:
-            _count(phases, (part, shape, cost.work), cost.work)
-            kinds.add(part)
+            _count(phases, (cost.part, cost.shape, cost.work), cost.work)
+            kinds.add(cost.part)
     compute_sets = sum(max(1, count) for count in phases.values())
     return Steps(sum(phases.values()), compute_sets, len(kinds), calls)
 

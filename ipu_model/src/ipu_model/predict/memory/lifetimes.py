@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ipu_model.predict.memory.code import VariableStep
 from ipu_model.predict.memory.tensors import Fetched, Storages
 from ipu_model.predict.memory.tiles import NOTHING, Live, ScheduledOp, Spread
 from ipu_model.predict.naming import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
-from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
@@ -39,11 +38,9 @@ class IpuSchedule:
 
 
 def schedules_of(
-    storages: Storages, order: Order, variable_steps: Sequence[VariableStep], fetched: Fetched
+    storages: Storages, order: Order, costs: Sequence[VariableCost], fetched: Fetched
 ) -> dict[int, IpuSchedule]:
-    """Return the schedule of every IPU that has one: the ops of one micro-batch, and the updates."""
-    accumulations = {step.cost.variable: step for step in variable_steps if step.part == ACCUMULATION_PART}
-    updates = [step for step in variable_steps if step.part == UPDATE_PART]
+    accumulations = {cost.variable: cost for cost in costs if cost.part == ACCUMULATION_PART}
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
     completed = _completed_gradients(storages)
     for run in order.sequence:
@@ -53,12 +50,13 @@ def schedules_of(
         # The gradients that an op completes are added up at once.
         for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
             if variable in accumulations:
-                step, brought = accumulations[variable], fetched.accumulation.get(variable, ())
-                ops[step.cost.ipu].append(_work_on(step, Pass.BACKWARD.value, storages, brought))
-    for step in updates:
-        update = _work_on(step, UPDATE, storages, fetched.update.get(step.cost.variable, ()))
-        # An accumulator stands in for the gradient.
-        ops[step.cost.ipu].append(replace(update, reads=()) if step.cost.variable in accumulations else update)
+                cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
+                ops[cost.ipu].append(_work_on(cost, Pass.BACKWARD.value, storages, brought))
+    for cost in costs:
+        if cost.part == UPDATE_PART:
+            update = _work_on(cost, UPDATE, storages, fetched.update.get(cost.variable, ()))
+            # An accumulator stands in for the gradient.
+            ops[cost.ipu].append(replace(update, reads=()) if cost.variable in accumulations else update)
     return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
 
 
@@ -82,14 +80,13 @@ def _made_in(tensor: Tensor, part: str, index: int) -> bool:
     return index == 0
 
 
-def _work_on(step: VariableStep, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
-    """Return the op that adds a gradient to its accumulator, or that updates a weight."""
-    part, variable = step.part, step.cost.variable
-    gradient = storages.step.gradients[variable]
+def _work_on(cost: VariableCost, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
+    gradient = storages.step.gradients[cost.variable]
     root, producer = storages.roots[gradient], storages.step.producer(gradient)
     stage = 0 if producer is None else producer.stage
-    needs = storages.space.temporary(step.cost.work.temporary_bytes, storages.widest([root]))
-    return ScheduledOp(gradient, phase, part, f"{variable}: {part}", stage, (root,), (), _joined(needs, brought))
+    needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
+    name = f"{cost.variable}: {cost.part}"
+    return ScheduledOp(gradient, phase, cost.part, name, stage, (root,), (), _joined(needs, brought))
 
 
 def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
@@ -195,13 +192,11 @@ class Lifetimes:
 
     @property
     def inputs(self) -> list[Spread]:
-        """The tensors that the host streams to this IPU."""
         roots = [instance.root for instance in self._spans if not instance.again]
         return [self._storages.spread(root) for root in roots if self._is_input(root)]
 
     @property
     def outputs(self) -> list[Spread]:
-        """The tensors that the host streams from this IPU."""
         roots = dict.fromkeys(self._storages.roots[name] for name in self._storages.returned)
         return [self._storages.spread(root) for root in roots if self._storages.ipu(root) == self._ipu]
 
@@ -236,7 +231,6 @@ class Lifetimes:
             self._extend(_Instance(root, False), self._arrival(root, place), place)
 
     def _extend(self, instance: _Instance, first: int, last: int) -> None:
-        """Have an instance live until `last`, and from `first` if it is new."""
         begins, ends = self._spans.get(instance, (first, last))
         self._spans[instance] = begins, max(ends, last)
 

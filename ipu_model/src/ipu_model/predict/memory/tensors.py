@@ -26,7 +26,6 @@ _POOLS = ("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with
 
 @remembered
 def _contents_of(step: Step) -> dict[str, Contents]:
-    """Return what users know each tensor of a step by."""
     names = naming_of(step).tensors
     return {name: Contents(names[name], tensor.shape, tensor.dtype.name) for name, tensor in step.tensors.items()}
 
@@ -76,7 +75,6 @@ class Storages:
 
     @cached_property
     def constants(self) -> list[str]:
-        """The tensors that are known when compiling."""
         step = self.step
         made = [name for name in step.tensors if self._is_constant(name)]
         written = {self.roots[name] for op in step.ops for name in op.writes} if made else set()
@@ -115,7 +113,6 @@ class Storages:
         return frozenset(self.roots[mask.name] for mask in dropout_masks(self.step))
 
     def spread(self, root: str) -> Spread:
-        """Return how a tensor lies on tiles."""
         if root not in self._spreads:
             tensor = self.step.tensors[root]
             layout, element = self._layouts.get(root), Element.of(tensor.dtype)
@@ -135,15 +132,12 @@ class Storages:
         )
 
     def made_by(self, op: Op) -> list[str]:
-        """Return the new tensors that an op makes and that something reads."""
         return [result.name for result in self.step.results_of(op) if self.roots[result.name] == result.name]
 
     def read_by(self, op: Op) -> list[str]:
-        """Return the tensors that an op reads or changes, each once."""
         return list(dict.fromkeys(self.roots[tensor.name] for tensor in self.step.read_by(op)))
 
     def widest(self, roots: Iterable[str]) -> int:
-        """Return over how many tiles the widest of some tensors is spread."""
         return max((self.spread(root).tiles for root in roots), default=1)
 
 
@@ -182,7 +176,6 @@ class Fetched:
 
 
 def residents(program: Program, storages: Storages) -> list[Resident]:
-    """Return all tensors that are always live."""
     residents = []
     for name in storages.constants:
         ipu = next((reader.ipu for reader in program.step.readers.get(name, ())), 0)

@@ -49,11 +49,9 @@ class Spread:
 
     @property
     def total(self) -> float:
-        """Bytes on all tiles together."""
         return self.on_tile * (self.tiles - 1) + self.last
 
     def times(self, count: float) -> Spread:
-        """Return the place of `count` such tensors."""
         return replace(self, on_tile=self.on_tile * count, last=self.last * count)
 
 
@@ -88,7 +86,6 @@ class TileSpace:
         return Spread(n * element_bytes, tiles, last * element_bytes, balanced=small)
 
     def everywhere(self, on_tile: float) -> Spread:
-        """Return the place of what is on every tile."""
         return Spread(on_tile, self.tiles, on_tile)
 
     def temporary(self, on_tile: float, tiles: int) -> Spread:
@@ -97,7 +94,6 @@ class TileSpace:
         return Spread(crowded, min(tiles, self.compute_tiles), crowded)
 
     def on_io_tiles(self, total: float) -> Spread:
-        """Return the place of `total` bytes that lie evenly on the tiles reserved for I/O."""
         share = total / self.io_tiles
         return Spread(share, self.io_tiles, share, first=self.compute_tiles)
 
@@ -181,7 +177,6 @@ class Live:
 
 
 def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live], space: TileSpace) -> IpuMemory:
-    """Return the memory of one IPU that runs `schedule` and holds everything in `lives`."""
     pieces = pieces_of([live.place for live in lives], space)
     first = np.array([live.first for live in lives], dtype=np.int64)
     last = np.array([live.last for live in lives], dtype=np.int64)
@@ -212,7 +207,6 @@ def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live],
 def _tensors(
     lives: Sequence[Live], on_fullest: Floats, is_live: Flags, schedule: Sequence[ScheduledOp]
 ) -> tuple[LiveTensor, ...]:
-    """Return the tensors that are there, those that take most of the fullest tile first."""
     tensors = []
     for number in is_live.nonzero()[0].tolist():
         live, here, contents = lives[number], float(on_fullest[number]), lives[number].contents
@@ -252,7 +246,6 @@ def _events(pieces: Pieces, when: Ints, sign: float, start: int, stop: int, tile
 
 
 def _over_time(values: Floats, first: Ints, last: Ints, count: int) -> Floats:
-    """Return the sum of the values that are there at each of `count` places."""
     edges = _counted(first, values, count + 1) - _counted(last + 1, values, count + 1)
     sums: Floats = np.cumsum(edges)[:count]
     return sums
@@ -266,7 +259,6 @@ def _counted(places: Ints, values: Floats, size: int) -> Floats:
 def _categories(
     lives: Sequence[Live], on_fullest: Floats, is_live: Flags, pieces: Pieces, tiles: int
 ) -> list[MemoryCategory]:
-    """Return what each category takes on the fullest tile, and on every tile at that moment."""
     fullest = dict.fromkeys((*ALWAYS_LIVE, *NOT_ALWAYS_LIVE), 0.0)
     total = dict(fullest)
     for live, here, now in zip(lives, on_fullest.tolist(), is_live.tolist()):

@@ -133,7 +133,6 @@ _SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channel
 
 @costs(*PRODUCTS, words="matrix product")
 def cost_product(op: OpView) -> OpWork:
-    """Cost a matrix product; `addmm` and `baddbmm` add their first operand afterwards."""
     added = op.kind in ("addmm", "baddbmm", "addmv")
     left, right = op.needed(int(added)), op.needed(int(added) + 1)
     problem, precision = _product(op, left, right), precision_of(op, convolution=False)

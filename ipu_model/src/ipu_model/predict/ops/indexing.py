@@ -59,7 +59,6 @@ def cost_gather(op: OpView) -> OpWork:
     "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill put masked_scatter"
 )
 def cost_scatter(op: OpView) -> OpWork:
-    """Cost writing rows (or single elements) into a copy of a tensor."""
     table = op.needed(0)
     rows, row = _table(op, table)
     source = max((o.elements for o in op.operands() if o.tensor is not table.tensor), default=row)
@@ -70,7 +69,6 @@ def cost_scatter(op: OpView) -> OpWork:
 
 @costs("_embedding_bag _embedding_bag_forward_only")
 def cost_embedding_bag(op: OpView) -> OpWork:
-    """Cost picking rows of a table and adding up those of a bag."""
     table, indices = op.needed(0), op.needed(1)
     rows, row = table.shape
     picked = gather(op.device, rows, row, indices.elements, table.element)

@@ -94,7 +94,6 @@ def cost_clone(op: OpView) -> OpWork:
 
 
 def _order(stride: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
-    """Return the dimensions longer than one from slowest to fastest."""
     long = [index for index, size in enumerate(shape) if size > 1]
     return sorted(long, key=lambda index: -stride[index])
 

@@ -106,7 +106,6 @@ def cost_norm_gradient(op: OpView) -> OpWork:
 
 
 def _normalised(op: OpView, source: Operand) -> Normalised:
-    """Return what is normalised: the number of statistics is that of the saved means."""
     if "batch_norm" in op.kind:
         statistics = source.shape[1]
     elif "group_norm" in op.kind:

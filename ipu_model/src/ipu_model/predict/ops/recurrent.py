@@ -73,7 +73,6 @@ class Layer:
 
 
 def _product(op: OpView, layer: Layer, which: LayerPass, rows: int, ins: int, outs: int) -> Work:
-    """Return the work of a product [rows, ins] x [ins, outs], or of one of its gradients."""
     problem = Problem(which, 1, rows, ins, outs, element_bytes=layer.element.bytes)
     return contraction(problem, op.device, precision_of(op, convolution=False))
 
@@ -85,7 +84,6 @@ def _joined(first: Work, second: Work) -> Work:
 
 
 def _looped(device: Device, layer: Layer, step: Work, of_gates: tuple[str, ...], of_states: tuple[str, ...]) -> Work:
-    """Return all steps: a product, and its chains on gates and states spread over the tiles."""
     for elements, chain in ((layer.rows * layer.gates, of_gates), (layer.rows * layer.states, of_states)):
         if chain:
             n = device.spread(elements, layer.element)

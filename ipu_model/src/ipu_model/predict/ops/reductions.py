@@ -27,7 +27,6 @@ _REDUCTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:
-    """Return the work of reducing `elements`, `n` of them on the busiest tile, to `outputs` results."""
     local, depth = partial_sums(device, elements, n, outputs)
     cycles = Cycles(compute=vertices.reduce_rows(device, n, element)) + combined(device, local, depth)
     held = device.spread(outputs, element)
@@ -95,7 +94,6 @@ def cost_arg(op: OpView) -> OpWork:
 
 @costs("sort topk argsort kthvalue median mode cumsum cumprod cummax cummin logcumsumexp")
 def cost_ordered(op: OpView) -> OpWork:
-    """Cost sorting (or scanning) along a dimension; a median without one is that of all elements."""
     source = op.needed(0)
     dim = op.argument(2 if op.kind in ("topk", "kthvalue") else 1, "dim")
     shape = source.shape or (1,)

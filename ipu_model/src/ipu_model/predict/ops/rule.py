@@ -25,8 +25,6 @@ class Layout:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an op reads, and its layout on the tiles."""
-
     tensor: Tensor
     layout: Layout
 
@@ -73,7 +71,6 @@ class OpView:
 
     @property
     def kind(self) -> str:
-        """The aten op without namespace, overload and the underscore of in-place ops."""
         return self.op.kind
 
     @property
@@ -100,7 +97,6 @@ class OpView:
         return Element.of(self.output().dtype)
 
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
-        """Return an argument by position or, failing that, by name."""
         return self.op.argument(position, name, default)
 
     def tensor(self, position: int, name: str = "") -> Operand | None:
@@ -108,7 +104,6 @@ class OpView:
         return self._operand(value) if isinstance(value, Ref) else None
 
     def needed(self, position: int) -> Operand:
-        """Return the tensor argument at `position`, which the op always has."""
         operand = self.tensor(position)
         assert operand is not None, f"argument {position} of {self.kind} is no tensor"
         return operand
@@ -160,11 +155,7 @@ _rules: dict[str, Rule] = {}
 
 
 def register(rule: Rule) -> None:
-    """Use `rule` for the kinds of ops that it names; this clears all results that were modelled without it.
-
-    Raises:
-        Error: one of them has a rule already.
-    """
+    """Use `rule` for the kinds of ops that it names, none of which may have one; this clears all modelled results."""
     taken = [kind for kind in rule.kinds if kind in _rules]
     if taken:
         raise Error(f"Ops called {', '.join(taken)} are costed by another rule already: register other names.")
@@ -173,7 +164,6 @@ def register(rule: Rule) -> None:
 
 
 def rule_of(kind: str) -> Rule | None:
-    """Return the rule for a kind of op, or `None` if there is no formula."""
     return _rules.get(kind)
 
 
@@ -199,5 +189,4 @@ def kinds(names: str) -> tuple[str, ...]:
 
 
 def even_layout(tensor: Tensor, device: Device) -> Layout:
-    """Return the layout of a tensor that is spread evenly over the tiles."""
     return Layout(float(device.spread(tensor.elements, Element.of(tensor.dtype))), tensor.name)

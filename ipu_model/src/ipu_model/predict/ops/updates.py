@@ -15,22 +15,22 @@ from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
 from ipu_model.predict import vertices
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
+from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.vertices import Overheads
 from ipu_model.step import DType, Step
 
-ACCUMULATION_PART = "gradient accumulation"
-UPDATE_PART = "update"
-"""What the two kinds of work on a variable are called."""
+ACCUMULATION_PART, UPDATE_PART = "gradient accumulation", "update"
 
 
 @dataclass(frozen=True)
 class VariableCost:
-    """The cost of one trainable tensor on the IPU where it is first used, for one execution."""
+    """The cost of accumulating (`part`) or updating a variable once, on the IPU where it is first used."""
 
+    part: str
     variable: str
     ipu: int
-    elements: int
+    shape: tuple[int, ...]
     work: Work
 
 
@@ -41,13 +41,22 @@ def variable_ipus(step: Step) -> dict[str, int]:
     return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
+def variable_costs(program: Program) -> tuple[VariableCost, ...]:
+    """Return what accumulations and updates cost; every variable counts in full, also if replicas share the work."""
+    costs: tuple[VariableCost, ...] = ()
+    spec = program.optimiser
+    if program.accumulates:
+        costs += accumulation_costs(program.step, program.settings, None if spec is None else spec.accum_dtype)
+    if program.training and spec is not None:
+        costs += update_costs(
+            program.step, program.settings, spec, accumulates=program.accumulates, group_of=program.groups
+        )
+    return costs
+
+
 @remembered
 def accumulation_costs(
-    step: Step,
-    settings: CostSettings,
-    accumulator: DType | None = None,
-    *,
-    held: Mapping[str, int] | None = None,
+    step: Step, settings: CostSettings, accumulator: DType | None = None, *, held: Mapping[str, int] | None = None
 ) -> tuple[VariableCost, ...]:
     """Return the cost of adding one micro-batch's gradients to the accumulators.
 
@@ -57,8 +66,8 @@ def accumulation_costs(
     ipus = variable_ipus(step)
     cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
     return tuple(
-        VariableCost(name, ipus[name], tensor.elements, cost(tensor))
-        for name, tensor in _updated(step, accumulator, held or {})
+        VariableCost(ACCUMULATION_PART, name, ipus[name], shape, cost(tensor))
+        for name, shape, tensor in _updated(step, accumulator, held or {})
     )
 
 
@@ -81,7 +90,7 @@ def update_costs(
     ipus, groups = variable_ipus(step), group_of or {}
     cost = lru_cache(maxsize=None)(partial(_update, settings.device))  # many tensors are alike
     costs = []
-    for name, tensor in _updated(step, spec.accum_dtype if accumulates else None, held or {}):
+    for name, shape, tensor in _updated(step, spec.accum_dtype if accumulates else None, held or {}):
         hyper = spec.hyper(groups.get(name))
         typed = replace(
             tensor,
@@ -90,17 +99,19 @@ def update_costs(
             first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
             second=Element.of(spec.second_dtype),
         )
-        costs.append(VariableCost(name, ipus[name], tensor.elements, cost(typed, spec, hyper)))
+        costs.append(VariableCost(UPDATE_PART, name, ipus[name], shape, cost(typed, spec, hyper)))
     return tuple(costs)
 
 
-def _updated(step: Step, accumulator: DType | None, held: Mapping[str, int]) -> Iterator[tuple[str, Updated]]:
+def _updated(
+    step: Step, accumulator: DType | None, held: Mapping[str, int]
+) -> Iterator[tuple[str, tuple[int, ...], Updated]]:
     for variable in step.variables:
         if variable.name in step.gradients:
             tensor = step.tensors[variable.tensor]
             weight = Element.of(tensor.dtype)
             kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable.name, Updated(held.get(variable.name, tensor.elements), weight, kind)
+            yield variable.name, tensor.shape, Updated(held.get(variable.name, tensor.elements), weight, kind)
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper) -> Work:

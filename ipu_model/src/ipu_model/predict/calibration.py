@@ -206,20 +206,13 @@ def constant_facts() -> Mapping[str, Mapping[str, Fact]]:
 
 def fitted() -> tuple[str, ...]:
     """Return "section.name" of the constants that were fitted to published rows."""
-    return tuple(
-        f"{section}.{name}"
-        for section, facts in constant_facts().items()
-        for name, number in facts.items()
-        if number.confidence == "fitted"
-    )
+    named = {f"{section}.{name}": fact for section, facts in constant_facts().items() for name, fact in facts.items()}
+    return tuple(name for name, fact in named.items() if fact.confidence == "fitted")
 
 
 @lru_cache(maxsize=1)
 def calibrated() -> Calibration:
-    kinds = get_type_hints(Calibration)
-    return Calibration(
-        **{
-            section: kinds[section](**{name: number.value for name, number in facts.items()})
-            for section, facts in constant_facts().items()
-        }
-    )
+    values = {
+        section: {name: number.value for name, number in facts.items()} for section, facts in constant_facts().items()
+    }
+    return Calibration(**{section: kind(**values[section]) for section, kind in get_type_hints(Calibration).items()})

@@ -49,8 +49,7 @@ _BYTES = {Element.HALF: 2, Element.FLOAT: 4, Element.INT: 4, Element.BYTE: 1}
 class Cycles:
     """Tile-clock cycles: computing (OnTileExecute) and exchanging (DoExchange), which never overlap.
 
-    `phases` counts exchange phases. Before each of them all tiles synchronise (InternalSync), which takes
-    `Device.sync_cycles`.
+    Before each of the exchange `phases` all tiles synchronise (InternalSync) for `Device.sync_cycles`.
     """
 
     compute: float = 0.0
@@ -69,10 +68,9 @@ class Work:
     """The work of one op, or of one part of it, on its IPU.
 
     `family` is the kind of work, as profiles show it. `temporary_bytes` is the memory that it needs on the busiest tile
-    while it runs, in addition to its inputs and outputs; `flops` counts multiplications and additions of contractions
-    only, as `torch.utils.flop_counter` does; `outputs_on_busiest_tile` is how many elements of its result the fullest
-    tile holds. `plan` describes how a contraction is split and is empty for other work. `repeats` is the number of
-    equal rounds: they form a loop on the device, whose code exists once.
+    besides its inputs and outputs; `flops` counts multiplications and additions of contractions only, as
+    `torch.utils.flop_counter` does; `outputs_on_busiest_tile` are elements of its result. `plan` says how a contraction
+    is split. `repeats` is the number of equal rounds: they form a loop on the device, whose code exists once.
     """
 
     family: str
@@ -135,12 +133,7 @@ class Device:
 
 @dataclass(frozen=True)
 class CostSettings:
-    """The device, and the program options that change the cost of an op.
-
-    `half_partials` for matrix products and convolutions in fp16 (`Options.Precision.setPartialsType`);
-    `available_memory_proportion` by IPU, 0.6 by default; `stable_norm` for
-    `Options.Precision.enableStableNorm`.
-    """
+    """The device, and the program options that change the cost of an op; memory proportions are by IPU."""
 
     device: Device = field(default_factory=Device)
     half_partials: bool = False

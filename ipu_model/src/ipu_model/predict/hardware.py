@@ -66,9 +66,8 @@ class Chip:
 class System:
     """IPUs of one kind with their links and hosts.
 
-    It is built of IPU-Machines: one gateway (or PCIe slot) with `ipus_per_machine` each. Host links and streaming
-    memory are those of one IPU-Machine and shared by its IPUs. Link rates count one direction.
-    Impossible numbers are refused.
+    It is built of IPU-Machines: one gateway (or PCIe slot) with `ipus_per_machine` each, whose IPUs share its host
+    links and streaming memory. Link rates count one direction.
     """
 
     name: str

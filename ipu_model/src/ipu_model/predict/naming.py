@@ -92,8 +92,6 @@ def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:
     if op.kind.endswith("convolution_backward"):
         scope, colon, _ = name.rpartition(": ")
         return f"{scope}{colon}{GRADIENT_PARTS[min(tensor.index, 2)]}"
-    if tensor.index == 0:
-        return name
     rule = rule_of(op.kind)
-    further = rule.further_results if rule is not None else ()
-    return f"{name}, {further[tensor.index - 1] if tensor.index <= len(further) else f'result {tensor.index + 1}'}"
+    further = (rule.further_results if rule is not None else ())[tensor.index - 1 : tensor.index]
+    return f"{name}, {''.join(further) or f'result {tensor.index + 1}'}" if tensor.index else name

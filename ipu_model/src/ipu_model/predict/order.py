@@ -23,9 +23,9 @@ from ipu_model.step import Source, Step, Tensor
 class Order:
     """The order of one call of a program.
 
-    `sequence` has every execution of an op for one micro-batch, in order. `slots` is the number of micro-batches that
-    each stage stashes between forward and backward pass, 0 for stages without a stash. `micro_batches` is the number
-    that one replica runs in a call, in the cycles of `rounds`.
+    `sequence` has every execution of an op for one micro-batch. `slots` is the number of micro-batches that each stage
+    stashes between forward and backward pass. `micro_batches` is the number that one replica runs in a call, in the
+    cycles of `rounds`.
     """
 
     kept: Recomputed
@@ -96,9 +96,8 @@ def held_tensors(program: Program, kept: Recomputed) -> tuple[Held, ...]:
 @remembered
 def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
     held: dict[tuple[int, str], Held] = {}
-    read_late = (op for op in step.ops if op.is_backward or op.name in kept.again)
-    for op in read_late:
-        for tensor in values_read_by(op, step):
+    for op in step.ops:
+        for tensor in values_read_by(op, step) if op.is_backward or op.name in kept.again else ():
             root = step.root(tensor.name)
             maker = step.producer(root.name)
             if maker is None:
@@ -197,9 +196,8 @@ def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, i
 class Beat:
     """What happens between two synchronisations of all IPUs: passes, then copies.
 
-    `forward` and `backward` map the active stages to their lag: in cycle c they work on micro-batch c - lag.
-    `sends_on` are the stages whose results are copied to the next stage, `sends_back` those that copy to the previous
-    one.
+    `forward` and `backward` map the active stages to their lag: in cycle c they work on micro-batch c - lag. The stages
+    `sends_on` copy results to the next stage, `sends_back` to the previous one.
     """
 
     forward: Mapping[int, int]
@@ -212,8 +210,7 @@ class Beat:
 class Interval:
     """`count` identical cycles from cycle `start` on, each made of the same beats.
 
-    If `is_full` is true, every stage does all its passes; if `overlapped` is true, host transfers overlap with the
-    work.
+    If `is_full`, every stage does all its passes; if `overlapped`, host transfers overlap with the work.
     """
 
     start: int
@@ -252,9 +249,12 @@ def rounds_of(shape: Shape) -> tuple[Round, ...]:
     if shape.execution is Execution.SHARDED or shape.stages == 1:
         beats = _one_after_another(shape.stages, training=shape.training)
         return _overlapping(shape, Interval(0, shape.micro_batches, beats, is_full=True))
-    interleaved = shape.execution is Execution.INTERLEAVED and shape.training
-    beats = _interleaved(shape.stages) if interleaved else (_grouped(shape.stages, training=shape.training),)
-    return (Round(_intervals(beats, shape), shape.updates),)
+    if shape.execution is Execution.INTERLEAVED and shape.training:
+        return (Round(_intervals(_interleaved(shape.stages), shape), shape.updates),)
+    stages = range(shape.stages)
+    backward = {k: 2 * (shape.stages - 1) - k for k in stages} if shape.training else {}
+    beat = Beat({k: k for k in stages}, backward, tuple(stages[:-1]), tuple(stages[1:]) * shape.training)
+    return (Round(_intervals((beat,), shape), shape.updates),)
 
 
 def _one_after_another(stages: int, *, training: bool) -> tuple[Beat, ...]:
@@ -276,12 +276,6 @@ def _overlapping(shape: Shape, interval: Interval) -> tuple[Round, ...]:
         hidden = replace(interval, overlapped=True)
         return Round((interval,)), Round((hidden,), shape.updates - 2), Round((interval,))
     return (Round((interval,), shape.updates),)
-
-
-def _grouped(stages: int, *, training: bool) -> Beat:
-    last = stages - 1
-    backward = {k: 2 * last - k for k in range(stages)} if training else {}
-    return Beat({k: k for k in range(stages)}, backward, tuple(range(last)), tuple(range(1, stages)) * training)
 
 
 def _interleaved(stages: int) -> tuple[Beat, ...]:

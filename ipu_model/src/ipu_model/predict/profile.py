@@ -56,9 +56,8 @@ class ErrorBand(NamedTuple):
 class PhaseCycles:
     """Cycles of one IPU in one call, by activity; the names are those of PopVision's execution trace.
 
-    `stream_copy_begin` waits until the host is ready, `_mid` transfers, `_end` waits for completion;
-    `external_sync` waits for other IPUs; `global_exchange` moves data between IPUs. Their sum is the time of
-    the call on the device, the same for every IPU.
+    `stream_copy_begin` waits until the host is ready, `_mid` transfers, `_end` waits for completion; `external_sync`
+    waits for other IPUs; `global_exchange` moves data between IPUs. All IPUs have the same sum.
     """
 
     on_tile_execute: float = 0.0

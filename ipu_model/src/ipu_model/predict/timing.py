@@ -85,8 +85,7 @@ def _cycles_of(segments: Iterable[Segment]) -> float:
 class Conditions:
     """The machine and settings that, with the workload, determine its times.
 
-    If `returns_all` is true, the results of every micro-batch go to the host; otherwise `returned` of them do in a
-    call. `sync_cycles` is the time in which all IPUs synchronise.
+    If `returns_all`, the results of every micro-batch go to the host; otherwise `returned` of them do in a call.
     """
 
     host: HostLink
@@ -105,14 +104,15 @@ class Conditions:
 class Call:
     """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
 
-    Each of `rounds` is repeated as often as its first entry says, and followed by an update every time; it has the
-    segments of one cycle of each of its intervals. `returned` are the segments that send the results of one
-    micro-batch to the host, `results` times.
+    Each of `rounds` is repeated as often as its first entry says, followed by an update every time; it has the segments
+    of one cycle of each interval. `returned` sends the results of one micro-batch to the host, `results` times.
     """
 
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
-        self.start = self._start()
+        wait = conditions.host.run_wait_cycles
+        waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
+        self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
         self.rounds = [
             (a_round.repeats, [(interval, self._interval(interval)) for interval in a_round.intervals])
             for a_round in rounds
@@ -151,11 +151,6 @@ class Call:
             return ()
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
         return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
-
-    def _start(self) -> tuple[Segment, ...]:
-        cycles = self.conditions.host.run_wait_cycles
-        waits = (Piece("wait", PhaseCycles(stream_copy_begin=cycles)),)
-        return (Segment("start", cycles, (waits,) * self.workload.ipus),) if cycles else ()
 
     # ------------------------------------------------------------------------------- parts of a cycle
 
@@ -201,14 +196,12 @@ class Call:
     # ------------------------------------------------------------------------------- host transfers
 
     def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
-        if not self.conditions.sends_inputs:
-            return None
-        return self._transfer("stream in", self._by_ipu(beat, _INPUTS), begin_share)
+        sizes = self._by_ipu(beat, _INPUTS) if self.conditions.sends_inputs else {}
+        return self._transfer("stream in", sizes, begin_share)
 
     def _outputs(self, beat: Beat) -> Segment | None:
-        if not (self.conditions.returns_all and self.conditions.sends_outputs):
-            return None
-        return self._transfer("stream out", self._by_ipu(beat, _OUTPUTS))
+        sent = self.conditions.returns_all and self.conditions.sends_outputs
+        return self._transfer("stream out", self._by_ipu(beat, _OUTPUTS) if sent else {})
 
     def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment | None:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)

@@ -57,10 +57,10 @@ class Crossings:
 
 
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
-    """Return the steps of an IPU that makes so many calls.
+    """Return the steps of an IPU that makes so many calls, those that work on variables included.
 
     PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
-    them to where the code expects them. `updates` are the steps that work on variables.
+    them to where the code expects them.
     """
     alike = _alike(step)
     phases: dict[object, int] = {}

@@ -16,24 +16,19 @@ from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
 from ipu_model.predict.recomputation import Pass
-from ipu_model.step import Op, Source, Tensor
+from ipu_model.step import Op, Source
 
 UPDATE: Final = "update"
 
 
 class IpuSchedule:
-    """What one IPU runs in order: forward ops, backward ops with those that run again, weight updates.
-
-    Places in it: `backward_start` of the first op after the forward pass, `cycle_end` of the last op of a micro-batch,
-    `end` of the last op.
-    """
+    """What one IPU runs in order: forward ops, backward ops with those that run again, weight updates."""
 
     def __init__(self, ops: Sequence[ScheduledOp] = ()) -> None:
         self.ops = ops
-        after_forward = (place for place, op in enumerate(ops) if op.phase != Pass.FORWARD)
-        updates = (place for place, op in enumerate(ops) if op.phase == UPDATE)
-        self.backward_start = next(after_forward, len(ops))
-        self.cycle_end = max(0, next(updates, len(ops)) - 1)
+        # The places of the first op after the forward pass, of the last one of a micro-batch, and of the last one.
+        self.backward_start = next((place for place, op in enumerate(ops) if op.phase != Pass.FORWARD), len(ops))
+        self.cycle_end = max(0, next((place for place, op in enumerate(ops) if op.phase == UPDATE), len(ops)) - 1)
         self.end = max(0, len(ops) - 1)
 
 
@@ -65,19 +60,17 @@ def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -
     tiles = storages.widest((*reads, *makes))
     brought = [fetched.reading[root] for root in reads if root in fetched.reading]
     scheduled = []
+    made = [storages.step.tensors[root] for root in makes]
     for index, cost in enumerate(storages.parts[op.name]):
-        made = tuple(root for root in makes if _made_in(storages.step.tensors[root], cost.part, index))
+        results = made if index == 0 else []
+        if cost.part in GRADIENT_PARTS:  # gradients of a convolution come one by one
+            place = GRADIENT_PARTS.index(cost.part)
+            results = [t for t in made if (t.index == place if t.name != t.producer else index == 0)]
+        names = tuple(tensor.name for tensor in results)
         temporary = _joined(storages.space.temporary(cost.work.temporary_bytes, tiles), brought)
         name = naming.part(op.name, cost.part)
-        scheduled.append(ScheduledOp(op.name, phase, cost.part, name, op.stage, tuple(reads), made, temporary))
+        scheduled.append(ScheduledOp(op.name, phase, cost.part, name, op.stage, tuple(reads), names, temporary))
     return scheduled
-
-
-def _made_in(tensor: Tensor, part: str, index: int) -> bool:
-    """Whether a tensor is made in the part of that name: gradients of a convolution come one by one."""
-    if tensor.name != tensor.producer and part in GRADIENT_PARTS:
-        return tensor.index == GRADIENT_PARTS.index(part)
-    return index == 0
 
 
 def _work_on(cost: VariableCost, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
@@ -204,10 +197,9 @@ class Lifetimes:
     def off_chip_bytes(self) -> float:
         """Bytes of stashes and of other activations in streaming memory."""
         spread = self._storages.spread
-        stashes = sum(
-            spread(root).total * slots for root, slots in self._stash_slots.items() if self._is_off_chip(root)
-        )
-        return stashes + sum(spread(root).total for root in self._away)
+        stashes = {root: slots for root, slots in self._stash_slots.items() if self._is_off_chip(root)}
+        in_stashes = sum(spread(root).total * slots for root, slots in stashes.items())
+        return in_stashes + sum(spread(root).total for root in self._away)
 
     def _read(self, root: str, op: ScheduledOp, place: int) -> None:
         storages, start = self._storages, self.schedule.backward_start

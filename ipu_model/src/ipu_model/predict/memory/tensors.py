@@ -33,8 +33,7 @@ def _contents_of(step: Step) -> dict[str, Contents]:
 class Storages:
     """The tensors of one step, each identified by the tensor that its storage was made for.
 
-    `roots` maps all tensors to those, `contents` to what users know them by; `parts` lists what each op costs, in the
-    order in which it runs.
+    `roots` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
     """
 
     def __init__(self, step: Step, costs: Costs, space: TileSpace) -> None:
@@ -75,15 +74,15 @@ class Storages:
 
     @cached_property
     def constants(self) -> list[str]:
-        step = self.step
-        made = [name for name in step.tensors if self._is_constant(name)]
-        written = {self.roots[name] for op in step.ops for name in op.writes} if made else set()
-        own = (name for name in made if name not in written and self.roots[name] == name)
-        return [name for name in own if step.tensors[name].producer not in self.parts]
-
-    def _is_constant(self, name: str) -> bool:
-        maker = self.step.producer(name)
-        return self.step.source(name) is Source.CONSTANT if maker is None else maker.makes_constant
+        step, constants = self.step, list[str]()
+        written = {self.roots.get(name) for op in step.ops for name in op.writes}
+        for name in step.tensors:
+            maker = step.producer(name)
+            known = step.source(name) is Source.CONSTANT if maker is None else maker.makes_constant
+            is_own = known and name not in written and self.roots[name] == name
+            if is_own and (maker is None or maker.name not in self.parts):
+                constants.append(name)
+        return constants
 
     @cached_property
     def residents(self) -> frozenset[str]:
@@ -146,11 +145,10 @@ class Storages:
 
 @dataclass(frozen=True)
 class Resident:
-    """One tensor that is always live: its category and its place on the tiles of an IPU.
+    """One tensor that is always live: its category, and its place on the tiles of an IPU.
 
-    `off_chip` is its size in streaming memory in bytes. `fetched` is the part that must be brought to the IPU's tiles
-    for each use, because it lives off chip or on other replicas. `variable` is the weight that it belongs to,
-    `contents` what users know it by.
+    `off_chip` are its bytes in streaming memory. `fetched` is what must be brought to the tiles for each use, because
+    it lives off chip or on other replicas. `variable` is the weight that it belongs to.
     """
 
     category: str
@@ -166,8 +164,7 @@ class Resident:
 class Fetched:
     """Tensors that are brought to the tiles for an op and removed after it.
 
-    `reading` has weights by their tensor; `accumulation` and `update` what it takes to add the gradient of a variable
-    to its accumulator, and to update the variable.
+    `reading` has weights by their tensor; `accumulation` and `update` what is needed for these, by variable.
     """
 
     reading: Mapping[str, Spread]

@@ -35,10 +35,9 @@ _SAME_BYTES = 1e-6
 class Spread:
     """Bytes of a tensor on each of `tiles` tiles that follow one another; `last` is what the last one holds.
 
-    Tensors start on tile 0, as PopLibs' linear mapping has it. `balanced` marks those too small for a part on
-    every tile, which are put behind one another: what belongs to a channel lies where that channel does,
-    balanced over its tiles (poplin, createBroadcastOperand), and not all on tile 0. `first` is set for
-    tensors with a fixed place.
+    Tensors start on tile 0, as PopLibs' linear mapping has it, or on `first`. `balanced` marks those too small for a
+    part on every tile, which are put behind one another: what belongs to a channel lies where that channel does,
+    balanced over its tiles (poplin, createBroadcastOperand), and not all on tile 0.
     """
 
     on_tile: float
@@ -138,10 +137,7 @@ def pieces_of(spreads: Sequence[Spread], space: TileSpace) -> Pieces:
 
 @dataclass(frozen=True)
 class ScheduledOp:
-    """One op, or a part of one, while it runs: op and part, the pass, the name that users know it by, and the stage.
-
-    `reads` and `makes` are the tensors that it reads and makes, `temporary` is its temporary data.
-    """
+    """One op, or a part of one, while it runs; `reads` and `makes` are tensors, `temporary` is its temporary data."""
 
     node: str
     phase: str
@@ -164,10 +160,7 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class Live:
-    """Something of a category in memory from place `first` to place `last` in an IPU's schedule, both included.
-
-    `contents` says which tensor it is; `None` for code, and for the temporary data of an op.
-    """
+    """Something in memory from place `first` to `last` in an IPU's schedule, both included; code has no `contents`."""
 
     place: Spread
     first: int

@@ -51,10 +51,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpWork:
-    """The result of a rule: the parts of the work by name, and the layouts of results (`None` if not a tensor).
-
-    The op itself, where it has no further name, is the part "".
-    """
+    """The result of a rule: the parts of the work by name ("" for the op itself), and the layouts of its results."""
 
     parts: Mapping[str, Work]
     layouts: tuple[Layout | None, ...]
@@ -109,8 +106,7 @@ class OpView:
         return operand
 
     def operands(self) -> Iterator[Operand]:
-        operands = map(self._operand, self.op.reads)
-        return (operand for operand in operands if operand is not None)
+        return (operand for operand in map(self._operand, self.op.reads) if operand is not None)
 
     def _operand(self, name: Ref) -> Operand | None:
         tensor, layout = self.step.tensors.get(name), self.layouts.get(name)
@@ -170,10 +166,7 @@ def rule_of(kind: str) -> Rule | None:
 def costs(
     *names: str, words: str | Mapping[str, str] = "", further_results: tuple[str, ...] = ()
 ) -> Callable[[Cost], Cost]:
-    """Make a function the rule for some kinds of ops: each text names one or more. See `Rule` for the rest.
-
-    `words` may also be one name for all of them.
-    """
+    """Make a function the rule for some kinds of ops: each text names one or more; `words` may be one name for all."""
     named = tuple(kind for text in names for kind in kinds(text))
 
     def add(cost: Cost) -> Cost:

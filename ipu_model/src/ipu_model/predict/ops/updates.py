@@ -60,8 +60,8 @@ def accumulation_costs(
 ) -> tuple[VariableCost, ...]:
     """Return the cost of adding one micro-batch's gradients to the accumulators.
 
-    `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a
-    variable this replica accumulates, where it does not all. Trainable tensors without a gradient cost nothing.
+    `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a variable this
+    replica accumulates, where it does not all.
     """
     ipus = variable_ipus(step)
     cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
@@ -83,9 +83,8 @@ def update_costs(
 ) -> tuple[VariableCost, ...]:
     """Return the cost of one optimiser step for every trainable tensor that has a gradient.
 
-    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers);
-    `accumulates` tells whether gradient accumulation is above 1; `held` says how many elements of a variable
-    this replica updates, where it does not all.
+    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers); `held` says how
+    many elements of a variable this replica updates, where it does not all.
     """
     ipus, groups = variable_ipus(step), group_of or {}
     cost = lru_cache(maxsize=None)(partial(_update, settings.device))  # many tensors are alike

@@ -23,7 +23,6 @@ from ipu_model.step import (
     Hints,
     Op,
     Phase,
-    Placement,
     Ref,
     Source,
     Step,
@@ -46,6 +45,8 @@ _PLANNED_GRADIENTS = (
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution_backward", "lstm_backward", "gru_backward",
     "rnn_tanh_backward", "rnn_relu_backward",
 )  # fmt: skip
+
+_PLANNING = ("available_memory_proportion", "serialisation", "multi_convolution")
 
 _steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()
 
@@ -192,12 +193,7 @@ class _Describer:
         for node in self._ops:
             info = info_of(node)
             operands = [(self._graph.roots[source], info.scope) for source in node.all_input_nodes]
-            marks = info.marks
-            own = Hints(
-                available_memory_proportion=marks.available_memory_proportion,
-                serialisation=marks.serialisation,
-                multi_convolution=marks.multi_convolution,
-            )
+            own = Hints(**{name: getattr(info.marks, name) for name in _PLANNING})
             if own != NO_HINTS:
                 hints[node] = own
                 of_operand.update(dict.fromkeys(operands, own))
@@ -238,14 +234,15 @@ def digest_of(graph: Graph) -> str:
 
     Ops, placements and constants count; the values of weights do not, and neither does what a Python function computes
     that the host or a custom op calls. Lines of the program and names of classes only serve reports. Stages count by
-    their order: the ids of blocks, and with them numbers of stages, are drawn anew by every trace of a model that does
-    not name its blocks.
+    their order: the numbers of blocks without a name are drawn anew by every trace.
     """
     described = step_of(graph)
     step = replace(
         described,
-        ops=tuple(replace(op, placement=_unnamed(op.placement, op.stage), line="") for op in described.ops),
-        block_entries=tuple(_unnamed(entry, 0) for entry in described.block_entries),
+        ops=tuple(
+            replace(op, placement=replace(op.placement, block="", stage=op.stage), line="") for op in described.ops
+        ),
+        block_entries=tuple(replace(entry, block="", stage=0) for entry in described.block_entries),
         layers={},
     )
     digest = hashlib.blake2b(digest_size=20)
@@ -257,7 +254,3 @@ def digest_of(graph: Graph) -> str:
         digest.update(f"{name}: {constant.dtype} {tuple(constant.shape)};".encode())
         digest.update(constant.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _unnamed(placement: Placement, stage: int) -> Placement:
-    return replace(placement, block="", stage=stage)

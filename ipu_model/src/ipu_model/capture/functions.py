@@ -69,9 +69,7 @@ def _kind(device: object) -> str:
 def _refuse_gpus(func: Function, args: Args, kwargs: Kwargs) -> None:
     """Refuse tensors on other accelerators: fake ones would be there although this machine has no such device."""
     target = args[1] if func is Tensor.to and len(args) > 1 else kwargs.get("device")
-    if func is Tensor.cuda or type(target) is int:  # an int counts GPUs
-        target = "cuda"
-    kind = _kind(target)
+    kind = "cuda" if func is Tensor.cuda or type(target) is int else _kind(target)  # an int counts GPUs
     if kind in _GPUS:
         raise Error(
             f"forward asks for a tensor on the device '{kind}', but this model runs on the IPU. Leave out .cuda() and "
@@ -287,12 +285,8 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
-    F.multi_margin_loss: _in_single(F.multi_margin_loss),
-    F.multilabel_margin_loss: _in_single(F.multilabel_margin_loss),
-    **{
-        original: recurrent_network(original.__name__, original)
-        for original in _of(torch, "lstm gru rnn_tanh rnn_relu")
-    },
+    **{loss: _in_single(loss) for loss in _of(F, "multi_margin_loss multilabel_margin_loss")},
+    **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
 }
 
 

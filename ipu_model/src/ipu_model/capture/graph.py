@@ -94,9 +94,8 @@ class NodeInfo:
     """What is known about one node; variables, inputs and constants have only a `spec` and marks.
 
     `spec` is a tuple if the node has several results, with `None` for those that are not tensors. `scope` is the dotted
-    name of the submodule whose `forward` recorded it ("" for the model itself), `forward_op` the number of the forward
-    op, in order, that it is or belongs to. `name_scopes` are the parts of its prefix from `poptorch.NameScope`, each
-    with how many submodules were entered outside it; `attributes` come from `poptorch.Attribute`.
+    name of the submodule that recorded it ("" for the model itself), `forward_op` the number of its forward op. Its
+    `name_scopes`, from `poptorch.NameScope`, say how many submodules were entered outside each.
     """
 
     spec: TensorSpec | tuple[TensorSpec | None, ...] | None = None

@@ -79,8 +79,7 @@ def capture(
     `inputs` describe one micro-batch; `call(module, tensors)` rebuilds the arguments and calls the module;
     `flatten(outputs)` returns the leaves of its result and a function that rebuilds it.
 
-    Raises:
-        Error: a model that branches on data, has no loss (or several), or breaks a rule of blocks or buffers.
+    Raises `Error` for a model that branches on data, has no loss (or several), or breaks a rule of blocks or buffers.
     """
     trace = Trace(placer, training)
     slots = slots_of(module)
@@ -244,9 +243,8 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
             "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
         ) from None
     except DynamicOutputShapeException as error:
-        instead = next(
-            (words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)), _USUAL_ALTERNATIVE
-        )
+        said = [words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)]
+        instead = said[0] if said else _USUAL_ALTERNATIVE
         raise Error(
             f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
             f"known when the model is compiled. {instead}"

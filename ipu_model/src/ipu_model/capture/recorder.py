@@ -190,19 +190,8 @@ class Recorder(TorchDispatchMode):
         runs_there = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
         return not anything_there and not runs_there
 
-    def _on_host(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        """Run an op of host tensors; its results belong to the model if all its operands do."""
-        with modes_disabled():
-            result = func(*args, **kwargs)
-        if tensors and not any(self.origins.is_stranger(tensor) for tensor in tensors):
-            for made in tree_leaves(result):
-                if isinstance(made, Tensor):
-                    self.origins.hold(made)
-        return result
-
     def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        nodes = [self.node_for(tensor) for tensor in tensors]
-        return known_values(nodes, self.constants, self._changeable) if nodes else None
+        return known_values([self.node_for(tensor) for tensor in tensors], self.constants, self._changeable)
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return the result of an op whose shape or value depends on data, if all of these are constants."""
@@ -270,9 +259,20 @@ class Recorder(TorchDispatchMode):
         deliver_interrupt()
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
-        _refuse_generators(func, kwargs)
+        if isinstance(kwargs.get("generator"), torch.Generator):
+            raise Error(
+                f"A torch.Generator is given to {func.name()} in forward. The device draws random numbers from its own "
+                "streams: leave the generator out and set poptorch.Options().randomSeed(seed), or pass the numbers as "
+                "an input."
+            )
         if any_real and self._stays_on_host(func, tensors):
-            return self._on_host(func, args, kwargs, tensors)
+            with modes_disabled():
+                result = func(*args, **kwargs)
+            if not any(self.origins.is_stranger(tensor) for tensor in tensors):
+                for made in tree_leaves(result):
+                    if isinstance(made, Tensor):
+                        self.origins.hold(made)
+            return result
         where = self._place(func)
         if any_real:
             self._move_written(func, args, kwargs)
@@ -297,8 +297,9 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op on fake tensors; if it cannot, remember where: the scopes are left before anyone asks."""
         try:
-            if func in _SUBTRACTIONS:
-                _refuse_bools(func, args, kwargs)
+            if func in _SUBTRACTIONS and any(isinstance(a, Tensor) and a.dtype is torch.bool for a in args):
+                with modes_disabled():  # PyTorch raises its own error for a difference of bools
+                    func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)
             return func(*args, **kwargs)
         except Exception as error:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -356,31 +357,15 @@ def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
     return tree_map_only(Tensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype), result)
 
 
-def _refuse_bools(func: Any, args: Any, kwargs: Any) -> None:
-    """Let PyTorch raise its own error for a difference of bools."""
-    if any(isinstance(leaf, Tensor) and leaf.dtype is torch.bool for leaf in args):
-        with modes_disabled():
-            func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)
-
-
-def _refuse_generators(func: Any, kwargs: Any) -> None:
-    if isinstance(kwargs.get("generator"), torch.Generator):
-        raise Error(
-            f"A torch.Generator is given to {func.name()} in forward. The device draws random numbers from its own "
-            "streams: leave the generator out and set poptorch.Options().randomSeed(seed), or pass the numbers as an "
-            "input."
-        )
-
-
 def known_values(
     wanted: Sequence[Node], constants: Mapping[str, Tensor], changeable: Collection[str]
 ) -> list[Tensor] | None:
     """Return the present values of `wanted`, nodes of one unfinished graph, or None if they depend on data.
 
-    `constants` are the tensors of its `get_attr` nodes. Those of them in `changeable` outlive a call: what forward
-    writes to them makes them unknown. Nothing is written to the tensors of `constants`.
+    `constants` are the tensors of its `get_attr` nodes. Those in `changeable` outlive a call: what forward writes to
+    them makes them unknown.
     """
-    needed = _needed(wanted, changeable)
+    needed = _needed(wanted, changeable) if wanted else None
     if needed is None:
         return None
     values: dict[Node, Any] = {}

@@ -122,17 +122,14 @@ def plain_ops_traced() -> Iterator[None]:
         # touches TF32 settings and warns about them.
         stack.enter_context(switched(mkldnn_enabled, torch._C._set_mkldnn_enabled, False))
         # Looking whether a mask's values are the causal ones only chooses a kernel.
-        stack.enter_context(replaced(_transformer, _detect_is_causal_mask=_causal_if_said))
+        said = {"_detect_is_causal_mask": lambda mask, is_causal=None, size=None: is_causal is True}
+        stack.enter_context(replaced(_transformer, **said))
         stack.enter_context(replaced(torch.distributions.Distribution, _validate_args=False))
         stand_ins = {"CheckpointFunction": _CalledOnce, _CHECKPOINT_GENERATOR: _nothing_around}
         stack.enter_context(replaced(_checkpoint, **stand_ins))
         # Fake tensors log the trace of an op that fails: the exception says it, as in plain PyTorch.
         stack.enter_context(replaced(logging.getLogger("torch._subclasses.fake_tensor"), disabled=True))
         yield
-
-
-def _causal_if_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-    return is_causal is True
 
 
 _CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"

@@ -64,11 +64,10 @@ class Slot:
 def slots_of(module: nn.Module) -> list[Slot]:
     """List the distinct parameters, then the distinct buffers of `module`; sparse ones stay on the host.
 
-    Raises:
-        Error: a buffer that is not a tensor, or a tensor of a lazy module, which has no shape yet.
+    `Error`: a buffer that is not a tensor, or a tensor of a lazy module, which has no shape yet.
     """
     found: dict[int, tuple[list[str], Tensor, bool]] = {}
-    for is_buffer, named in ((False, _parameters(module)), (True, _buffers(module))):
+    for is_buffer, named in ((False, module.named_parameters(remove_duplicate=False)), (True, _buffers(module))):
         for name, tensor in named:
             if type(tensor) in _WITHOUT_SHAPE:  # not isinstance(): parameters of a wrapped model react to it
                 raise Error(f"'{name}' is not initialised: call forward of the lazy module once, in plain PyTorch.")
@@ -80,10 +79,6 @@ def slots_of(module: nn.Module) -> list[Slot]:
 
 def is_sparse(tensor: Tensor | None) -> bool:
     return type(tensor) in _PLAIN and tensor is not None and tensor.layout is not torch.strided
-
-
-def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return module.named_parameters(remove_duplicate=False)
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -102,7 +97,10 @@ def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
 @contextmanager
 def tensors_unchanged(module: nn.Module) -> Iterator[None]:
     """Refuse a body that replaces or deletes a parameter or buffer; buffers of batch normalisation are exempt."""
-    before = {"Parameter": dict(_parameters(module)), "Buffer": dict(_buffers(module))}
+    before: dict[str, dict[str, Tensor]] = {
+        "Parameter": dict(module.named_parameters(remove_duplicate=False)),
+        "Buffer": dict(_buffers(module)),
+    }
     registered = [tensor for tensors in before.values() for tensor in tensors.values()]
     # `tensor.data = value` gives a tensor other storage: no op is recorded.
     storages = {id(tensor): tensor.untyped_storage() for tensor in registered if type(tensor) is FakeTensor}
@@ -110,7 +108,7 @@ def tensors_unchanged(module: nn.Module) -> Iterator[None]:
     children = module.named_modules(remove_duplicate=False)
     norms = [(prefix, child) for prefix, child in children if isinstance(child, _BATCH_NORMS)]
     exempt = {f"{prefix}.{name}" if prefix else name for prefix, child in norms for name in child._buffers}
-    after = {**dict(_parameters(module)), **dict(_buffers(module))}
+    after = {**dict(module.named_parameters(remove_duplicate=False)), **dict(_buffers(module))}
     for kind, tensors in before.items():
         for name, tensor in tensors.items():
             storage = storages.get(id(tensor))

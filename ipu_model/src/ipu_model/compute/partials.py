@@ -46,8 +46,9 @@ def _chunks(length: int, size: int) -> Iterator[slice]:
 
 
 def mm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
-    """Multiply `[m, k]` by `[k, n]` with half partials along k."""
-    return _accumulated((torch.mm(a[:, c], b[c]) for c in _chunks(a.shape[1], CHUNK)), clips)
+    """Multiply `[m, k]` by `[k, n]`, or `[b, m, k]` by `[b, k, n]`, with half partials along k."""
+    multiply = torch.mm if a.dim() == 2 else torch.bmm
+    return _accumulated((multiply(a[..., c], b[..., c, :]) for c in _chunks(a.shape[-1], CHUNK)), clips)
 
 
 def mv(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
@@ -58,20 +59,8 @@ def dot(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
     return mm(a.unsqueeze(0), b.unsqueeze(1), clips=clips).view(())
 
 
-def bmm(a: Tensor, b: Tensor, *, clips: bool = True) -> Tensor:
-    """Multiply `[b, m, k]` by `[b, k, n]` with half partials along k."""
-    return _accumulated((torch.bmm(a[:, :, c], b[:, c]) for c in _chunks(a.shape[2], CHUNK)), clips)
-
-
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
-    return _plus(mm(a, b, clips=clips).mul_(alpha), bias, beta)
-
-
-def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, clips: bool = True) -> Tensor:
-    return _plus(bmm(a, b, clips=clips).mul_(alpha), bias, beta)
-
-
-def _plus(product: Tensor, bias: Tensor, beta: float) -> Tensor:
+    product = mm(a, b, clips=clips).mul_(alpha)
     # As in PyTorch, a bias with the factor 0 does not count, even if it is NaN: programs pass `torch.empty`.
     return product if beta == 0 else product.add_(bias, alpha=beta)
 
@@ -131,9 +120,9 @@ _REPLACEMENTS: dict[object, Callable[..., Any]] = {
     aten.mm.default: mm,
     aten.mv.default: mv,
     aten.dot.default: dot,
-    aten.bmm.default: bmm,
+    aten.bmm.default: mm,
     aten.addmm.default: addmm,
-    aten.baddbmm.default: baddbmm,
+    aten.baddbmm.default: addmm,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

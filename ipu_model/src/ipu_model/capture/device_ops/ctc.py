@@ -113,9 +113,14 @@ def _search(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: 
     sizes = np.zeros((samples, top_paths), np.int32)
     labels = np.full((samples, top_paths, steps), -1, np.int32)
     for sample, length in enumerate(lengths.tolist()):
-        best = _decoded(values[: max(0, int(length)), sample], blank, beam_width)[:top_paths]
-        for rank, (score, path) in enumerate(best):
-            scores[sample, rank], sizes[sample, rank] = -score, len(path)
+        beam = _Beam([()], np.zeros(1), np.full(1, -np.inf))
+        for row in values[: max(0, int(length)), sample]:
+            beam = _advanced(beam, row, blank, beam_width)
+        total = beam.total
+        best = [index for index in np.argsort(-total, kind="stable") if total[index] > -np.inf]
+        for rank, index in enumerate(best[:top_paths]):
+            path = beam.prefixes[index]
+            scores[sample, rank], sizes[sample, rank] = -total[index], len(path)
             labels[sample, rank, : len(path)] = path
     score_tensor = torch.from_numpy(scores).to(log_probabilities.dtype)
     return score_tensor, torch.from_numpy(sizes), torch.from_numpy(labels)
@@ -141,16 +146,6 @@ class _Beam(NamedTuple):
     @property
     def total(self) -> Floats:
         return np.logaddexp(self.blank, self.label)
-
-
-def _decoded(values: Floats, blank: int, width: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Return log probability and labels of the best sequences of one sample `[T, C]`, best first."""
-    beam = _Beam([()], np.zeros(1), np.full(1, -np.inf))
-    for row in values:
-        beam = _advanced(beam, row, blank, width)
-    total = beam.total
-    order = [index for index in np.argsort(-total, kind="stable") if total[index] > -np.inf]
-    return [(float(total[index]), beam.prefixes[index]) for index in order]
 
 
 def _advanced(beam: _Beam, row: Floats, blank: int, width: int) -> _Beam:

@@ -235,7 +235,8 @@ def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Result
     inputs = F.linear(x, w_x, b_x)
     if b_h is not None and not kind.bias_in_loop:
         inputs = inputs.add_(b_h)
-    loop = Loop(hidden, cell, w_h, b_h if kind.bias_in_loop else None, w_p, _order(len(x), reverse), stored)
+    order = range(len(x))[:: -1 if reverse else 1]
+    loop = Loop(hidden, cell, w_h, b_h if kind.bias_in_loop else None, w_p, order, stored)
     return kind.forward(loop, stored(inputs))
 
 
@@ -246,7 +247,7 @@ def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple
     projection if there is one; otherwise these are empty.
     """
     d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, hiddens, _, saved, reverse, wanted = arguments
-    loop = Loop(hidden, cell, w_h, None, w_p, _order(len(x), reverse), stored)
+    loop = Loop(hidden, cell, w_h, None, w_p, range(len(x))[:: -1 if reverse else 1], stored)
     gradients = kind.backward(loop, Incoming(d_hiddens, d_last_cell, wanted[1]), hiddens, saved)
     own, theirs = gradients.from_inputs.flatten(0, 1), gradients.from_hiddens.flatten(0, 1)
     d_projection = x.new_empty(0)
@@ -262,10 +263,6 @@ def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple
         theirs.sum(0) if kind.bias_in_loop else x.new_empty(0),
         d_projection,
     )
-
-
-def _order(steps: int, reverse: bool) -> range:
-    return range(steps - 1, -1, -1) if reverse else range(steps)
 
 
 class LayerOps(NamedTuple):

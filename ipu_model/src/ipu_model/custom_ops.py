@@ -52,9 +52,6 @@ def register(
     """Say what the custom op of this name, domain and version computes; an earlier registration is replaced.
 
     Models that are compiled already keep what they were compiled with.
-
-    Raises:
-        Error: a name or domain that is no string, a version that is no int, functions that are not callable.
     """
     if [type(part) for part in (name, domain, version)] != [str, str, int]:
         raise Error(f"A custom op has a name, a domain (strings) and a version (int), not {(name, domain, version)}.")

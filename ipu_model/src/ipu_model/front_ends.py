@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 @singledispatch
 def program_behind(source: Any) -> Program:
-    """Return the program behind a compiled executor or a `Profile`, or a `Program` unchanged.
+    """Return the program behind a compiled executor or a `Profile`, or a `Program` unchanged; `Error` for all else.
 
     An executor whose compilation failed because its program does not fit into memory has that program, too.
-
-    Raises:
-        Error: `source` is none of these, is not compiled, or is a profile that was read from a file of its own.
     """
     # Imported here so that `import poptorch`, which only registers its types, does not load the performance model.
     from ipu_model.predict.profile import Profile
@@ -89,10 +86,6 @@ def program_of_module(
 ) -> Program:
     """Return the program that wrapping `model` with `options` would compile; `ipu_model.profile_module` says more.
 
-    `changes` are made to a copy of the module first.
-
-    Raises:
-        Error: what the front end refuses when it wraps and compiles, or options of no front end.
-        AssertionError: rows that do not divide into micro-batches, unknown blocks.
+    `changes` are made to a copy of the module first. Raises what the front end refuses when it wraps and compiles.
     """
     raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {kind_of(options)}.")

@@ -263,9 +263,7 @@ def _disconnect() -> None:
 def world(rank: int, size: int) -> Group:
     """Return the group of all instances, joining it as `rank` of `size` on the first call.
 
-    Raises:
-        Error: the environment does not say where the others are, they cannot be reached, or this process has
-            joined under another index.
+    Raises `Error` if nothing says where the others are, they cannot be reached, or this process has another index.
     """
     if not _joined:
         _joined.append(join(rank, size, os.environ))

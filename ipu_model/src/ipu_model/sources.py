@@ -83,9 +83,8 @@ class Given:
 def _refusals_named(source: str) -> Iterator[None]:
     """Turn what PopTorch refuses and what fails in the user's module into an error in one line.
 
-    PopTorch's refusals are assertions (rows that do not divide into micro-batches) and, for parameters of an optimizer
-    that are none of the model, an `UnknownParameter`. A failure of the module itself, such as shapes that do not match,
-    has a line of the user's; what has none keeps its traceback, because the fault is here.
+    PopTorch's refusals are assertions and, for parameters of an optimizer that are none of the model, an
+    `UnknownParameter`. A failure of the module has a line of the user's; other failures keep their traceback.
     """
     try:
         yield

@@ -1,8 +1,6 @@
-"""One micro-batch of a program as plain data: what the performance model reads.
+"""One micro-batch of a program as plain data, without PyTorch objects: what the performance model reads.
 
-A `Step` holds ops, tensors and storages in the order in which the program computes them. It contains no PyTorch
-objects, so you can write one by hand, pickle it and compare it. `ipu_model.capture.describe` makes it from a captured
-graph; the names of ops and tensors are those of the graph's nodes.
+`ipu_model.capture.describe` makes a `Step` from a captured graph; names are those of the graph's nodes.
 """
 
 from __future__ import annotations
@@ -47,9 +45,7 @@ class DType:
 FLOAT16 = DType("float16", 2, is_floating=True)
 FLOAT32 = DType("float32", 4, is_floating=True)
 INT32 = DType("int32", 4)
-INT64 = DType("int64", 8)
 UINT8 = DType("uint8", 1)
-BOOL = DType("bool", 1)
 
 
 class Ref(str):
@@ -150,17 +146,15 @@ NOWHERE = Placement(block="", stage=0, ipu=0)
 class Op:
     """One op of the device.
 
-    `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the
-    full name. `results` has one entry for each result, `None` if the result is not a tensor. A result that nothing
-    reads is described here but is not among the tensors of the step. `writes` names the storages that the op changes in
-    place. `scope` is the dotted name of the module that runs it ("" for the model itself), `line` the line of the
-    program that it comes from ("" where that is not known). `stage` is the number of its stage in `Step.stages`, while
-    `placement.stage` is the number that the program gave. `forward_op` counts the ops of the forward pass as
-    they were traced; an op of the backward pass has the number of the forward op that it belongs to (`None`: unknown).
+    `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the full
+    name. `results` has one entry for each result, `None` if it is not a tensor; one that nothing reads is not among the
+    tensors of the step. `writes` names the storages that the op changes in place. `scope` is the dotted name of the
+    module that runs it ("" for the model itself). `stage` is the number of its stage in `Step.stages`,
+    `placement.stage` the one that the program gave. `forward_op` counts the ops of the forward pass as they were
+    traced; an op of the backward pass has the number of its forward op (`None`: unknown).
 
-    `is_view` is true if the op only reinterprets its operand. `is_known` is true if its results depend on nothing that
-    changes, so that the compiler can compute them. `makes_constant` is true if the op creates a constant without
-    reading any tensor.
+    `is_view`: the op only reinterprets its operand. `is_known`: its results depend on nothing that changes, so that the
+    compiler can compute them. `makes_constant`: it creates a constant without reading any tensor.
     """
 
     name: str
@@ -231,14 +225,12 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)  # compared by identity: comparing op by op would be slow and of little use
 class Step:
-    """One micro-batch, forward and (for training) backward.
+    """One micro-batch, forward and (for training) backward; `step_of_ops` makes one by hand.
 
     `tensors` and `storages` are in the order in which they are made; a storage, the memory behind one or more tensors,
     has the name of the tensor that it was made for. `inputs` describe what the host sends, in the order of forward's
-    arguments. `outputs` names the tensors that a call returns. `gradients` maps variables to the tensors that hold
-    their gradients. `layers` maps the dotted names of modules to their classes. `block_entries` are the placements of
-    blocks in the order in which they begin.
-    Make one with `step_of_ops` (by hand) or `ipu_model.capture.describe.step_of` (from a captured graph).
+    arguments. `gradients` maps variables to tensors, `layers` dotted names of modules to classes. `block_entries` are
+    the placements of blocks in the order in which they begin.
     """
 
     ops: tuple[Op, ...]
@@ -317,10 +309,9 @@ def step_of_ops(
     unread: frozenset[str] = frozenset(),
     layers: Mapping[str, str] | None = None,
 ) -> Step:
-    """Build a step from ops and from the tensors that enter it from outside.
+    """Build a step from ops and from the tensors that enter it from outside; stages are numbered by placements.
 
-    Stages are numbered by the ops' placements. `inputs` defaults to the entering tensors whose source is
-    `Source.INPUT`. `unread` names results that no op reads.
+    `inputs` defaults to the entering tensors whose source is `Source.INPUT`; `unread` names results that no op reads.
     """
     placed, stages = _staged(tuple(ops))
     tensors: dict[str, Tensor] = {}

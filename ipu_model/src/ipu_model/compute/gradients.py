@@ -99,11 +99,7 @@ def reduce_in_groups(
 
 @dataclass(frozen=True)
 class LossScalingSettings:
-    """Settings of PopART's `automaticLossScalingSettings` and their defaults.
-
-    `bin_edge` is a share of the largest float16, `threshold` a share of all elements, `period` in weight
-    updates.
-    """
+    """PopART's `automaticLossScalingSettings`: shares of the largest float16 and of all elements, weight updates."""
 
     bin_edge: float = 0.125
     threshold: float = 1e-7
@@ -113,13 +109,10 @@ class LossScalingSettings:
 class AutomaticLossScaling:
     """Watches the scaled gradients and adapts `factor`, a power of two by which the loss scaling is multiplied.
 
-    After each period of weight updates it computes the proportion of gradient elements whose magnitude reaches the bin
-    edge. If the proportion exceeds the threshold, gradients are close to the end of the float16 range and the factor is
-    halved. Otherwise the factor is doubled.
-
-    `half` tells which gradients are float16 on the device; the others are not counted. `loss_dtype` is the element type
-    of the loss: the final loss scale stays at or below the largest power of two that this type can hold. `across` sums
-    over other processes in place.
+    If, in a period of weight updates, the proportion of gradient elements whose magnitude reaches the bin edge exceeds
+    the threshold, gradients are close to the end of the float16 range and the factor is halved; otherwise it is
+    doubled. `half` tells which gradients are float16 on the device; the others are not counted. The final loss scale
+    stays at or below the largest power of two that `loss_dtype` can hold. `across` sums over other processes in place.
     """
 
     def __init__(

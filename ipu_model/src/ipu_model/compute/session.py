@@ -64,10 +64,10 @@ _UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 @dataclass
 class Collector:
-    """Collects one output of every micro-batch in `[step, replica]` order: an output that is constant only `once`.
+    """Collects one output of every micro-batch in `[step, replica]` order.
 
-    `dtype` is the element type on the device; `fresh` says whether micro-batch results own their storage; with `once`,
-    only one result is kept, because all are the same.
+    `dtype` is the element type on the device; `fresh` says whether results own their storage; with `once`, only one
+    result is kept, because all are the same.
     """
 
     batching: Batching
@@ -128,9 +128,9 @@ class Session:
     ) -> None:
         """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update.
 
-        `watched_updates` names variables, numbers of the update or, with `automatic_loss_scaling`, `finalLossScale`:
-        the factor by which each update's gradients were multiplied. Variables named in `replica_groups` have a value
-        for each group, stacked. Runs use `threads`, by default as many as PyTorch is set to.
+        These name variables, numbers of the update or, with `automatic_loss_scaling`, `finalLossScale`: the factor by
+        which each update's gradients were multiplied. Variables in `replica_groups` have a value for each group,
+        stacked.
         """
         self.graph, self._groups = graph, dict(replica_groups)
         self.threads = Threads(torch.get_num_threads()) if threads is None else threads
@@ -302,10 +302,9 @@ class Session:
 def keep_freed_memory() -> bool:
     """Ask the C library, once per process, to keep freed blocks; return whether it agreed.
 
-    glibc returns large blocks to the kernel at every free, and new ones cause page faults. A replay frees and allocates
-    the same blocks in each micro-batch. Keeping them makes steps faster and their times steadier (`make bench` measures
-    both), but the process keeps its peak memory. Only glibc on Linux has the setting; the environment variable
-    `IPU_MODEL_KEEP_MEMORY=0` turns it off.
+    glibc returns large blocks to the kernel at every free, and new ones cause page faults: a replay frees and allocates
+    the same blocks in each micro-batch. Keeping them makes steps faster and steadier (`make bench` measures both), but
+    the process keeps its peak memory. Only glibc on Linux has the setting; `IPU_MODEL_KEEP_MEMORY=0` turns it off.
     """
     if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
         return False

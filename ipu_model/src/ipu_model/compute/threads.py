@@ -96,8 +96,7 @@ class ParallelWork:
 def threads_for(step: Step, watch: CoreWatch) -> Threads:
     """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
 
-    `watch` has measured the machine since the compilation began. The environment variable `IPU_MODEL_THREADS` fixes the
-    number; if it is not a positive whole number, an `Error` is raised.
+    `watch` has measured the machine since the compilation began. The environment variable `IPU_MODEL_THREADS` fixes it.
     """
     fixed = os.environ.get(SWITCH, "")
     if fixed:
@@ -189,12 +188,10 @@ def wait_asleep() -> bool:
     """Let waiting threads of this process sleep, from now on; return whether they do.
 
     GNU's OpenMP, which PyTorch uses on Linux, lets waiting threads spin for milliseconds: on busy cores that makes ops
-    many times slower, because a spinning thread can take the core from the thread that it waits for. If a process has
-    more OpenMP threads than there are cores, waiting threads spin for microseconds only and then sleep. We therefore
-    start as many additional threads as there are cores; they sleep all the time. `OMP_WAIT_POLICY` chooses this as
-    well, but only before OpenMP is loaded, and `import torch` loads it.
-
-    `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` decide instead, if they are set.
+    many times slower, because a spinning thread can take the core from the one that it waits for. If a process has more
+    OpenMP threads than there are cores, they spin for microseconds only and then sleep. We therefore start as many
+    additional threads as there are cores, which sleep all the time. `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` decide
+    instead, if they are set; OpenMP reads them when it is loaded, by `import torch`.
     """
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy or "GOMP_SPINCOUNT" in os.environ:

@@ -28,11 +28,9 @@ _COMPILED_IN = {
 class Updater:
     """Updates weights in place as the optimiser of a compiled program.
 
-    `weights` are float32 tensors, never replaced as long as the updater lives; where `dtypes[name]` is
-    float16 their values lie on the float16 grid. `group_of[name]` is the parameter group, or None for the
-    default numbers. With `stochastic_rounding` every half result of the update, weights and state alike, is rounded
-    stochastically with `generator`; `overflow` says what becomes of those beyond the range.
-    Raises `Error` for values that no device can run with.
+    `weights` are float32 tensors, never replaced as long as the updater lives, on the float16 grid where `dtypes[name]`
+    is float16. `group_of[name]` is the parameter group, or None for the default numbers. With `stochastic_rounding`
+    every half result, weights and state alike, is rounded with `generator`.
     """
 
     def __init__(
@@ -89,9 +87,8 @@ class Updater:
     def step(self, gradients: Mapping[str, Tensor], scale: float) -> None:
         """Update the weights named in `gradients`, in place; the gradient tensors may be overwritten.
 
-        Each gradient (float32, the weight's shape) is the sum over micro-batches and replicas, still
-        multiplied by the loss scaling; `scale` is what remains to be multiplied in: 1/(A*R*P) for a mean,
-        else 1.
+        Each gradient (float32, the weight's shape) is the sum over micro-batches and replicas, still multiplied by the
+        loss scaling; `scale` is what remains to be multiplied in: 1/(A*R*P) for a mean, else 1.
         """
         scale *= self._clipping(gradients, scale)
         context = Context(scale, self.loss_scaling, self._rounding)

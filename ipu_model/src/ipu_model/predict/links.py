@@ -1,8 +1,7 @@
 """The links of a machine: transfers between host and IPUs, and collectives between replicas.
 
-Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). All three times are
-proportional to the bytes and do not depend on the tile clock: a fixed overhead, which the published trace with its one
-input size cannot show, seems to be small (see the tests). No published row measures results to the host separately.
+Transfers have three phases: begin (the host gets ready), mid (bytes move), end (completion). Their times are
+proportional to the bytes: a fixed overhead, which the published trace with its one input size cannot show, seems small.
 
 Collectives are rings over IPU-Links, and over gateway links between IPUs that no IPU-Link joins.
 
@@ -31,9 +30,9 @@ from ipu_model.predict.program import Program
 class HostLink:
     """The share of the host link that one replica gets while other replicas also transfer.
 
-    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one replica
-    after another. According to the published trace, one of these copies always shows as the begin phase. The others
-    show only if they take longer than everything that the device does at the same time.
+    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one after
+    another. In the published trace, one of these copies always shows as the begin phase, the others only if they take
+    longer than everything that the device does meanwhile.
     """
 
     system: System
@@ -76,9 +75,9 @@ class HostLink:
     def begin_share(self, refill: float, meanwhile: float, depth: int) -> float:
         """Return the length of the begin phases as a multiple of `refill`, the cycles to refill one replica's buffers.
 
-        `meanwhile` are the cycles of everything else until the next transfers. With buffers for more than one
-        micro-batch (`depth` above 1) the host prepares the next one while the device works. Without buffers (0) it
-        starts on request and serves one replica after another.
+        `meanwhile` are the cycles of everything else until the next transfers. With buffers for several micro-batches
+        the host prepares the next one meanwhile; without buffers (0) it starts on request and serves one replica after
+        another.
         """
         if not refill:
             return 1.0

@@ -72,9 +72,9 @@ def stash_slots(execution: Execution, stages: int, stage: int) -> int:
     """Return how many micro-batches a stage stashes at once between their forward and backward passes.
 
     Of K stages, stage s has 2 (K - 1 - s) + 1 slots: that many micro-batches enter it between the forward and the
-    backward pass of one (PopART, transforms/pipeline.cpp). Interleaved schedules alternate the two passes and need K -
-    1 - s + 1 ("Memory and Performance Optimisation on the IPU", 4.2). The last stage needs no slot because its backward
-    pass follows at once, and neither does a stage that works on one micro-batch at a time.
+    backward pass of one (PopART, transforms/pipeline.cpp). Interleaved schedules need K - 1 - s + 1 ("Memory and
+    Performance Optimisation on the IPU", 4.2). The last stage, and one that works on one micro-batch at a time, needs
+    none.
     """
     behind = stages - 1 - stage
     if execution is Execution.SHARDED or behind == 0:
@@ -154,10 +154,9 @@ def device_bytes(tensor: Tensor) -> int:
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:
     """Yield each tensor that other IPUs read, with its own stage and the farthest of their stages on either side.
 
-    Only IPUs exchange copies (PopART's IpuCopy): what a stage of the same IPU reads stays where it is. So the gradients
-    of a weight that the first and the last stage share meet on IPU 0 without any copy, if both stages are there. A
-    weight lives on the IPU of the stage that reads it first. If another IPU uses it, it goes there with every
-    micro-batch, and that IPU's part of the gradient comes back.
+    Only IPUs exchange copies (PopART's IpuCopy), so the gradients of a weight that two stages of one IPU share meet
+    without any. A weight lives on the IPU of the stage that reads it first. If another IPU uses it, it goes there with
+    every micro-batch, and that IPU's part of the gradient comes back.
     """
     if len(step.stages) == 1:
         return

@@ -39,8 +39,7 @@ from ipu_model.step import Step
 class DeviceVariable:
     """One variable: where it is used, its elements, and the bytes of weight, accumulated gradient and state.
 
-    `state` does not include the accumulator, unless the optimiser keeps velocity and accumulator in one tensor
-    (`accumulates_in_state`).
+    `state` includes the accumulator only if the optimiser keeps velocity and accumulator in one tensor.
     """
 
     name: str
@@ -120,10 +119,7 @@ def updated_elements(program: Program, variables: tuple[DeviceVariable, ...]) ->
 
 @dataclass(frozen=True)
 class Moves:
-    """The transfers of one pass: bytes to and from streaming memory, and seconds of collectives.
-
-    `transfers` counts the tensors read from or written to streaming memory.
-    """
+    """The transfers of one pass: bytes and tensors to and from streaming memory, and seconds of collectives."""
 
     remote_bytes: float = 0.0
     collective_seconds: float = 0.0

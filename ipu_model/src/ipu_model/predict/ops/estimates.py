@@ -10,8 +10,9 @@ transform or of a sorted row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
@@ -22,8 +23,8 @@ from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 class Rounds:
     """`count` rounds on `elements` each, with the chain `ops` of vector operations.
 
-    `received` is how many elements the busiest tile gets before a round, from how many it works on: all of them,
-    or those of a row and of a column of a square piece.
+    Before a round, the busiest tile receives `all` elements that it works on, or those of a row and of a column of a
+    square piece.
     """
 
     count: int
@@ -48,18 +49,6 @@ def estimated(device: Device, rounds: Rounds, element: Element, outputs: int) ->
     )
 
 
-def _estimates(*names: str) -> Callable[[Callable[[OpView], Rounds]], None]:
-    """Make the rule for some kinds of ops from a function that returns their rounds."""
-
-    def add(rounds_of: Callable[[OpView], Rounds]) -> None:
-        @costs(*names)
-        def cost(op: OpView) -> OpWork:
-            outputs = op.outputs[0].elements if op.outputs[0] is not None else 1
-            return op.takes(estimated(op.device, rounds_of(op), op.element, outputs))
-
-    return add
-
-
 def _matrices(op: OpView) -> tuple[Operand, int]:
     """Return the matrices [..., m, n] that an op works on, the largest operand, and the shorter of m and n."""
     matrices = max((o for o in op.operands() if len(o.shape) > 1), key=lambda o: o.elements)
@@ -77,28 +66,12 @@ _ELIMINATIONS = {
 }
 
 
-@_estimates(*_ELIMINATIONS)
 def _elimination(op: OpView) -> Rounds:
     matrices, columns = _matrices(op)
     count = _ELIMINATIONS[op.kind] * columns
     return Rounds(count, matrices.elements, ("divide", "add", "add"), "row and column")
 
 
-@_estimates("_linalg_svd _linalg_eigh linalg_eig linalg_eigvals linalg_pinv")
-def _rotations(op: OpView) -> Rounds:
-    """Jacobi's method: about ten sweeps, each n - 1 rounds that rotate all pairs of columns (chapter 8.5 there)."""
-    matrices, columns = _matrices(op)
-    return Rounds(10 * max(1, columns - 1), 2 * matrices.elements, ("add", "add", "add"))
-
-
-@_estimates("linalg_matrix_exp")
-def _exponential(op: OpView) -> Rounds:
-    """Scaling and squaring: some ten products of matrices, each n updates of rank one (chapter 9.3 there)."""
-    matrices, columns = _matrices(op)
-    return Rounds(10 * columns, matrices.elements, ("add", "add"), "row and column")
-
-
-@_estimates("_fft_r2c _fft_c2c _fft_c2r")
 def _transform(op: OpView) -> Rounds:
     """A Fourier transform: log2(N) rounds for each dimension; a complex element is two numbers.
 
@@ -109,7 +82,6 @@ def _transform(op: OpView) -> Rounds:
     return Rounds(rounds, 2 * longest.elements, ("add", "add", "add"))
 
 
-@_estimates("_cdist_forward _cdist_backward _pdist_forward _pdist_backward")
 def _distances(op: OpView) -> Rounds:
     """The distances of rows from rows: every feature of every pair, twice for a gradient."""
     backward = op.kind.endswith("backward")
@@ -118,14 +90,12 @@ def _distances(op: OpView) -> Rounds:
     return Rounds(1, pairs * features, ("add", "square", "add") * (1 + backward), "row and column")
 
 
-@_estimates("searchsorted bucketize isin")
 def _search(op: OpView) -> Rounds:
     """Looking up values in sorted rows by bisection: log2(N) rounds."""
     row = op.needed(0 if op.kind == "searchsorted" else 1).shape[-1:] or (1,)
     return Rounds(math.ceil(math.log2(row[0] + 1)), op.output().elements, ("plain", "compare"))
 
 
-@_estimates("_trilinear")
 def _trilinear(op: OpView) -> Rounds:
     """A sum over products of three tensors: every product of their joint shape, once.
 
@@ -141,33 +111,51 @@ def _trilinear(op: OpView) -> Rounds:
     return Rounds(1, max(1, terms), ("add", "add", "add"), "row and column")
 
 
-@_estimates("renorm")
-def _renorm(op: OpView) -> Rounds:
-    """Rows scaled down to a length: their norms, then a product."""
-    return Rounds(2, op.output().elements, ("square", "add"), "row and column")
-
-
-@_estimates("multilabel_margin_loss_forward multilabel_margin_loss_backward")
 def _margins(op: OpView) -> Rounds:
     """The margins of every class with every target of a row [..., C]: C^2 comparisons a row."""
     source = op.needed(int(op.kind.endswith("backward")))
     return Rounds(1, source.elements * source.shape[-1], ("add", "maximum", "add"), "row and column")
 
 
-@_estimates("affine_grid_generator")
-def _grid(op: OpView) -> Rounds:
-    """A grid of points transformed by small matrices: a product and a sum for each coordinate of each point."""
-    return Rounds(1, op.output().elements, ("add",) * 2 * op.output().shape[-1], "row and column")
-
-
-@_estimates("histc")
-def _histogram(op: OpView) -> Rounds:
-    """Counting elements by bin: where each belongs, and a scattered addition."""
-    return Rounds(1, op.needed(0).elements, ("divide", "plain", "plain"))
-
-
-@_estimates("multinomial")
 def _draws(op: OpView) -> Rounds:
     """Drawing by weight: running sums (log2(N) rounds of the table), then a search for each draw."""
     source = op.needed(0)
     return Rounds(2 * math.ceil(math.log2(source.shape[-1] + 1)), source.elements, ("random", "add"))
+
+
+def _of_matrices(op: OpView) -> Rounds:
+    matrices, columns = _matrices(op)
+    if op.kind == "linalg_matrix_exp":
+        # Scaling and squaring: some ten products of matrices, each n updates of rank one (chapter 9.3 there).
+        return Rounds(10 * columns, matrices.elements, ("add", "add"), "row and column")
+    # Jacobi's method: about ten sweeps, each n - 1 rounds that rotate all pairs of columns (chapter 8.5 there).
+    return Rounds(10 * max(1, columns - 1), 2 * matrices.elements, ("add", "add", "add"))
+
+
+_ROUNDS: Mapping[str, Callable[[OpView], Rounds]] = {
+    " ".join(_ELIMINATIONS): _elimination,
+    "_linalg_svd _linalg_eigh linalg_eig linalg_eigvals linalg_pinv linalg_matrix_exp": _of_matrices,
+    "_fft_r2c _fft_c2c _fft_c2r": _transform,
+    "_cdist_forward _cdist_backward _pdist_forward _pdist_backward": _distances,
+    "searchsorted bucketize isin": _search,
+    "_trilinear": _trilinear,
+    "multilabel_margin_loss_forward multilabel_margin_loss_backward": _margins,
+    "multinomial": _draws,
+    # Rows scaled down to a length: their norms, then a product.
+    "renorm": lambda op: Rounds(2, op.output().elements, ("square", "add"), "row and column"),
+    # A grid of points transformed by small matrices: a product and a sum for each coordinate of each point.
+    "affine_grid_generator": lambda op: Rounds(
+        1, op.output().elements, ("add",) * 2 * op.output().shape[-1], "row and column"
+    ),
+    # Counting elements by bin: where each belongs, and a scattered addition.
+    "histc": lambda op: Rounds(1, op.needed(0).elements, ("divide", "plain", "plain")),
+}
+
+
+def _cost(rounds_of: Callable[[OpView], Rounds], op: OpView) -> OpWork:
+    outputs = op.outputs[0].elements if op.outputs[0] is not None else 1
+    return op.takes(estimated(op.device, rounds_of(op), op.element, outputs))
+
+
+for _kinds, _rounds_of in _ROUNDS.items():
+    costs(_kinds)(partial(_cost, _rounds_of))

@@ -164,8 +164,8 @@ class _Roundings:
         if shape not in self._scratches:
             first = next(node for node in self._graph.nodes if node.op not in ("placeholder", "get_attr"))
             with self._graph.inserting_before(first):
-                made = self._graph.call_function(torch.empty, (list(shape),), {"dtype": torch.float16})
-            self._scratches[shape] = made
+                scratch = self._graph.call_function(torch.empty, (list(shape),), {"dtype": torch.float16})
+            self._scratches[shape] = scratch
         return self._scratches[shape]
 
 

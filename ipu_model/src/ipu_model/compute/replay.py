@@ -142,15 +142,11 @@ def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
     for node in list(ops.nodes):
         with ops.inserting_before(node):
             if node.target is aten.native_group_norm.default:
-                node.args = (ops.call_function(dense, node.args[:1]), *node.args[1:])
+                node.args = (ops.call_function(dense_like, (node.args[0], node.args[0])), *node.args[1:])
             elif node.target is aten.native_group_norm_backward.default:
                 gradient, x, *rest = node.args
-                laid_out = ops.call_function(dense, (x,))
+                laid_out = ops.call_function(dense_like, (x, x))
                 node.args = (ops.call_function(dense_like, (gradient, laid_out)), laid_out, *rest)
-
-
-def dense(x: Tensor) -> Tensor:
-    return dense_like(x, x)
 
 
 def dense_like(gradient: Tensor, x: Tensor) -> Tensor:

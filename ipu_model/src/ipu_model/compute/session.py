@@ -177,8 +177,13 @@ class Session:
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        own = self._unshared(inputs)
-        parts = [self._cut(tensor, spec.dtype) for tensor, spec in zip(own, self.graph.inputs)]
+        # On the device each input has memory of its own: those that forward changes must not share it here.
+        uses = Counter(tensor.untyped_storage().data_ptr() for tensor in inputs)
+        shared = [uses[tensor.untyped_storage().data_ptr()] > 1 for tensor in inputs]
+        parts = [
+            self._cut(tensor.detach().clone() if is_shared and node in self.graph.mutated else tensor, spec.dtype)
+            for tensor, is_shared, node, spec in zip(inputs, shared, self.graph.input_nodes, self.graph.inputs)
+        ]
         collector = partial(Collector, self.batching, self.returns, overflow=self.arithmetic.overflow)
         specs = [output.spec for output in self.graph.outputs if output.spec is not None]
         collectors = [
@@ -271,16 +276,6 @@ class Session:
             return []
         seed = torch.full(spec.shape, self._final_loss_scale, dtype=container_dtype(spec.dtype))
         return [nearest(self.arithmetic.overflow)(seed) if spec.dtype is torch.float16 else seed]
-
-    def _unshared(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Copy inputs that forward changes if others lie in the same memory: on the device each has its own."""
-        uses = Counter(tensor.untyped_storage().data_ptr() for tensor in inputs)
-        return [
-            tensor.detach().clone()
-            if node in self.graph.mutated and uses[tensor.untyped_storage().data_ptr()] > 1
-            else tensor
-            for node, tensor in zip(self.graph.input_nodes, inputs)
-        ]
 
     def _cut(self, tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """Cut a host batch into micro-batches of the device's element type; views where nothing changes."""

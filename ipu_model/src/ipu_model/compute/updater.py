@@ -90,7 +90,11 @@ class Updater:
         Each gradient (float32, the weight's shape) is the sum over micro-batches and replicas, still multiplied by the
         loss scaling; `scale` is what remains to be multiplied in: 1/(A*R*P) for a mean, else 1.
         """
-        scale *= self._clipping(gradients, scale)
+        limit = self.spec.max_grad_norm
+        if limit != float("inf") and gradients:  # for the norm of all true gradients together
+            norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
+            norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self.loss_scaling)
+            scale *= 1.0 if norm <= limit else limit / norm
         context = Context(scale, self.loss_scaling, self._rounding)
         shared = Counter(g.untyped_storage().data_ptr() for g in gradients.values())
         # All entries before any update: a gradient may be another weight, which must not have moved yet.
@@ -174,15 +178,6 @@ class Updater:
             together.setdefault((self._rules[name], tuple(scalars.items())), []).append(name)
         return together
 
-    def _clipping(self, gradients: Mapping[str, Tensor], scale: float) -> float:
-        """Return the factor that limits the norm of all true gradients together to `max_grad_norm`."""
-        limit = self.spec.max_grad_norm
-        if limit == float("inf") or not gradients:
-            return 1.0
-        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
-        norm = float(torch.linalg.vector_norm(norms)) * abs(scale / self.loss_scaling)
-        return 1.0 if norm <= limit else limit / norm
-
     def _entries(
         self, rule: UpdateRule, names: list[str], gradients: Mapping[str, Tensor], shared: Mapping[int, int]
     ) -> list[Entry]:
@@ -202,13 +197,10 @@ class Updater:
 
 
 def _differences(kind: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    missing, unexpected = (name for name in expected if name not in given), (n for n in given if n not in expected)
     return [
-        *(f"ignoring missing {kind} {name}: the device keeps its value" for name in expected if name not in given),
-        *(
-            f"ignoring unexpected {kind} {name}: the compiled program has none"
-            for name in given
-            if name not in expected
-        ),
+        *(f"ignoring missing {kind} {name}: the device keeps its value" for name in missing),
+        *(f"ignoring unexpected {kind} {name}: the compiled program has none" for name in unexpected),
     ]
 
 

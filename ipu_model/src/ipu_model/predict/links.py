@@ -116,8 +116,10 @@ class Ring:
         return self.call_seconds + 2 * self._one_way(size) if self.replicas > 1 else 0.0
 
     def reduce_scatter(self, size: float) -> float:
-        """Return the seconds of a reduce-scatter, or of an all-gather, of a tensor of `size` bytes."""
+        """Return the seconds to sum a tensor of `size` bytes and leave one part of the sum on each replica."""
         return self.call_seconds + self._one_way(size) if self.replicas > 1 else 0.0
+
+    all_gather = reduce_scatter
 
     def _one_way(self, size: float) -> float:
         hops = (self.near - 1 + self.groups - 1) * self.hop_seconds

@@ -72,6 +72,10 @@ class Problem:
     transposed: tuple[str, ...] = ()
 
     @property
+    def element(self) -> Element:
+        return Element.HALF if self.element_bytes == 2 else Element.FLOAT
+
+    @property
     def positions(self) -> int:
         return math.prod(self.kernel)
 
@@ -142,7 +146,7 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
         _Scheme(problem, device, precision.half_partials, axis, count)
         for axis in _SERIAL_AXES[problem.which]
         for count in SERIAL_STEPS
-        if _length(problem, axis) % count == 0
+        if getattr(problem, _SIZES[axis]) % count == 0
     ]
     if bound == 0:
         return min((scheme.smallest() for scheme in schemes), key=lambda work: work.temporary_bytes)
@@ -202,9 +206,8 @@ def _planned(problem: Problem, device: Device, candidates: Candidates, index: in
         if problem.positions == 1 and problem.pixels > problem.samples:
             # One position in stride x stride has a gradient, the others are filled with zeros.
             outputs *= problem.pixels / problem.samples
-            element = _element(problem)
-            filled = device.spread(problem.output_elements, element)
-            cycles = cycles + Cycles(compute=vertices.fill(device, filled, element))
+            filled = device.spread(problem.output_elements, problem.element)
+            cycles = cycles + Cycles(compute=vertices.fill(device, filled, problem.element))
     names = zip(("field", "in", "out", "groups"), split.parts)
     cut = [f"{name} / {int(counts[index])}" for name, counts in names if counts[index] > 1]
     return Work(
@@ -217,13 +220,10 @@ def _planned(problem: Problem, device: Device, candidates: Candidates, index: in
     )
 
 
-def _element(problem: Problem) -> Element:
-    return Element.HALF if problem.element_bytes == 2 else Element.FLOAT
-
-
 # ------------------------------------------------------------------------------------- serial slices
 #
 # An axis is "batch", "in" (channels) or "out".
+_SIZES = {"batch": "batch", "in": "in_channels", "out": "out_channels"}
 
 # The axes that the planner may slice, and the one that each pass reduces: its slices' results are added up.
 _SERIAL_AXES = {
@@ -240,20 +240,14 @@ def in_slices(problem: Problem, axis: str, count: int, device: Device, precision
     return _repeated(problem, step, axis, count, device)
 
 
-def _length(problem: Problem, axis: str) -> int:
-    return {"batch": problem.batch, "in": problem.in_channels, "out": problem.out_channels}[axis]
-
-
 def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
-    length = -(-_length(problem, axis) // count)
-    if axis == "batch":
-        return replace(problem, batch=length)
-    return replace(problem, in_channels=length) if axis == "in" else replace(problem, out_channels=length)
+    length = -(-getattr(problem, _SIZES[axis]) // count)
+    return replace(problem, **{_SIZES[axis]: length})
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
     """Return `count` steps, each taking its slice and putting its results in place or adding them up."""
-    element = _element(problem)
+    element = problem.element
     sliced = device.spread(problem.weight_elements // count, element)
     around = vertices.dynamic_slice(device, 1, sliced, element)
     outputs = step.outputs_on_busiest_tile

@@ -170,7 +170,7 @@ class Mover:
         held = part(self.program, variable.elements, where)
         off_chip = where.is_off_chip(variable.elements)
         remote = variable.weight * held if off_chip else 0.0
-        return Moves(remote, self.ring.reduce_scatter(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
+        return Moves(remote, self.ring.all_gather(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
 
     def _accumulate(self, variable: DeviceVariable) -> Moves:
         if not variable.trainable or not self.program.accumulates:
@@ -204,7 +204,7 @@ class Mover:
         if not (program.accumulates and part(program, variable.elements, locations.accumulators) < 1):
             seconds += self.ring.reduce_scatter(variable.gradient)
         if not part(program, variable.elements, locations.weights) < 1:
-            seconds += self.ring.reduce_scatter(variable.weight)
+            seconds += self.ring.all_gather(variable.weight)
         if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
             seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)
         return Moves(sum(remote), seconds, 2 * len(remote))

@@ -11,6 +11,7 @@ and Go groups of input and output channels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,38 +20,16 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ipu_model.predict.calibration import read_data
 from ipu_model.predict.device import Device, Element
 
 Array: TypeAlias = NDArray[np.float64]
 Bytes = TypeVar("Bytes", float, Array)
 
+_TABLE = read_data("vector_ops.toml")
+
 # Vector operations of popops: (cycles for a pair of fp32, cycles for four fp16), loads and stores included.
-# Those with a comment are scalar functions of C or sums of published ones.
-VECTOR_OPS: Mapping[str, tuple[float, float]] = {
-    "copy": (2, 2),
-    "add": (3, 3),
-    "negate": (2, 2),
-    "square": (2, 2),
-    "scale": (2, 2),
-    "maximum": (3, 4),
-    "compare": (7, 9),
-    "relu": (2, 2),
-    "exp": (6, 4),
-    "log": (12, 4),
-    "log-add": (23, 13),
-    "tanh": (12, 4),
-    "sigmoid": (12, 6),
-    "sqrt": (10, 23),
-    "rsqrt": (8, 19),
-    "reciprocal": (6, 15),
-    "divide": (10, 21),
-    "erf": (82, 52),
-    "gelu": (44, 64),
-    "sine": (4600, 100),
-    "power": (624, 1300),
-    "random": (5, 5),  # one draw of the hardware generator for 64 bits, compared or scaled
-    "plain": (8, 8),  # an op without a vertex of its own: 3 cycles to load and store, 5 of generated C++
-}
+VECTOR_OPS: Mapping[str, tuple[float, float]] = {op: (pair, four) for op, (pair, four) in _TABLE["cycles"].items()}
 
 # Integers have no vector unit: an element takes a load, the operation, a store and their share of the loop.
 SCALAR_CYCLES = 5
@@ -91,6 +70,12 @@ FP32_TRANSPOSE = (258 / 1024) / (98 / 512)
 
 # Thread cycles to start a row of a broadcast, by whether its length is a multiple of a vector.
 ALIGNED_ROW, MISALIGNED_ROW = 7, 25
+
+
+def chains_of(section: str) -> dict[str, tuple[str, ...]]:
+    """Return the chain of `VECTOR_OPS` of each kind of op that a section of `data/vector_ops.toml` names."""
+    chains = {re.sub(r"(\d+)\*\((.*?)\)", lambda m: int(m[1]) * f"{m[2]} ", text): text for text in _TABLE[section]}
+    return {kind: tuple(chain.split()) for chain, text in chains.items() for kind in _TABLE[section][text].split()}
 
 
 def worker_share(device: Device, n: float) -> int:

@@ -43,16 +43,13 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
             steps = steps_of(program.step, costs, ipu, len(schedule.ops), updates)
             code = code_bytes(steps, crossings, program.calibration.memory)
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
-        lives += _io_buffers(program, lifetimes, space)
+        streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
+        streamed += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
+        lives += [
+            Live(space.on_io_tiles(spread.total), 0, schedule.end, STREAM_BUFFERS, Contents(what))
+            for what, spread in streamed
+            if space.io_tiles
+        ]
         memories.append(ipu_memory(ipu, schedule.ops, [*lives, *lifetimes.lives()], space))
         off_chip += lifetimes.off_chip_bytes
     return Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
-
-
-def _io_buffers(program: Program, lifetimes: Lifetimes, space: TileSpace) -> list[Live]:
-    if not space.io_tiles:
-        return []
-    buffers = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
-    buffers += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
-    end = lifetimes.schedule.end
-    return [Live(space.on_io_tiles(spread.total), 0, end, STREAM_BUFFERS, Contents(what)) for what, spread in buffers]

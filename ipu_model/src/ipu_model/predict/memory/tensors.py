@@ -49,6 +49,12 @@ class Storages:
             if tensor.is_storage:
                 stand_in[tensor.name] = self._stand_in(tensor, stand_in)
         self.roots = {tensor.name: stand_in[tensor.storage] for tensor in step.tensors.values()}
+        # Not kept for the backward pass, because they can be drawn again.
+        self.drawn_again = frozenset(self.roots[mask.name] for mask in dropout_masks(step))
+        # The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors.
+        weights = {v.tensor for v in step.variables if len(step.tensors[v.tensor].shape) > 1}
+        products = (op for op in step.ops if op.kind in CONTRACTIONS)
+        self._multiplied = weights.intersection(root for op in products for root in self.read_by(op))
 
     def _stand_in(self, tensor: Tensor, known: Mapping[str, str]) -> str:
         """Return the tensor that the device keeps in place of this one: usually the tensor itself."""
@@ -106,11 +112,6 @@ class Storages:
                     readers.setdefault(root, set()).add(op.ipu)
         return readers
 
-    @cached_property
-    def drawn_again(self) -> frozenset[str]:
-        """The tensors that are not kept for the backward pass because they can be drawn again."""
-        return frozenset(self.roots[mask.name] for mask in dropout_masks(self.step))
-
     def spread(self, root: str) -> Spread:
         if root not in self._spreads:
             tensor = self.step.tensors[root]
@@ -121,14 +122,6 @@ class Storages:
                 on_tile = max(on_tile, least / element.bytes)
             self._spreads[root] = self.space.place(tensor.elements, on_tile, element.bytes)
         return self._spreads[root]
-
-    @cached_property
-    def _multiplied(self) -> frozenset[str]:
-        """The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors."""
-        weights = {v.tensor for v in self.step.variables if len(self.step.tensors[v.tensor].shape) > 1}
-        return frozenset(
-            root for op in self.step.ops if op.kind in CONTRACTIONS for root in self.read_by(op) if root in weights
-        )
 
     def made_by(self, op: Op) -> list[str]:
         return [result.name for result in self.step.results_of(op) if self.roots[result.name] == result.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict import vertices
@@ -13,23 +12,7 @@ from ipu_model.predict.ops.pointwise import chained
 from ipu_model.predict.ops.reductions import ordered, reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 
-# Losses that compare element by element, and their gradients where PyTorch has an op for them -> the chain of
-# `vertices.VECTOR_OPS`. The losses reduce to a mean or a sum unless told otherwise.
-_ELEMENTWISE: Mapping[str, tuple[str, ...]] = {
-    "mse_loss": ("add", "square"),
-    "smooth_l1_loss": ("add", "square", "plain"),
-    "huber_loss": ("add", "square", "plain"),
-    "multi_margin_loss": ("add", "maximum"),
-    "soft_margin_loss": ("add", "exp", "add", "log"),
-    "binary_cross_entropy": ("log", "log", "add", "add"),
-    "binary_cross_entropy_with_logits": ("exp", "add", "log", "add", "add"),
-    "mse_loss_backward": ("add", "add"),
-    "smooth_l1_loss_backward": ("add", "plain", "add"),
-    "huber_loss_backward": ("add", "plain", "add"),
-    "multi_margin_loss_backward": ("add", "plain"),
-    "soft_margin_loss_backward": ("add", "exp", "divide"),
-    "binary_cross_entropy_backward": ("add", "add", "divide", "add"),
-}
+_ELEMENTWISE = vertices.chains_of("losses")
 
 
 @costs("_softmax _safe_softmax _log_softmax")

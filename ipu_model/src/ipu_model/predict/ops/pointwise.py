@@ -6,93 +6,10 @@ from collections.abc import Mapping
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
-from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs, kinds
+from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
 from ipu_model.step import Step, Tensor
 
-# Chains of `vertices.VECTOR_OPS`, and the aten ops (without the underscore of their in-place forms) that they compute.
-_KINDS_BY_CHAIN = {
-    **{name: name for name in kinds("square reciprocal sqrt rsqrt erf log tanh sigmoid gelu")},
-    "add": "add sub rsub mul",
-    "divide": "div",
-    "negate": "neg abs",
-    "divide plain": "fmod remainder floor_divide",
-    "add add": "addcmul lerp",
-    "divide add": "addcdiv",
-    "maximum": "maximum minimum clamp_min clamp_max fmin fmax",
-    "maximum maximum": "clamp hardtanh",
-    "plain": (
-        "floor ceil round trunc frac sign sgn bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ where "
-        "masked_fill heaviside copysign nan_to_num tril triu threshold hardshrink hardshrink_backward "
-        "softshrink_backward"
-    ),
-    "log-add": "logaddexp",
-    "square square add sqrt": "hypot",
-    "log add negate": "special_entr",
-    "exp": "exp exp2",
-    "exp add": "expm1 ldexp",
-    "log scale": "log2 log10",
-    "add log": "log1p",
-    "erf add": "erfc",
-    "log sqrt add sqrt add": "erfinv",
-    "sine": "sin cos asin acos atan",
-    "sine sine divide": "tan",
-    "sine divide": "atan2 sinc",
-    "exp reciprocal add": "sinh cosh",
-    "log add": "xlogy",
-    "log divide": "logit",
-    "square add sqrt add log": "asinh acosh",
-    "add divide log": "atanh",
-    "log-add scale": "logaddexp2",
-    "add log add": "special_xlog1py",
-    "scale": "rad2deg deg2rad",
-    3 * "add ": "linalg_cross",
-    # Special functions: as many terms as the series of Cephes (Moshier) has for them; estimated.
-    6 * "divide add " + "log log add add": "lgamma mvlgamma",
-    8 * "divide add " + "log add": "digamma",
-    8 * "divide add add ": "polygamma _standard_gamma_grad",
-    60 * "add " + "exp": "i0",
-    58 * "add " + "exp": "special_i1",
-    60 * "add ": "special_i0e",
-    58 * "add ": "special_i1e",
-    32 * "add " + "sqrt sine sine": "special_bessel_j0 special_bessel_j1",
-    32 * "add " + "log sqrt": "special_ndtri",
-    "erf log add": "special_log_ndtr",
-    14 * "add " + "divide": "special_erfcx",
-    20 * "divide add add ": "igamma igammac",
-    "compare": (
-        "eq ne lt le gt ge isnan isinf isposinf isneginf logical_and logical_or logical_not logical_xor "
-        "bitwise_and bitwise_or bitwise_not bitwise_xor signbit"
-    ),
-    "plain plain": "frexp",
-    16 * "plain ": "gcd",
-    "sigmoid add": "silu glu softplus_backward",
-    "exp maximum": "elu celu",
-    "exp add log": "softplus log_sigmoid_forward",
-    "exp add log tanh add": "mish",
-    "add maximum maximum add": "hardswish",
-    "add maximum maximum": "hardsigmoid",
-    "scale maximum": "leaky_relu",
-    "add maximum": "_prelu_kernel",
-    "plain add": (
-        "softshrink hardswish_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward "
-        "_prelu_kernel_backward rrelu_with_noise_backward"
-    ),
-    "random scale maximum": "rrelu_with_noise",
-    "sigmoid add add add": "silu_backward glu_backward",
-    "exp plain": "elu_backward",
-    "erf exp add add": "gelu_backward",
-    "exp log tanh sigmoid add add": "mish_backward",
-    "exp divide add": "log_sigmoid_backward",
-    "add divide": "logit_backward",
-    "random": "bernoulli uniform rand rand_like random randint randint_like",
-    "random log": "exponential",
-    "random random add": "normal randn randn_like",
-    4 * "random log add compare ": "poisson",
-    "random log sqrt add random log sqrt add": "_standard_gamma",
-}
-CHAINS: Mapping[str, tuple[str, ...]] = {
-    kind: kinds(chain) for chain, computed in _KINDS_BY_CHAIN.items() for kind in kinds(computed)
-}
+CHAINS = vertices.chains_of("elementwise")
 
 # Ops that draw the mask of a dropout, with the place of the mask among their results.
 _MASKS = {"bernoulli": 0, "native_dropout": 1}

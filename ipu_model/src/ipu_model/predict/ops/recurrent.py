@@ -134,12 +134,9 @@ def cost_layer_gradient(op: OpView) -> OpWork:
     products = {
         "weight gradient": (layer.inputs, layer.gates),
         "weight gradient of states": (layer.outputs, layer.gates),
-        **(
-            {"weight gradient of the projection": (layer.states, layer.outputs)}
-            if layer.outputs != layer.states
-            else {}
-        ),
     }
+    if layer.outputs != layer.states:
+        products["weight gradient of the projection"] = (layer.states, layer.outputs)
     for name, (ins, outs) in products.items():
         works[name] = _product(op, layer, LayerPass.WEIGHT_GRADIENT, all_rows, ins, outs)
     gates = all_rows * layer.gates

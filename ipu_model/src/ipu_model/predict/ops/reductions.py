@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -11,19 +10,11 @@ import numpy as np
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
-from ipu_model.predict.ops.rule import OpView, OpWork, costs, kinds
+from ipu_model.predict.ops.rule import OpView, OpWork, costs
 from ipu_model.predict.planner import reduction
 from ipu_model.predict.vertices import MatrixUnit
 
-# Reductions -> the chain of vector operations on each element before it is added up.
-_REDUCTIONS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(kinds("sum mean amax amin max min prod any all trace aminmax"), ()),
-    **dict.fromkeys(kinds("var std var_mean std_mean dist"), ("add", "square")),
-    **dict.fromkeys(("linalg_vector_norm", "norm"), ("square",)),
-    "nansum": ("plain",),
-    "logsumexp": ("add", "exp"),
-    "count_nonzero": ("compare",),
-}
+_REDUCTIONS = vertices.chains_of("reductions")
 
 
 def reduced(device: Device, elements: int, n: float, outputs: int, element: Element) -> Work:

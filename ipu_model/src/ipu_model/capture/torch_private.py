@@ -10,49 +10,22 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as _checkpoint
 from torch import Tensor
-from torch import _fused_adam_ as fused_adam_
-from torch import _fused_adamw_ as fused_adamw_
-from torch import _fused_sgd_ as fused_sgd_
-from torch._C import _current_autograd_node as autograd_node_in_progress
-from torch._C import _get_mkldnn_enabled as mkldnn_enabled
-from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._prims_common import suggest_memory_format as suggest_memory_format
+from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules import adaptive as _adaptive
 from torch.nn.modules import transformer as _transformer
-from torch.nn.modules.adaptive import _ASMoutput as AdaptiveSoftmaxOutput
-from torch.nn.utils.stateless import _reparametrize_module as tensors_swapped
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes as modes_disabled
+from torch.nn.utils import stateless as _stateless
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
-__all__ = [
-    "AdaptiveSoftmaxOutput",
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "TorchDispatchMode",
-    "autograd_node_in_progress",
-    "fused_adam_",
-    "fused_adamw_",
-    "fused_sgd_",
-    "gradient_hooks",
-    "in_backward",
-    "last_sequence_number",
-    "mkldnn_enabled",
-    "modes_disabled",
-    "plain_ops_traced",
-    "replaced",
-    "sequence_number",
-    "start_autograd",
-    "suggest_memory_format",
-    "switched",
-    "tensors_swapped",
-]
+fused_adam_, fused_adamw_, fused_sgd_ = torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_
+autograd_node_in_progress, mkldnn_enabled = torch._C._current_autograd_node, torch._C._get_mkldnn_enabled
+modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stateless._reparametrize_module
+AdaptiveSoftmaxOutput = _adaptive._ASMoutput
 
 
 def start_autograd() -> None:

@@ -11,19 +11,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ipu_model.predict import profile
 from ipu_model.predict.calibration import MemoryConstants
 from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Work
 from ipu_model.predict.ops.updates import VariableCost
-from ipu_model.predict.profile import (
-    CONTROL_CODE,
-    EXCHANGE_CODE,
-    GLOBAL_EXCHANGE_CODE,
-    HOST_EXCHANGE_CODE,
-    RESERVED,
-    VERTEX_CODE,
-    VERTEX_STATE,
-)
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Argument, Op, Ref, Step
 
@@ -111,18 +103,18 @@ def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -
     """
     collective = crossings.ring > 1
     return {
-        EXCHANGE_CODE: (
+        profile.EXCHANGE_CODE: (
             constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
         ),
-        CONTROL_CODE: (
+        profile.CONTROL_CODE: (
             constants.control_code_bytes_per_call * steps.calls + constants.collective_control_bytes * collective
         ),
-        VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
-        VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
-        HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
-        GLOBAL_EXCHANGE_CODE: (
+        profile.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
+        profile.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
+        profile.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
+        profile.GLOBAL_EXCHANGE_CODE: (
             constants.global_exchange_bytes_per_transfer * crossings.transfers
             + constants.global_exchange_bytes_per_replica * crossings.ring * collective
         ),
-        RESERVED: constants.reserved_bytes,
+        profile.RESERVED: constants.reserved_bytes,
     }

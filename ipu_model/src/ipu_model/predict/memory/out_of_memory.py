@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ipu_model.errors import Error
-from ipu_model.predict.profile import (
-    CODE,
-    OF_ACTIVATIONS,
-    OPTIMISER_STATE,
-    PARAMETERS,
-    STASHES,
-    STREAMS,
-    TEMPORARIES,
-    IpuMemory,
-    Memory,
-    Verdict,
-    close_band,
-)
+from ipu_model.predict import profile
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, DType
 
@@ -27,12 +15,12 @@ ERROR_TYPE = "poplar_graph_memory_allocation_error"
 _CATEGORIES_NAMED = 5
 
 
-def out_of_memory(memory: Memory, program: Program) -> Error | None:
+def out_of_memory(memory: profile.Memory, program: Program) -> Error | None:
     """Return the error of compiling a program that clearly does not fit; `None` for all others.
 
     It names the fullest tile, its bytes needed and available, the largest categories, and the remedies.
     """
-    if memory.verdict is not Verdict.DOES_NOT_FIT:
+    if memory.verdict is not profile.Verdict.DOES_NOT_FIT:
         return None
     worst = _worst(memory)
     over = sum(tile > memory.tile_bytes for ipu in memory for tile in ipu.tiles)
@@ -45,11 +33,11 @@ def out_of_memory(memory: Memory, program: Program) -> Error | None:
     return Error(text, type=ERROR_TYPE)
 
 
-def note_on_memory(memory: Memory, program: Program) -> str | None:
+def note_on_memory(memory: profile.Memory, program: Program) -> str | None:
     """Return a warning if the model cannot tell whether a program fits; `None` if it can."""
-    if memory.verdict is not Verdict.CLOSE:
+    if memory.verdict is not profile.Verdict.CLOSE:
         return None
-    worst, (low, high) = _worst(memory), close_band()
+    worst, (low, high) = _worst(memory), profile.close_band()
     return (
         f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
         f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {memory.share:.1%} (modelled; the model cannot "
@@ -58,11 +46,11 @@ def note_on_memory(memory: Memory, program: Program) -> str | None:
     )
 
 
-def _worst(memory: Memory) -> IpuMemory:
+def _worst(memory: profile.Memory) -> profile.IpuMemory:
     return max(memory, key=lambda ipu: ipu.max_tile_bytes)
 
 
-def _what_helps(memory: Memory, program: Program, section: str) -> str:
+def _what_helps(memory: profile.Memory, program: Program, section: str) -> str:
     categories = sorted(_worst(memory).categories, key=lambda category: -category.bytes_on_fullest_tile)
     largest = (f"{c.name} {c.bytes_on_fullest_tile:,.0f}" for c in categories[:_CATEGORIES_NAMED])
     return (
@@ -77,7 +65,7 @@ def _what_helps(memory: Memory, program: Program, section: str) -> str:
 _EMPTIER = 0.15
 
 
-def remedies(memory: Memory, program: Program) -> list[str]:
+def remedies(memory: profile.Memory, program: Program) -> list[str]:
     """Return the remedies, most promising first, without those that the program already uses.
 
     The order depends on what takes most of the fullest tile. For activations, recomputation and smaller micro-batches
@@ -97,7 +85,7 @@ def remedies(memory: Memory, program: Program) -> list[str]:
     return list(dict.fromkeys(advice))
 
 
-def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
+def _for_activations(program: Program, worst: profile.IpuMemory) -> list[str]:
     advice = []
     if program.training and program.recomputation is Recomputation.NONE:
         advice.append("compute activations again in the backward pass (recomputation)")
@@ -107,12 +95,12 @@ def _for_activations(program: Program, worst: IpuMemory) -> list[str]:
         more = " with more gradient accumulation" if program.training else ""
         advice.append(f"use a smaller micro-batch{more}")
     advice += _half(program)
-    if worst.bytes_by_category.get(STASHES, 0.0) and program.execution is Execution.PIPELINED:
+    if worst.bytes_by_category.get(profile.STASHES, 0.0) and program.execution is Execution.PIPELINED:
         advice.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
     return advice
 
 
-def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
+def _for_temporaries(program: Program, worst: profile.IpuMemory) -> list[str]:
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
     op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
     advice = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
@@ -121,20 +109,20 @@ def _for_temporaries(program: Program, worst: IpuMemory) -> list[str]:
     return [*advice, "serialise large matrix products (poptorch.serializedMatMul)"]
 
 
-def _for_parameters(program: Program, worst: IpuMemory) -> list[str]:
+def _for_parameters(program: Program, worst: profile.IpuMemory) -> list[str]:
     advice = _half(program)
     spec, locations = program.optimiser, program.locations
     if program.training and spec is not None:
         if FLOAT32 in (spec.accum_dtype, spec.first_dtype):
             advice.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
-        if worst.bytes_by_category.get(OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
+        if worst.bytes_by_category.get(profile.OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
             advice.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
         if program.replicas > 1 and not locations.optimiser.sharded:
             advice.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
     return [*advice, "use more IPUs, or share large layers out better"]
 
 
-def _for_code(program: Program, worst: IpuMemory) -> list[str]:
+def _for_code(program: Program, worst: profile.IpuMemory) -> list[str]:
     advice = [
         "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
     ]
@@ -152,9 +140,9 @@ def _has(program: Program, dtype: DType) -> bool:
 
 
 # Remedies by the main contents of a full tile: activations, the temporary data of one op, parameters, or code.
-_REMEDIES: Mapping[tuple[str, ...], Callable[[Program, IpuMemory], list[str]]] = {
-    (*OF_ACTIVATIONS, STREAMS): _for_activations,
-    (TEMPORARIES,): _for_temporaries,
-    PARAMETERS: _for_parameters,
-    CODE: _for_code,
+_REMEDIES: Mapping[tuple[str, ...], Callable[[Program, profile.IpuMemory], list[str]]] = {
+    (*profile.OF_ACTIVATIONS, profile.STREAMS): _for_activations,
+    (profile.TEMPORARIES,): _for_temporaries,
+    profile.PARAMETERS: _for_parameters,
+    profile.CODE: _for_code,
 }

@@ -10,17 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ipu_model.predict import profile
 from ipu_model.predict.device import Device
-from ipu_model.predict.profile import (
-    ALWAYS_LIVE,
-    NOT_ALWAYS_LIVE,
-    TEMPORARIES,
-    IpuMemory,
-    LivenessStep,
-    LiveTensor,
-    MemoryCategory,
-    TileRun,
-)
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -169,7 +160,7 @@ class Live:
     contents: Contents | None = None
 
 
-def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live], space: TileSpace) -> IpuMemory:
+def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live], space: TileSpace) -> profile.IpuMemory:
     pieces = pieces_of([live.place for live in lives], space)
     first = np.array([live.first for live in lives], dtype=np.int64)
     last = np.array([live.last for live in lives], dtype=np.int64)
@@ -178,18 +169,18 @@ def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live],
     fullest = np.argmax(tiles)
     here = (pieces.starts <= fullest) & (fullest < pieces.ends)
     on_fullest = _counted(pieces.owner[here], pieces.values[here], len(lives))
-    always = np.array([live.category in ALWAYS_LIVE for live in lives], dtype=bool)
+    always = np.array([live.category in profile.ALWAYS_LIVE for live in lives], dtype=bool)
     changing = _over_time(np.where(always, 0.0, on_fullest), first, last, count)
     peak = int(np.argmax(changing))
-    temporary = np.array([live.category == TEMPORARIES for live in lives], dtype=bool)
+    temporary = np.array([live.category == profile.TEMPORARIES for live in lives], dtype=bool)
     needed = _over_time(np.where(temporary, on_fullest, 0.0), first, last, count)
     is_live = (first <= peak) & (peak <= last)
-    return IpuMemory(
+    return profile.IpuMemory(
         ipu=ipu,
         categories=tuple(_categories(lives, on_fullest, is_live, pieces, space.tiles)),
         tiles=tuple(tiles.tolist()),
         liveness=tuple(
-            LivenessStep(op.node, op.phase, total, own, op.part, op.name, op.stage)
+            profile.LivenessStep(op.node, op.phase, total, own, op.part, op.name, op.stage)
             for op, total, own in zip(schedule, changing.tolist(), needed.tolist())
         ),
         live_at_peak=_tensors(lives, on_fullest, is_live, schedule),
@@ -199,16 +190,16 @@ def ipu_memory(ipu: int, schedule: Sequence[ScheduledOp], lives: Sequence[Live],
 
 def _tensors(
     lives: Sequence[Live], on_fullest: Floats, is_live: Flags, schedule: Sequence[ScheduledOp]
-) -> tuple[LiveTensor, ...]:
+) -> tuple[profile.LiveTensor, ...]:
     tensors = []
     for number in is_live.nonzero()[0].tolist():
         live, here, contents = lives[number], float(on_fullest[number]), lives[number].contents
-        if contents is None and live.category == TEMPORARIES:
+        if contents is None and live.category == profile.TEMPORARIES:
             contents = Contents(f"temporary data of {schedule[live.first].name}")
         if contents is not None:
             name, shape, dtype, copies = contents
-            place = (here, live.place.total, live.category in ALWAYS_LIVE, live.first, live.last)
-            tensors.append(LiveTensor(name, live.category, shape, dtype, *place, copies))
+            place = (here, live.place.total, live.category in profile.ALWAYS_LIVE, live.first, live.last)
+            tensors.append(profile.LiveTensor(name, live.category, shape, dtype, *place, copies))
     return tuple(sorted(tensors, key=lambda tensor: (-tensor.bytes_on_fullest_tile, -tensor.total_bytes)))
 
 
@@ -251,23 +242,23 @@ def _counted(places: Ints, values: Floats, size: int) -> Floats:
 
 def _categories(
     lives: Sequence[Live], on_fullest: Floats, is_live: Flags, pieces: Pieces, tiles: int
-) -> list[MemoryCategory]:
-    fullest = dict.fromkeys((*ALWAYS_LIVE, *NOT_ALWAYS_LIVE), 0.0)
+) -> list[profile.MemoryCategory]:
+    fullest = dict.fromkeys((*profile.ALWAYS_LIVE, *profile.NOT_ALWAYS_LIVE), 0.0)
     total = dict(fullest)
     for live, here, now in zip(lives, on_fullest.tolist(), is_live.tolist()):
         if now:
             fullest[live.category] += here
             total[live.category] += live.place.total
     names = np.array([live.category for live in lives])
-    return [
-        MemoryCategory(name, fullest[name], total[name], name in ALWAYS_LIVE, _runs(pieces, chosen, tiles))
-        for name in fullest
-        if total[name]
-        for chosen in [(is_live & (names == name))[pieces.owner]]
-    ]
+    categories = []
+    for name in filter(total.__getitem__, fullest):
+        runs = _runs(pieces, (is_live & (names == name))[pieces.owner], tiles)
+        always = name in profile.ALWAYS_LIVE
+        categories.append(profile.MemoryCategory(name, fullest[name], total[name], always, runs))
+    return categories
 
 
-def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
+def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[profile.TileRun, ...]:
     """Return the bytes of the chosen pieces on each tile, as runs of tiles that hold the same."""
     values = pieces.values[chosen]
     size = tiles + 1
@@ -276,4 +267,4 @@ def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[TileRun, ...]:
     # Sums in a different order differ in their last digits, so values this close count as equal.
     begins = np.flatnonzero(np.r_[True, np.abs(np.diff(on_tiles)) > _SAME_BYTES])
     counts = np.diff(np.r_[begins, tiles])
-    return tuple(map(TileRun, counts.tolist(), on_tiles[begins].tolist()))
+    return tuple(map(profile.TileRun, counts.tolist(), on_tiles[begins].tolist()))

@@ -7,15 +7,16 @@ operand at a pole: 1/0, log(0), 0^-1) gives NaN. We apply the same two rules to 
 float32 that is cast, which no source describes.
 
 An infinity that the program itself writes (a mask, an input) remains one: ops that only move or select values keep it.
-A test checks every entry of the tables on float16 values of every kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from importlib.resources import files
 from typing import Any
 
+import msgspec
 import torch
 import torch.fx
 from torch import Tensor
@@ -24,6 +25,8 @@ from ipu_model.capture.graph import spec_of
 
 Node = torch.fx.Node
 aten = torch.ops.aten
+
+_OPS: dict[str, str] = msgspec.toml.decode((files("ipu_model") / "data" / "half_ops.toml").read_bytes())
 
 
 def overloads(names: str) -> frozenset[object]:
@@ -34,74 +37,17 @@ def overloads(names: str) -> frozenset[object]:
 # Types all of whose values are float16 values.
 ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 
-# They allocate storage whose contents do not matter yet.
-UNINITIALISED = overloads("empty.memory_format empty_like empty_strided new_empty new_empty_strided empty_permuted")
-
-# Their results are float16 values whenever their float16 arguments are: they select, move, negate or compare values, or
-# make zeros, ones and storage to be filled.
-EXACT = UNINITIALISED | overloads(
-    """
-    relu relu_ max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
-    amax amin max min max.dim min.dim maximum minimum neg neg_ abs abs_ sign sgn sort sort.stable topk median.dim
-    kthvalue cummax cummin index.Tensor _unsafe_index.Tensor index_select gather embedding index_copy scatter.src
-    scatter_.src cat stack clone _unsafe_view _reshape_copy flip roll repeat tril triu im2col pixel_shuffle
-    pixel_unshuffle select_backward slice_backward diagonal_backward slice_scatter select_scatter diagonal_scatter
-    unsafe_split.Tensor unsafe_split_with_sizes reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-    replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d round floor ceil trunc
-    zeros zeros_like ones ones_like zero_ new_zeros new_ones bernoulli bernoulli.p bernoulli_.float bernoulli_.Tensor
-    """
-)
-
-# They choose between tensors and Python numbers: exact once the numbers are float16 values themselves.
-SELECTING = overloads(
-    """
-    clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ hardtanh hardtanh_ hardtanh_backward threshold threshold_
-    threshold_backward hardshrink where.self where.ScalarOther where.ScalarSelf masked_fill.Scalar masked_fill_.Scalar
-    masked_fill.Tensor masked_fill_.Tensor fill.Scalar fill_.Scalar full full_like new_full scalar_tensor
-    constant_pad_nd scatter.value scatter_.value index_fill.int_Scalar index_fill_.int_Scalar
-    """
-)
-
-# Their results are truth values, for which a number is compared as the float16 value nearest to it.
-COMPARING = overloads("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar")
-
-# Both operands take the common type of type promotion before anything is computed.
-PROMOTING = overloads(
-    """
-    add.Tensor add_.Tensor sub.Tensor sub_.Tensor mul.Tensor mul_.Tensor div.Tensor div_.Tensor pow.Tensor_Tensor
-    maximum minimum fmod.Tensor remainder.Tensor atan2 eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor
-    where.self
-    """
-)
-
-# They convert: exact if the source type has no values outside the float16 grid.
-CONVERTING = overloads("_to_copy copy_ copy")
-
-# Integer operands of these are values, not indices or masks.
-WITH_VALUES = overloads("cat stack where.self masked_fill.Tensor masked_fill_.Tensor")
+UNINITIALISED = overloads(_OPS["uninitialised"])
+EXACT = UNINITIALISED | overloads(_OPS["exact"])
+SELECTING, COMPARING, CONVERTING = (overloads(_OPS[name]) for name in ("selecting", "comparing", "converting"))
+PROMOTING, WITH_VALUES, BOUNDED = (overloads(_OPS[name]) for name in ("promoting", "with_values", "bounded"))
 
 # Results of forward ops that only their backward op reads: they stay in fp32, as fp32 arithmetic made them.
 SAVED: dict[object, tuple[int, ...]] = {
     **dict.fromkeys(overloads("native_batch_norm native_layer_norm native_group_norm"), (1, 2)),
     **dict.fromkeys(overloads("_fused_rms_norm nll_loss_forward nll_loss2d_forward"), (1,)),
 }
-READERS_OF_SAVED = overloads(
-    """
-    native_batch_norm_backward native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward
-    nll_loss_backward nll_loss2d_backward
-    """
-)
-
-# Ops whose results are in the range if their operands are: squashing functions, functions that never exceed their
-# argument, means, interpolations, and the derivatives of some of them.
-BOUNDED = overloads(
-    """
-    sigmoid sigmoid_ tanh tanh_ _softmax _safe_softmax erf erfc sin cos atan sqrt sqrt_ rsqrt log log2 log10 log1p
-    gelu gelu_ silu silu_ mish hardswish hardswish_ hardsigmoid
-    mean mean.dim _adaptive_avg_pool2d _adaptive_avg_pool3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
-    sigmoid_backward tanh_backward _softmax_backward_data
-    """
-)
+READERS_OF_SAVED = overloads(_OPS["readers_of_saved"])
 
 # Products with a number of at most 1, quotients by a number of at least 1, and sums with a number so small that
 # rounding removes it at 65504.

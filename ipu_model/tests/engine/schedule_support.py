@@ -15,8 +15,7 @@ from ipu_model.predict.links import HostLink
 from ipu_model.predict.order import Shape, order_of, rounds_of
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
-from ipu_model.predict.time import DeviceTime, run, time_of
-from ipu_model.predict.timing import Conditions
+from ipu_model.predict.time import Conditions, DeviceTime, run, time_of
 from ipu_model.predict.work import StageWork, Workload
 
 M2000 = system_named("M2000")

@@ -70,7 +70,6 @@ def replace_message(error: Error, message: str) -> None:
 
 
 def unsupported(feature: str, nearest: str) -> Error:
-    """Return the error for valid PopTorch that is not available here, naming what works instead."""
     return Error(f"{feature} is not supported by the IPU Model. {nearest}")
 
 
@@ -81,7 +80,6 @@ def require(condition: object, message: str) -> None:
 
 
 def kind_of(thing: object) -> str:
-    """Describe an object of the wrong type in an error message."""
     if thing is None:
         return "None"
     name = type(thing).__name__

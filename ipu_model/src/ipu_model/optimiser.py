@@ -91,7 +91,6 @@ class OptimiserSpec:
         return FAMILIES[self.family]
 
     def validate(self) -> None:
-        """Raise `Error` for values that no device can run with."""
         if self.family not in FAMILIES:
             raise Error(f"Unknown optimiser family {self.family!r}; there are {', '.join(FAMILIES)}.")
         if self.loss_scaling == 0.0:

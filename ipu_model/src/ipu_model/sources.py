@@ -117,7 +117,6 @@ def given_by(source: str) -> Given:
 
 
 def _sorted(made: Any, source: str) -> Given:
-    """Tell a module with its arguments from something that has a program."""
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")

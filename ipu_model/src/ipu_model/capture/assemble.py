@@ -44,7 +44,6 @@ class Traced:
     leaves: list[Any]
     rebuild: Callable[[list[Any]], Any]
     loss: Tensor | None = None
-    seed: Tensor | None = None
     gradients: Sequence[Tensor | None] = ()
     activation_gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 

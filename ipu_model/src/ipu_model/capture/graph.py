@@ -37,8 +37,6 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape, element type and strides (in elements) of one tensor."""
-
     shape: tuple[int, ...]
     dtype: torch.dtype
     stride: tuple[int, ...]
@@ -188,7 +186,6 @@ class Graph:
 
     @cached_property
     def written(self) -> frozenset[Node]:
-        """The storage roots that some node writes to after they were made."""
         return frozenset(self.roots[target] for node in self.ops.nodes for target in written_arguments(node))
 
     @cached_property

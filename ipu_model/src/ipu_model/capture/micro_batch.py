@@ -144,9 +144,9 @@ def _differentiate(result: Traced, weights: list[Tensor], recorder: Recorder) ->
     loss = final_loss(recorder.trace, [leaf for leaf in result.leaves if isinstance(leaf, Tensor)])
     result.loss = loss
     recorder.trace.phase = Phase.BACKWARD
-    result.seed = fake_like(TensorSpec.contiguous(tuple(loss.shape), loss.dtype))
+    seed = fake_like(TensorSpec.contiguous(tuple(loss.shape), loss.dtype))
     with recorder.graph.inserting_before(recorder.first_op()):
-        recorder.placeholder("seed", result.seed)
+        recorder.placeholder("seed", seed)
     if loss.requires_grad and weights:
 
         def note(activation: Tensor, gradient: Tensor | None) -> None:
@@ -156,7 +156,7 @@ def _differentiate(result: Traced, weights: list[Tensor], recorder: Recorder) ->
         with ExitStack() as hooks:  # no op comes of them
             for activation in recorder.differentiable():
                 hooks.enter_context(activation.register_hook(partial(note, activation)))
-            result.gradients = torch.autograd.grad(loss, weights, grad_outputs=result.seed, allow_unused=True)
+            result.gradients = torch.autograd.grad(loss, weights, grad_outputs=seed, allow_unused=True)
 
 
 def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:

@@ -194,7 +194,6 @@ class Recorder(TorchDispatchMode):
         return known_values([self.node_for(tensor) for tensor in tensors], self.constants, self._changeable)
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Return the result of an op whose shape or value depends on data, if all of these are constants."""
         if torch.Tag.dynamic_output_shape not in func.tags and torch.Tag.data_dependent_output not in func.tags:
             return None
         leaves, structure = tree_flatten((args, kwargs))
@@ -248,7 +247,6 @@ class Recorder(TorchDispatchMode):
         return first
 
     def _recorded(self, func: Any, *args: Any) -> Tensor:
-        """Record one more op than the program has asked for."""
         result: Tensor = self.__torch_dispatch__(func, (), args)
         return result
 

@@ -52,7 +52,6 @@ class Trace:
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
 
     def begin_block(self, user_id: str | None, ipu_id: int | None) -> None:
-        """Place all ops from here on in the block `user_id`, on the IPU that the strategy decides."""
         self.placement = self.placer.place(user_id, ipu_id)
         self.block_entries.append(self.placement)
 
@@ -78,7 +77,6 @@ class Trace:
             set_info(op, replace(info, name_scopes=(part, *info.name_scopes)))
 
     def set_attributes(self, ops: Iterable[torch.fx.Node], attributes: Mapping[str, Mapping[str, str]]) -> None:
-        """Give the ops graph attributes; those that they have already stay."""
         for op in ops:
             info = info_of(op)
             inner = info.attributes
@@ -87,7 +85,6 @@ class Trace:
             set_info(op, replace(info, attributes=merged))
 
     def place_forward_op(self, name: str) -> Placement:
-        """Return where a forward op goes; raise `Error` outside any block, after the first has ended."""
         if self.placement is None:
             raise Error(
                 f"No active Block: the operation '{name}' in module '{self.scopes[-1] or 'model'}' is executed after a "

@@ -40,8 +40,6 @@ _WITHOUT_SHAPE = (UninitializedParameter, UninitializedBuffer)
 
 @dataclass(frozen=True)
 class Slot:
-    """One distinct tensor of a module under all its dotted names."""
-
     names: tuple[str, ...]
     tensor: Tensor
     is_buffer: bool
@@ -148,7 +146,6 @@ def attributes_restored(module: nn.Module) -> Iterator[None]:
 
 
 def _snapshot(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the registries and plain attributes by their names, each with a copy of what a list or dict holds."""
     own = {name: value for name, value in vars(module).items() if name in REGISTRIES or name not in _OF_EVERY_MODULE}
     return {name: (value, copy(value) if isinstance(value, (list, dict)) else None) for name, value in own.items()}
 
@@ -188,7 +185,6 @@ class Origins:
         return storage_key(tensor) in self._held
 
     def is_stranger(self, tensor: Tensor) -> bool:
-        """Whether `tensor` belongs neither to the device nor to the model."""
         return self.weight(tensor) is not None or not (self.is_constant(tensor) or self.is_held(tensor))
 
     def weight(self, tensor: Tensor) -> str | None:

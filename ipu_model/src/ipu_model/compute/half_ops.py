@@ -136,6 +136,5 @@ def poles_of(graph: torch.fx.Graph, node: Node) -> Node | None:
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:
-    """Write NaN to `result` (any shape) where the mask (broadcast, or one truth value) is true."""
     mask = torch.as_tensor(where)
     return result.masked_fill_(mask, torch.nan) if bool(mask.any()) else result

@@ -70,7 +70,6 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
 
 
 def refuse_what_has_no_container(node: Node) -> None:
-    """Refuse ops that would compute a different result on fp16 values held in fp32 tensors."""
     operands = {_dtype_of(argument) for argument in node.all_input_nodes}
     where = f"{node.target} in module '{info_of(node).scope or 'model'}'"
     if node.target in _BITWISE and (is_half(node) or torch.float16 in operands):

@@ -72,7 +72,6 @@ class UpdateRule:
         raise NotImplementedError
 
     def update(self, entries: Sequence[Entry], scalars: Scalars, context: Context) -> None:
-        """Update the weights and states of `entries`, which share `scalars`, in place."""
         raise NotImplementedError
 
 

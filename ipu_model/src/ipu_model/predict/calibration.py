@@ -56,7 +56,7 @@ def fact(entry: object, where: str) -> Fact:
 
 @dataclass(frozen=True)
 class Section:
-    """The base of the sections: a field for each entry."""
+    """The base of the sections of the file, which says what their entries are."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -67,8 +67,6 @@ class Section:
 
 @dataclass(frozen=True)
 class CostConstants(Section):
-    """What ops cost besides their arithmetic."""
-
     sync_cycles: float
     exchange_fixed_cycles: float
     exchange_piece_cycles: float
@@ -86,15 +84,11 @@ class CostConstants(Section):
 
 @dataclass(frozen=True)
 class HostConstants(Section):
-    """What a call costs on the host."""
-
     call_seconds: float
 
 
 @dataclass(frozen=True)
 class CompilationConstants(Section):
-    """How long Graphcore's compiler takes."""
-
     seconds_per_ipu: float
     seconds_per_layer: float
     inference_share: float
@@ -113,8 +107,6 @@ class BandConstants(Section):
 
 @dataclass(frozen=True)
 class PublishedHostConstants(Section):
-    """Speeds of the loops and data loaders of the published programs."""
-
     day03_converted_image_seconds: float
     day03_byte_image_seconds: float
     day03_call_seconds: float
@@ -123,16 +115,12 @@ class PublishedHostConstants(Section):
 
 @dataclass(frozen=True)
 class PipelineConstants(Section):
-    """The overhead of a stage's pass, and the share of the IPU-Link bandwidth that a copy reaches."""
-
     stage_pass_cycles: float
     copy_link_share: float
 
 
 @dataclass(frozen=True)
 class StreamConstants(Section):
-    """Transfer rates between the host and one IPU, and the wait at the start of a run."""
-
     ipu_bytes_per_second: float
     refill_bytes_per_second: float
     completion_bytes_per_second: float
@@ -141,8 +129,6 @@ class StreamConstants(Section):
 
 @dataclass(frozen=True)
 class CollectiveConstants(Section):
-    """The link bandwidth that a ring reaches, the overhead of a call, and how many IPUs the links join."""
-
     link_share: float
     call_seconds: float
     link_domain_ipus: float
@@ -150,8 +136,6 @@ class CollectiveConstants(Section):
 
 @dataclass(frozen=True)
 class MemoryConstants(Section):
-    """The memory that code takes on a tile, and the uncertainty of modelled memory."""
-
     exchange_code_bytes_per_phase: float
     control_code_bytes_per_call: float
     vertex_state_bytes_per_compute_set: float

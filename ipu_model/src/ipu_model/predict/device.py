@@ -107,7 +107,6 @@ class Device:
 
     @property
     def sync_cycles(self) -> float:
-        """Cycles that all tiles wait for each other before an exchange phase."""
         return self.constants.sync_cycles
 
     def width(self, element: Element) -> int:

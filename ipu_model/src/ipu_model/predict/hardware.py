@@ -130,7 +130,6 @@ def system_named(name: str) -> System:
 
 
 def chip(name: str) -> Chip:
-    """Return the chip called `name`, or that of the system called `name`."""
     return _called(name, known_hardware().chips) or system_named(name).chip
 
 
@@ -186,7 +185,6 @@ def chip_of_offline_target(version: int) -> Chip:
 
 
 def provenance(name: str) -> Mapping[str, Fact]:
-    """Return every number of the chip or system `name` with unit, source and confidence."""
     facts = known_hardware().facts
     return _called(name, facts) or facts[system_named(name).name]
 
@@ -197,13 +195,21 @@ def known_hardware() -> Catalogue:
 
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
+    """Build chips and systems from the tables of a data file called `where`."""
     chip_tables, system_tables = data.get("chips", {}), data.get("systems", {})
     facts: dict[str, dict[str, Fact]] = {}
+
+    def values_of(table: Mapping[str, Any], name: str, names: Iterable[str], place: str) -> dict[str, Any]:
+        missing = [number for number in names if number not in table]
+        if missing:
+            raise Error(f"{place} has no {', '.join(missing)}.")
+        facts[name] = {number: fact(table[number], f"{place}, {number}") for number in names}
+        return {number: entry.value for number, entry in facts[name].items()}
+
     chips: dict[str, Chip] = {}
     for name in chip_tables:
         table = _inherited(chip_tables, name, where)
-        facts[name] = _facts(table, _CHIP_NUMBERS, f"{where}: chip {name}")
-        numbers: dict[str, Any] = {field: number.value for field, number in facts[name].items()}
+        numbers = values_of(table, name, _CHIP_NUMBERS, f"{where}: chip {name}")
         chips[name] = Chip(name=name, title=str(table.get("title", name)), **numbers)
     systems: dict[str, System] = {}
     aliases: dict[str, str] = {}
@@ -211,8 +217,7 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
         table = _inherited(system_tables, name, where)
         if table.get("chip") not in chips:
             raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
-        facts[name] = _facts(table, _SYSTEM_NUMBERS, f"{where}: system {name}")
-        numbers = {field: number.value for field, number in facts[name].items()}
+        numbers = values_of(table, name, _SYSTEM_NUMBERS, f"{where}: system {name}")
         systems[name] = System(name, str(table.get("title", name)), chips[table["chip"]], **numbers)
         aliases |= {_plain(alias): name for alias in (*system_tables[name].get("aliases", ()), name)}
     for name in chips:
@@ -232,13 +237,6 @@ def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str
     parent = own.pop("like", None)
     inherited = _inherited(tables, parent, where, (*seen, name)) if parent is not None else {}
     return {**inherited, **own}
-
-
-def _facts(table: Mapping[str, Any], names: Iterable[str], where: str) -> dict[str, Fact]:
-    missing = [name for name in names if name not in table]
-    if missing:
-        raise Error(f"{where} has no {', '.join(missing)}.")
-    return {name: fact(table[name], f"{where}, {name}") for name in names}
 
 
 def _called(name: str, known: Mapping[str, Value]) -> Value | None:

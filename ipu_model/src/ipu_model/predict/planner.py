@@ -40,8 +40,6 @@ INPUTS, WEIGHTS = "inputs", "weights"
 
 
 class LayerPass(str, Enum):
-    """Which of the three contractions of a layer it is."""
-
     FORWARD = "forward"
     DATA_GRADIENT = "data gradient"
     WEIGHT_GRADIENT = "weight gradient"
@@ -404,8 +402,6 @@ def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]
 
 @dataclass(frozen=True)
 class _Methods:
-    """The splits of each method for one problem, setting of the matrix unit and number of tiles."""
-
     problem: Problem
     unit: MatrixUnit
     tiles: int
@@ -512,7 +508,6 @@ class _Methods:
         return np.tile(g, 2), np.tile(i, 2), np.tile(o, 2), cut
 
     def _rows(self, method: str, problem: Problem, ins: int, outs: int) -> Split:
-        """Split batch, rows, columns, input and output channels and groups of a k x k contraction."""
         unit = self.unit
         in_groups, out_groups = math.ceil(ins / unit.channel_group), math.ceil(outs / unit.units)
         field, (i, o, g), (bt, ht, wt) = self._combinations(problem, in_groups, out_groups, problem.groups)
@@ -553,7 +548,6 @@ class _Methods:
         return field[first], (i[second], o[second], g[second]), on_tile
 
     def _windows(self) -> Split:
-        """Split batch, rows, columns and blocks of four channels of a grouped convolution."""
         problem = self.problem
         blocks = math.ceil(problem.groups * problem.in_channels / 4)
         field, (i, o, g), (bt, ht, wt) = self._combinations(problem, 1, 1, blocks)

@@ -64,8 +64,6 @@ class Location:
 
 @dataclass(frozen=True)
 class Locations:
-    """Where the four categories of tensors live (`Options.TensorLocations`)."""
-
     activations: Location = field(default_factory=Location)
     weights: Location = field(default_factory=Location)
     optimiser: Location = field(default_factory=Location)

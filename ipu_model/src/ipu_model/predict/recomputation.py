@@ -113,7 +113,6 @@ def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
 
 
 def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> set[str]:
-    """Return the ops whose results are stored although their stage recomputes."""
     chosen = {_maker(op, step) for op in step.ops if op.hints.recomputation_checkpoint}
     if mode is Recomputation.NORM_ONLY:
         for op in (step.by_name[name] for name in wanted):

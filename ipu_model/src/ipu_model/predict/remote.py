@@ -102,7 +102,6 @@ def part(program: Program, elements: int, location: Location) -> float:
 
 
 def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
-    """Whether each replica updates only its part of a tensor, because weights, state or accumulators are sharded."""
     where = program.locations
     locations = (where.weights, where.optimiser, where.accumulators)
     return any(part(program, variable.elements, location) < 1 for location in locations)
@@ -165,24 +164,26 @@ class Mover:
             for move, streaming in zip(moves, seconds, strict=True)
         )
 
+    def _streamed(self, variable: DeviceVariable, size: float, where: Location, times: int) -> Moves:
+        """Return the moves of a tensor of the variable's shape and of `size` bytes that is read or written `times`."""
+        transfers = times * where.is_off_chip(variable.elements)
+        return Moves(transfers * size * part(self.program, variable.elements, where), transfers=transfers)
+
     def _use(self, variable: DeviceVariable) -> Moves:
         where = self.program.locations.weights
-        held = part(self.program, variable.elements, where)
-        off_chip = where.is_off_chip(variable.elements)
-        remote = variable.weight * held if off_chip else 0.0
-        return Moves(remote, self.ring.all_gather(variable.weight) if held < 1 else 0.0, transfers=int(off_chip))
+        is_whole = part(self.program, variable.elements, where) == 1
+        gathering = 0.0 if is_whole else self.ring.all_gather(variable.weight)
+        return self._streamed(variable, variable.weight, where, 1) + Moves(collective_seconds=gathering)
 
     def _accumulate(self, variable: DeviceVariable) -> Moves:
         if not variable.trainable or not self.program.accumulates:
             return Moves()
         locations = self.program.locations
-        size, where = variable.gradient, locations.accumulators
+        is_whole = part(self.program, variable.elements, locations.accumulators) == 1
+        scattering = Moves(collective_seconds=0.0 if is_whole else self.ring.reduce_scatter(variable.gradient))
         if variable.accumulates_in_state:
-            size, where = variable.state, locations.optimiser
-        held = part(self.program, variable.elements, where)
-        moves = 2 * where.is_off_chip(variable.elements)
-        in_parts = part(self.program, variable.elements, locations.accumulators) < 1
-        return Moves(moves * size * held, self.ring.reduce_scatter(variable.gradient) if in_parts else 0.0, moves)
+            return self._streamed(variable, variable.state, locations.optimiser, 2) + scattering
+        return self._streamed(variable, variable.gradient, locations.accumulators, 2) + scattering
 
     def _keep(self, held: Held) -> Moves:
         off_chip = self.program.locations.activations.is_off_chip(held.tensor.elements)
@@ -190,16 +191,13 @@ class Mover:
 
     def _update(self, variable: DeviceVariable) -> Moves:
         program, locations = self.program, self.program.locations
-        sizes = [(locations.weights, variable.weight), (locations.optimiser, variable.state)]
+        moves = self._streamed(variable, variable.weight, locations.weights, 2)
+        if variable.state:
+            moves += self._streamed(variable, variable.state, locations.optimiser, 2)
         if program.accumulates and not variable.accumulates_in_state:
-            sizes.append((locations.accumulators, variable.gradient))
-        remote = [
-            2 * size * part(program, variable.elements, where)
-            for where, size in sizes
-            if size and where.is_off_chip(variable.elements)
-        ]
+            moves += self._streamed(variable, variable.gradient, locations.accumulators, 2)
         if not is_sharded_update(program, variable):
-            return Moves(sum(remote), self.ring.all_reduce(variable.gradient), 2 * len(remote))
+            return moves + Moves(collective_seconds=self.ring.all_reduce(variable.gradient))
         seconds = 0.0
         if not (program.accumulates and part(program, variable.elements, locations.accumulators) < 1):
             seconds += self.ring.reduce_scatter(variable.gradient)
@@ -207,7 +205,7 @@ class Mover:
             seconds += self.ring.all_gather(variable.weight)
         if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
             seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)
-        return Moves(sum(remote), seconds, 2 * len(remote))
+        return moves + Moves(collective_seconds=seconds)
 
     def _streaming_seconds(self, moved: Sequence[float], ipus: Sequence[int], *, in_turn: bool) -> list[float]:
         """Return the seconds that each of the IPUs streams `moved` bytes, whose order is that of `ipus`.

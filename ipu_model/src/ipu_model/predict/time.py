@@ -85,8 +85,6 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
 # --------------------------------------------------------------------------- parts of a call
 
 values_of: Callable[[PhaseCycles], tuple[float, ...]] = attrgetter(*(field.name for field in fields(PhaseCycles)))
-_INPUTS: Callable[[StageWork], float] = attrgetter("inputs")
-_OUTPUTS: Callable[[StageWork], float] = attrgetter("outputs")
 
 
 class Piece(NamedTuple):
@@ -261,22 +259,23 @@ class Call:
     # ------------------------------------------------------------------------------- host transfers
 
     def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
-        sizes = self._by_ipu(beat, _INPUTS) if self.conditions.sends_inputs else {}
-        return self._transfer("stream in", sizes, begin_share)
+        return self._transfer("stream in", self._read(beat) if self.conditions.sends_inputs else {}, begin_share)
 
     def _outputs(self, beat: Beat) -> Segment | None:
-        sent = self.conditions.returns_all and self.conditions.sends_outputs
-        return self._transfer("stream out", self._by_ipu(beat, _OUTPUTS) if sent else {})
+        sizes: dict[int, float] = defaultdict(float)
+        for index in beat.forward if self.conditions.returns_all and self.conditions.sends_outputs else ():
+            sizes[self.workload.stages[index].ipu] += self.workload.stages[index].outputs
+        return self._transfer("stream out", sizes)
 
     def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment | None:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
         pieces = {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}
         return Segment.of("stream", pieces, self.workload.ipus) if pieces else None
 
-    def _by_ipu(self, beat: Beat, bytes_of: Callable[[StageWork], float]) -> dict[int, float]:
+    def _read(self, beat: Beat) -> dict[int, float]:
         sizes: dict[int, float] = defaultdict(float)
         for index in beat.forward:
-            sizes[self.workload.stages[index].ipu] += bytes_of(self.workload.stages[index])
+            sizes[self.workload.stages[index].ipu] += self.workload.stages[index].inputs
         return sizes
 
     def _begin_share(self, interval: Interval) -> float:
@@ -296,7 +295,7 @@ class Call:
             else:
                 parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
             meanwhile += _cycles_of(parts)
-            refill += host.refill_cycles(self._by_ipu(beat, _INPUTS))
+            refill += host.refill_cycles(self._read(beat))
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:
@@ -370,7 +369,6 @@ class _Sums:
         return max(parts, key=parts.__getitem__)
 
     def _add(self, segments: Iterable[Segment], count: int, work: str = "main") -> None:
-        """Add `count` repetitions of `segments`, whose work counts as `work`."""
         for segment in segments:
             self.device_cycles += segment.cycles * count
             for ipu, sums in enumerate(self.by_ipu):

@@ -214,7 +214,6 @@ def _resident(
 
 
 def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
-    """Return the tensors that are not always on the tiles of their IPU in full."""
     tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
     reading: dict[str, Spread] = {}
     accumulation: dict[str, list[Spread]] = {}

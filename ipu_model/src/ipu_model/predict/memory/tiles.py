@@ -65,7 +65,6 @@ class TileSpace:
         return max(1, self.tiles - self.io_tiles)
 
     def place(self, elements: int, on_tile: float, element_bytes: int) -> Spread:
-        """Return the place of a tensor with `on_tile` of its elements on the busiest tile."""
         if elements <= 0:
             return NOTHING
         n = max(1.0, on_tile, elements / self.compute_tiles)
@@ -236,7 +235,6 @@ def _over_time(values: Floats, first: Ints, last: Ints, count: int) -> Floats:
 
 
 def _counted(places: Ints, values: Floats, size: int) -> Floats:
-    """Return an array of `size` with the sum of the values that belong to each place."""
     return np.bincount(places, values, size).astype(np.float64, copy=False)
 
 

@@ -144,8 +144,6 @@ _BOTH_SCALED = Overheads(vertices.SCALED_ADD.supervisor + 12, vertices.SCALED_AD
 
 @dataclass(frozen=True)
 class Updated:
-    """One trainable tensor: its elements, and the element types of weight, accumulator and moments."""
-
     elements: int
     weight: Element
     accumulator: Element

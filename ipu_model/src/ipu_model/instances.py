@@ -136,8 +136,7 @@ class Group:
         sizes = [int(size) for size in self.gathered(torch.tensor([data.numel()]), what)]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: data.numel()] = data
-        parts = self.gathered(padded, what)
-        return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]
+        return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(self.gathered(padded, what), sizes)]
 
     def barrier(self) -> None:
         if self.size > 1:

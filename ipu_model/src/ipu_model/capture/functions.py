@@ -156,8 +156,7 @@ def follow_activation(func: Function, args: Args, kwargs: Kwargs) -> tuple[Args,
 
     keep = _STATISTICS.get(func, ())
     new_args = tuple(a if i in keep else tree_map_only(Tensor, cast, a) for i, a in enumerate(args))
-    new_kwargs = {k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()}
-    return new_args, new_kwargs
+    return new_args, {k: v if k in _STATISTICS_NAMES else tree_map_only(Tensor, cast, v) for k, v in kwargs.items()}
 
 
 _DENSE_VERSIONS: Mapping[Function, Function] = {
@@ -230,8 +229,7 @@ def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tenso
     if single:
         input_, target_ = input_.unsqueeze(0), target_.unsqueeze(0)
     output = self.log_prob(input_).gather(1, target_.long().unsqueeze(1)).squeeze(1)
-    loss = (-output).mean()
-    return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, loss)
+    return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, (-output).mean())
 
 
 def gaussian_nll_loss(

@@ -410,8 +410,7 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
 def _is_constant(node: Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
-    is_aten = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
-    return is_aten and not is_random(node)
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten" and not is_random(node)
 
 
 def _sources(node: Node) -> list[Node]:

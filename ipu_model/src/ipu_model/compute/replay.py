@@ -102,8 +102,7 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
                 "you call or compile the model."
             )
         holder.register_buffer(name, tensor.to(container_dtype(tensor.dtype)))
-    module = torch.fx.GraphModule(holder, ops)
-    return Replay(module, fresh_outputs, fresh_gradients)
+    return Replay(torch.fx.GraphModule(holder, ops), fresh_outputs, fresh_gradients)
 
 
 def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:

@@ -308,5 +308,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         # Another C library (musl, say).
         return False
-    mapped = mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
-    return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))

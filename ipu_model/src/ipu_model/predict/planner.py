@@ -234,20 +234,17 @@ _REDUCED_AXIS = {LayerPass.FORWARD: "in", LayerPass.DATA_GRADIENT: "out", LayerP
 
 def in_slices(problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()) -> Work:
     """Return the work of `problem` cut into `count` equal slices along `axis` that run one after another."""
-    step = contraction(_slice_of(problem, axis, count), device, precision)
-    return _repeated(problem, step, axis, count, device)
+    return _repeated(problem, contraction(_slice_of(problem, axis, count), device, precision), axis, count, device)
 
 
 def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
-    length = -(-getattr(problem, _SIZES[axis]) // count)
-    return replace(problem, **{_SIZES[axis]: length})
+    return replace(problem, **{_SIZES[axis]: -(-getattr(problem, _SIZES[axis]) // count)})
 
 
 def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
     """Return `count` steps, each taking its slice and putting its results in place or adding them up."""
     element = problem.element
-    sliced = device.spread(problem.weight_elements // count, element)
-    around = vertices.dynamic_slice(device, 1, sliced, element)
+    around = vertices.dynamic_slice(device, 1, device.spread(problem.weight_elements // count, element), element)
     outputs = step.outputs_on_busiest_tile
     if axis == _REDUCED_AXIS[problem.which]:
         around += vertices.scaled_add(device, outputs, element)
@@ -416,12 +413,10 @@ class _Methods:
             # Strided or not, only the sampled points take part.
             field, copied = problem.samples, problem.transposed
             in_blocks = not copied or self._in_blocks(field, ins, outs)
-            plain = self._pointwise("pointwise", field, ins, outs, copied)
-            yield replace(plain, in_blocks=in_blocks)
+            yield replace(self._pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
             if problem.image == problem.result == (1, 1):
                 turned = tuple(WEIGHTS if operand == INPUTS else INPUTS for operand in copied)
-                swapped = self._pointwise("pointwise, swapped", outs, ins, field, turned)
-                yield replace(swapped, in_blocks=in_blocks)
+                yield replace(self._pointwise("pointwise, swapped", outs, ins, field, turned), in_blocks=in_blocks)
             if min(field, ins, outs) <= TINY_FIELD:
                 yield self._dots(ins, outs)
             return
@@ -553,8 +548,7 @@ class _Methods:
         field, (i, o, g), (bt, ht, wt) = self._combinations(problem, 1, 1, blocks)
         held = np.ceil(blocks / g)
         read, rows, width = _reads(problem, bt, ht, wt)
-        stepped = np.ceil(width * max(problem.stride))
-        vertex = vertices.conv_slic(rows, stepped, held, problem.kernel, self.unit)
+        vertex = vertices.conv_slic(rows, np.ceil(width * max(problem.stride)), held, problem.kernel, self.unit)
         weights, results = held * 4 * problem.in_channels * problem.positions, bt * ht * wt * held * 4
         return Split("windows", self.unit, vertex, read * held * 4, weights, results, Parts(field, i, o, g))
 

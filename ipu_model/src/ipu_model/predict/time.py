@@ -318,8 +318,7 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
     offload = PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (("collective", collective), ("offload", offload), (kind, work))
-    pieces = (Piece(name, part, stage, lag) for name, part in parts)
-    return [piece for piece in pieces if piece.length > 0]
+    return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.length > 0]
 
 
 # --------------------------------------------------------------------------------------- sums

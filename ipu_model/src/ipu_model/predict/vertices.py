@@ -26,10 +26,10 @@ from ipu_model.predict.device import Device, Element
 Array: TypeAlias = NDArray[np.float64]
 Bytes = TypeVar("Bytes", float, Array)
 
-_TABLE = read_data("vector_ops.toml")
+TABLE = read_data("vector_ops.toml")
 
 # Vector operations of popops: (cycles for a pair of fp32, cycles for four fp16), loads and stores included.
-VECTOR_OPS: Mapping[str, tuple[float, float]] = {op: (pair, four) for op, (pair, four) in _TABLE["cycles"].items()}
+VECTOR_OPS: Mapping[str, tuple[float, float]] = {op: (pair, four) for op, (pair, four) in TABLE["cycles"].items()}
 
 # Integers have no vector unit: an element takes a load, the operation, a store and their share of the loop.
 SCALAR_CYCLES = 5
@@ -74,8 +74,8 @@ ALIGNED_ROW, MISALIGNED_ROW = 7, 25
 
 def chains_of(section: str) -> dict[str, tuple[str, ...]]:
     """Return the chain of `VECTOR_OPS` of each kind of op that a section of `data/vector_ops.toml` names."""
-    chains = {re.sub(r"(\d+)\*\((.*?)\)", lambda m: int(m[1]) * f"{m[2]} ", text): text for text in _TABLE[section]}
-    return {kind: tuple(chain.split()) for chain, text in chains.items() for kind in _TABLE[section][text].split()}
+    chains = {re.sub(r"(\d+)\*\((.*?)\)", lambda m: int(m[1]) * f"{m[2]} ", text): text for text in TABLE[section]}
+    return {kind: tuple(chain.split()) for chain, text in chains.items() for kind in TABLE[section][text].split()}
 
 
 def worker_share(device: Device, n: float) -> int:
@@ -146,8 +146,7 @@ def fill(device: Device, n: float, element: Element) -> float:
 
 def copy(device: Device, n: float, element: Element) -> float:
     """Return tile cycles of copying n elements inside a tile (64 bits in, 64 bits out, then the loop)."""
-    width = device.chip.vector_width(element.bytes)
-    return call(device, FILL, 2 * math.ceil(worker_share(device, n) / width))
+    return call(device, FILL, 2 * math.ceil(worker_share(device, n) / device.chip.vector_width(element.bytes)))
 
 
 def layout_copy(device: Device, moved: Bytes, element_bytes: int, *, in_blocks: bool = True) -> Bytes:

@@ -54,8 +54,7 @@ _ARGUMENTS = (
 def _forward(*arguments: Any) -> Tensor:
     losses: Tensor
     losses, _ = aten._ctc_loss.Tensor(*arguments)
-    zero_infinity = arguments[-1]
-    return losses.masked_fill(losses == torch.inf, 0.0) if zero_infinity else losses.clone()
+    return losses.masked_fill(losses == torch.inf, 0.0) if arguments[-1] else losses.clone()
 
 
 @torch.library.custom_op(
@@ -122,8 +121,7 @@ def _search(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: 
             path = beam.prefixes[index]
             scores[sample, rank], sizes[sample, rank] = -total[index], len(path)
             labels[sample, rank, : len(path)] = path
-    score_tensor = torch.from_numpy(scores).to(log_probabilities.dtype)
-    return score_tensor, torch.from_numpy(sizes), torch.from_numpy(labels)
+    return torch.from_numpy(scores).to(log_probabilities.dtype), torch.from_numpy(sizes), torch.from_numpy(labels)
 
 
 @_search.register_fake

@@ -292,8 +292,7 @@ def _shapes(kind: Kind, x: Tensor, hidden: Tensor, cell: Tensor | None, *rest: A
 
 def _gradient_shapes(kind: Kind, *args: Any) -> tuple[Tensor, ...]:
     x, hidden, cell, w_x, w_h, w_p = args[2:8]
-    wanted = args[12]
-    asked = [x.new_empty(t.shape if want and t is not None else 0) for t, want in zip((x, hidden, cell), wanted)]
+    asked = [x.new_empty(t.shape if want and t is not None else 0) for t, want in zip((x, hidden, cell), args[12])]
     second_bias = w_x.shape[:1] if kind.bias_in_loop else (0,)
     projection = (0,) if w_p is None else w_p.shape
     shapes = (w_x.shape, w_h.shape, w_x.shape[:1], second_bias, projection)

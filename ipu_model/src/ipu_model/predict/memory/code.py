@@ -64,8 +64,7 @@ def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[V
         if cost.ipu == ipu:
             _count(phases, (cost.part, cost.shape, cost.work), cost.work)
             kinds.add(cost.part)
-    compute_sets = sum(max(1, count) for count in phases.values())
-    return Steps(sum(phases.values()), compute_sets, len(kinds), calls)
+    return Steps(sum(phases.values()), sum(max(1, count) for count in phases.values()), len(kinds), calls)
 
 
 def _count(phases: dict[object, int], key: object, work: Work) -> None:

@@ -251,8 +251,7 @@ def _categories(
     categories = []
     for name in filter(total.__getitem__, fullest):
         runs = _runs(pieces, (is_live & (names == name))[pieces.owner], tiles)
-        always = name in profile.ALWAYS_LIVE
-        categories.append(profile.MemoryCategory(name, fullest[name], total[name], always, runs))
+        categories.append(profile.MemoryCategory(name, fullest[name], total[name], name in profile.ALWAYS_LIVE, runs))
     return categories
 
 
@@ -264,5 +263,4 @@ def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[profile.TileRun, .
     on_tiles = np.maximum(np.cumsum(edges)[:tiles], 0.0)
     # Sums in a different order differ in their last digits, so values this close count as equal.
     begins = np.flatnonzero(np.r_[True, np.abs(np.diff(on_tiles)) > _SAME_BYTES])
-    counts = np.diff(np.r_[begins, tiles])
-    return tuple(map(profile.TileRun, counts.tolist(), on_tiles[begins].tolist()))
+    return tuple(map(profile.TileRun, np.diff(np.r_[begins, tiles]).tolist(), on_tiles[begins].tolist()))

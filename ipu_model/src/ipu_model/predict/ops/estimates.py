@@ -68,8 +68,7 @@ _ELIMINATIONS = {
 
 def _elimination(op: OpView) -> Rounds:
     matrices, columns = _matrices(op)
-    count = _ELIMINATIONS[op.kind] * columns
-    return Rounds(count, matrices.elements, ("divide", "add", "add"), "row and column")
+    return Rounds(_ELIMINATIONS[op.kind] * columns, matrices.elements, ("divide", "add", "add"), "row and column")
 
 
 def _transform(op: OpView) -> Rounds:

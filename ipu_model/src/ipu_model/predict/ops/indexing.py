@@ -63,8 +63,7 @@ def cost_scatter(op: OpView) -> OpWork:
     rows, row = _table(op, table)
     source = max((o.elements for o in op.operands() if o.tensor is not table.tensor), default=row)
     work = scatter(op.device, rows, row, math.ceil(source / max(1, row)), table.element)
-    kept = copied(op.device, table.on_tile, table.element)
-    return op.takes(work.plus(kept.cycles))
+    return op.takes(work.plus(copied(op.device, table.on_tile, table.element).cycles))
 
 
 @costs("_embedding_bag _embedding_bag_forward_only")

@@ -109,8 +109,7 @@ def cost_conversion(op: OpView) -> OpWork:
     else:
         scalar = source.element if element.is_floating else element
         compute = vertices.elementwise(op.device, source.on_tile, scalar, ("copy",), vertices.CAST)
-    work = Work("cast", Cycles(compute=compute), outputs_on_busiest_tile=source.on_tile)
-    return op.takes(work, source.layout)
+    return op.takes(Work("cast", Cycles(compute=compute), outputs_on_busiest_tile=source.on_tile), source.layout)
 
 
 @costs("copy")

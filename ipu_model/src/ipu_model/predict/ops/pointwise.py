@@ -142,5 +142,4 @@ def cost_nonlinearity_gradient(op: OpView) -> OpWork:
     if gradient.layout.origin != activation.layout.origin:
         moved = n * element.bytes
         cycles = cycles + op.device.exchange(moved)
-    work = Work("elementwise", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n)
-    return op.takes(work, activation.layout)
+    return op.takes(Work("elementwise", cycles, temporary_bytes=moved, outputs_on_busiest_tile=n), activation.layout)

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
+from ipu_model.predict import vertices
 from ipu_model.predict.device import Device, Element, Work
 from ipu_model.predict.ops.contractions import precision_of
 from ipu_model.predict.ops.pointwise import pointwise
@@ -33,26 +36,7 @@ class CellKind:
     second_bias: bool = False
 
 
-_KINDS = {
-    "lstm": CellKind(
-        gates=4,
-        on_gates=("sigmoid",),
-        on_states=("add", "add", "add", "tanh", "add"),
-        on_gate_gradients=("add", "add", "square", "add"),
-        on_state_gradients=("square", "add", "add", "add", "add"),
-    ),
-    # The new state's share waits for the reset gate; the last chain mixes it with the state before.
-    "gru": CellKind(
-        gates=3,
-        on_gates=("add", "sigmoid"),
-        on_states=("add", "add", "add"),
-        on_gate_gradients=("add", "square", "add"),
-        on_state_gradients=("add", "add", "add", "add"),
-        second_bias=True,
-    ),
-    "rnn_tanh": CellKind(1, (), ("tanh",), (), ("square", "add", "add")),
-    "rnn_relu": CellKind(1, (), ("maximum",), (), ("compare", "add", "add")),
-}
+_KINDS = msgspec.convert(vertices.TABLE["recurrent"], dict[str, CellKind])
 
 
 @dataclass(frozen=True)
@@ -86,8 +70,7 @@ def _joined(first: Work, second: Work) -> Work:
 def _looped(device: Device, layer: Layer, step: Work, of_gates: tuple[str, ...], of_states: tuple[str, ...]) -> Work:
     for elements, chain in ((layer.rows * layer.gates, of_gates), (layer.rows * layer.states, of_states)):
         if chain:
-            n = device.spread(elements, layer.element)
-            step = step.plus(pointwise(device, n, layer.element, chain).cycles)
+            step = step.plus(pointwise(device, device.spread(elements, layer.element), layer.element, chain).cycles)
     held = device.spread(layer.steps * layer.rows * layer.outputs, layer.element)
     steps = step.times(layer.steps)
     return replace(steps, family="recurrent", outputs_on_busiest_tile=held, repeats=max(1, layer.steps))

@@ -88,7 +88,6 @@ def cost_ordered(op: OpView) -> OpWork:
     source = op.needed(0)
     dim = op.argument(2 if op.kind in ("topk", "kthvalue") else 1, "dim")
     shape = source.shape or (1,)
-    of_all = op.kind == "median" and dim is None
-    length = source.elements if of_all else shape[dim if isinstance(dim, int) else -1]
+    length = source.elements if (op.kind == "median" and dim is None) else shape[dim if isinstance(dim, int) else -1]
     rows = source.elements // max(1, length)
     return op.takes(ordered(op.device, source.elements, source.on_tile, rows, source.element))

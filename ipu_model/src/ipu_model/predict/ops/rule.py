@@ -23,30 +23,13 @@ class Layout:
     origin: str
 
 
-@dataclass(frozen=True)
 class Operand:
-    tensor: Tensor
-    layout: Layout
+    """A tensor that an op reads, and its layout on the tiles."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.tensor.shape
-
-    @property
-    def elements(self) -> int:
-        return self.tensor.elements
-
-    @property
-    def stored(self) -> int:
-        return self.tensor.stored
-
-    @property
-    def element(self) -> Element:
-        return Element.of(self.tensor.dtype)
-
-    @property
-    def on_tile(self) -> float:
-        return self.layout.on_tile
+    def __init__(self, tensor: Tensor, layout: Layout) -> None:
+        self.tensor, self.layout, self.on_tile = tensor, layout, layout.on_tile
+        self.shape, self.elements, self.stored = tensor.shape, tensor.elements, tensor.stored
+        self.element = Element.of(tensor.dtype)
 
 
 @dataclass(frozen=True)
@@ -57,30 +40,13 @@ class OpWork:
     layouts: tuple[Layout | None, ...]
 
 
-@dataclass(frozen=True)
 class OpView:
     """An op with its operands and settings, and the layouts, by name, of all tensors made so far."""
 
-    op: Op
-    step: Step
-    settings: CostSettings
-    layouts: Mapping[str, Layout]
-
-    @property
-    def kind(self) -> str:
-        return self.op.kind
-
-    @property
-    def device(self) -> Device:
-        return self.settings.device
-
-    @property
-    def is_backward(self) -> bool:
-        return self.op.is_backward
-
-    @property
-    def outputs(self) -> tuple[Tensor | None, ...]:
-        return self.op.results
+    def __init__(self, op: Op, step: Step, settings: CostSettings, layouts: Mapping[str, Layout]) -> None:
+        self.op, self.step, self.settings, self.layouts = op, step, settings, layouts
+        self.kind, self.is_backward, self.outputs = op.kind, op.is_backward, op.results
+        self.device = settings.device
 
     def output(self, index: int | None = None) -> Tensor:
         """Return output `index`, by default the first one present: gradients may be missing."""

@@ -19,18 +19,13 @@ DEFAULT_PROPORTION = 0.6
 class Element(Enum):
     """The kind of a tensor element on a tile: the vector unit handles fp16 and fp32, all else is scalar work."""
 
-    HALF = "half"
-    FLOAT = "float"
-    INT = "int"
-    BYTE = "byte"
+    HALF = ("half", 2)
+    FLOAT = ("float", 4)
+    INT = ("int", 4)
+    BYTE = ("byte", 1)
 
-    @property
-    def bytes(self) -> int:
-        return _BYTES[self]
-
-    @property
-    def is_floating(self) -> bool:
-        return self in (Element.HALF, Element.FLOAT)
+    def __init__(self, kind: str, size: int) -> None:
+        self.bytes, self.is_floating = size, kind in ("half", "float")
 
     @classmethod
     def of(cls, dtype: DType) -> Element:
@@ -40,9 +35,6 @@ class Element(Enum):
         if dtype.is_floating or dtype.is_complex:
             return cls.FLOAT
         return cls.BYTE if dtype.bytes == 1 else cls.INT
-
-
-_BYTES = {Element.HALF: 2, Element.FLOAT: 4, Element.INT: 4, Element.BYTE: 1}
 
 
 @dataclass(frozen=True)

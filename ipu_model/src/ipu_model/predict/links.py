@@ -40,10 +40,6 @@ class HostLink:
     replicas_per_machine: int = 1
     replicas_per_process: int = 1
 
-    @property
-    def run_wait_cycles(self) -> float:
-        return self._cycles(self.constants.run_wait_seconds)
-
     def transfer(
         self, bytes_by_ipu: Mapping[int, float], *, to_device: bool, begin_share: float = 1.0
     ) -> dict[int, PhaseCycles]:

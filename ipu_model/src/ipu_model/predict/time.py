@@ -173,7 +173,7 @@ class Call:
 
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
-        wait = conditions.host.run_wait_cycles
+        wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
         self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
         self.rounds = [

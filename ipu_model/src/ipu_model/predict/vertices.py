@@ -202,28 +202,16 @@ def pool(device: Device, outputs: float, window: int, element: Element, cycles_p
 # cut, whichever is faster.
 
 
-@dataclass(frozen=True)
 class MatrixUnit:
     """How a tile multiplies: bytes of operands and partials, units, input channels of a pass, and its workers."""
 
-    element_bytes: int
-    partial_bytes: int
-    units: int
-    channel_group: int
-    workers: int
-
-    @property
-    def is_half(self) -> bool:
-        return self.element_bytes == 2
-
-    @property
-    def weight_load_cycles(self) -> int:
-        """Cycles of loading all units' weights, 32 bytes each (16 fp16 or 8 fp32), 8 a cycle."""
-        return self.units * 32 // 8
-
-    @property
-    def vector_width(self) -> int:
-        return 4 if self.is_half else 2
+    def __init__(self, element_bytes: int, partial_bytes: int, units: int, channel_group: int, workers: int) -> None:
+        self.element_bytes, self.partial_bytes = element_bytes, partial_bytes
+        self.units, self.channel_group, self.workers = units, channel_group, workers
+        self.is_half = element_bytes == 2
+        self.vector_width = 4 if self.is_half else 2
+        # Cycles of loading all units' weights, 32 bytes each (16 fp16 or 8 fp32), 8 a cycle.
+        self.weight_load_cycles = units * 32 // 8
 
 
 def _conv_1x1_worker(elements: Array, unit: MatrixUnit) -> Array:

@@ -49,6 +49,12 @@ class Storages:
             if tensor.is_storage:
                 stand_in[tensor.name] = self._stand_in(tensor, stand_in)
         self.roots = {tensor.name: stand_in[tensor.storage] for tensor in step.tensors.values()}
+        # The tensors that stay: variables, the seed, and what is known when compiling.
+        lasting = [name for name, source in step.storages.items() if source in (Source.VARIABLE, Source.SEED)]
+        self.residents = frozenset((*self.constants, *lasting))
+        # The results that IPUs make for the host.
+        outputs = set(step.outputs)
+        self.returned = [n for n in step.tensors if n in outputs and self.ipu(self.roots[n]) is not None]
         # Not kept for the backward pass, because they can be drawn again.
         self.drawn_again = frozenset(self.roots[mask.name] for mask in dropout_masks(step))
         # The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors.
@@ -89,18 +95,6 @@ class Storages:
             if is_own and (maker is None or maker.name not in self.parts):
                 constants.append(name)
         return constants
-
-    @cached_property
-    def residents(self) -> frozenset[str]:
-        """The tensors that stay: variables, the seed, and what is known when compiling."""
-        lasting = [name for name, source in self.step.storages.items() if source in (Source.VARIABLE, Source.SEED)]
-        return frozenset((*self.constants, *lasting))
-
-    @cached_property
-    def returned(self) -> list[str]:
-        """The results that IPUs make for the host."""
-        outputs = set(self.step.outputs)
-        return [name for name in self.step.tensors if name in outputs and self.ipu(self.roots[name]) is not None]
 
     @cached_property
     def readers(self) -> Mapping[str, set[int]]:

@@ -48,21 +48,13 @@ class Spread:
 NOTHING = Spread(0.0, 1, 0.0)
 
 
-@dataclass(frozen=True)
 class TileSpace:
     """The tiles of an IPU: those that compute come first, those reserved for I/O last."""
 
-    device: Device
-    io_tiles: int = 0
-
-    @property
-    def tiles(self) -> int:
-        return self.device.chip.tiles
-
-    @property
-    def compute_tiles(self) -> int:
-        """The tiles that hold everything but the buffers of overlapped I/O."""
-        return max(1, self.tiles - self.io_tiles)
+    def __init__(self, device: Device, io_tiles: int = 0) -> None:
+        self.device, self.io_tiles, self.tiles = device, io_tiles, device.chip.tiles
+        # They hold everything but the buffers of overlapped I/O.
+        self.compute_tiles = max(1, self.tiles - io_tiles)
 
     def place(self, elements: int, on_tile: float, element_bytes: int) -> Spread:
         if elements <= 0:

@@ -41,7 +41,7 @@ _KINDS = msgspec.convert(vertices.TABLE["recurrent"], dict[str, CellKind])
 
 @dataclass(frozen=True)
 class Layer:
-    """T `steps` of N `rows` with I `inputs`, H `states` and P `outputs`."""
+    """T `steps` of N `rows` with I `inputs`, H `states`, P `outputs` and G `gates`."""
 
     kind: CellKind
     steps: int
@@ -49,11 +49,8 @@ class Layer:
     inputs: int
     states: int
     outputs: int
+    gates: int
     element: Element
-
-    @property
-    def gates(self) -> int:
-        return self.kind.gates * self.states
 
 
 def _product(op: OpView, layer: Layer, which: LayerPass, rows: int, ins: int, outs: int) -> Work:
@@ -81,7 +78,7 @@ def _layer(op: OpView, first: int) -> Layer:
     kind, source = _KINDS[op.kind.removesuffix("_backward")], op.needed(first)
     gates, outputs = op.needed(first + 4).shape
     steps, rows, inputs = source.shape
-    return Layer(kind, steps, rows, inputs, gates // kind.gates, outputs, source.element)
+    return Layer(kind, steps, rows, inputs, gates // kind.gates, outputs, gates, source.element)
 
 
 @costs(*_KINDS)

@@ -11,7 +11,7 @@ An infinity that the program itself writes (a mask, an input) remains one: ops t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 from functools import reduce
 from importlib.resources import files
 from typing import Any
@@ -81,58 +81,38 @@ def may_leave_range(node: Node) -> bool:
     return not is_bounded
 
 
-# Functions of an op's arguments that return a mask of where it divides by zero.
-
-
-def zero_divisor(x: Any, divisor: Any, *rest: Any, **settings: Any) -> Any:
-    return divisor == 0
-
-
-def zero_divisor_of_a_term(x: Tensor, numerator: Tensor, divisor: Tensor, **settings: Any) -> Tensor:
-    return divisor == 0
-
-
-def zero(x: Tensor) -> Tensor:
-    return x == 0
-
-
-def minus_one(x: Tensor) -> Tensor:
-    return x == -1
-
-
-def one_or_minus_one(x: Tensor) -> Tensor:
-    return x.abs() == 1
+# Ops that divide by zero where one of their arguments has a certain value: its position, and the value.
+_POLES: dict[object, tuple[int, int]] = {
+    **dict.fromkeys(_QUOTIENTS | overloads("div.Tensor_mode div_.Tensor_mode"), (1, 0)),
+    **dict.fromkeys(overloads("addcdiv addcdiv_"), (2, 0)),
+    **dict.fromkeys(overloads("reciprocal reciprocal_ rsqrt rsqrt_ log log_ log2 log2_ log10 log10_"), (0, 0)),
+    **dict.fromkeys(overloads("log1p log1p_"), (0, -1)),
+}
+_ATANH = overloads("atanh atanh_")
+_POWERS = overloads("pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar")
 
 
 def zero_to_a_negative_power(x: Any, exponent: Any) -> Any:
     return torch.logical_and(torch.as_tensor(x) == 0, torch.as_tensor(exponent) < 0)
 
 
-_POLES: dict[object, Callable[..., Any]] = {
-    **dict.fromkeys(_QUOTIENTS | overloads("div.Tensor_mode div_.Tensor_mode"), zero_divisor),
-    **dict.fromkeys(overloads("addcdiv addcdiv_"), zero_divisor_of_a_term),
-    **dict.fromkeys(overloads("reciprocal reciprocal_ rsqrt rsqrt_ log log_ log2 log2_ log10 log10_"), zero),
-    **dict.fromkeys(overloads("log1p log1p_"), minus_one),
-    **dict.fromkeys(overloads("atanh atanh_"), one_or_minus_one),
-    **dict.fromkeys(
-        overloads("pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"), zero_to_a_negative_power
-    ),
-}
-
-
-def poles_of(graph: torch.fx.Graph, node: Node) -> Node | None:
+def poles_of(graph: torch.fx.Graph, node: Node) -> Node | bool | None:
     """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
-    function = _POLES.get(node.target)
-    if function is None:
-        return None
-    if function in (zero_divisor, zero_to_a_negative_power):
-        base, number = node.args[:2]
-        if isinstance(number, (int, float)) and (number != 0 if function is zero_divisor else number >= 0):
-            return None
-        if function is zero_to_a_negative_power and isinstance(base, (int, float)) and base != 0:
-            return None
     with graph.inserting_before(node):
-        return graph.call_function(function, node.args, node.kwargs)
+        if node.target in _POLES:
+            position, value = _POLES[node.target]
+            operand = node.args[position]
+            if isinstance(operand, (int, float)):
+                return True if operand == value else None
+            return graph.call_function(operator.eq, (operand, value))
+        if node.target in _POWERS:
+            base, exponent = node.args[:2]
+            if (isinstance(exponent, (int, float)) and exponent >= 0) or (isinstance(base, (int, float)) and base != 0):
+                return None
+            return graph.call_function(zero_to_a_negative_power, (base, exponent))
+        if node.target in _ATANH:
+            return graph.call_function(operator.eq, (graph.call_function(torch.abs, node.args), 1))
+    return None
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:

@@ -14,22 +14,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from ipu_model.capture import tracing
+from ipu_model.capture import torch_private, tracing
 from ipu_model.capture.assemble import Traced, assemble
 from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.capture.recorder import Recorder
-from ipu_model.capture.torch_private import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    gradient_hooks,
-    plain_ops_traced,
-    start_autograd,
-    switched,
-    tensors_swapped,
-)
 from ipu_model.capture.tracing import Placer, Trace
 from ipu_model.capture.variables import Origins, Slot, attributes_restored, fake_like, slots_of, tensors_unchanged
 from ipu_model.errors import Error
@@ -84,7 +73,7 @@ def capture(
     trace = Trace(placer, training)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
-    start_autograd()
+    torch_private.start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
@@ -94,13 +83,13 @@ def capture(
         # With hooks, each call of a module needs more Python frames than in plain PyTorch.
         depth = 1 + max(name.count(".") for name, _ in module.named_modules())
         deeper = sys.getrecursionlimit() + _FRAMES_OF_A_CALL * depth
-        stack.enter_context(switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
-        stack.enter_context(plain_ops_traced())
+        stack.enter_context(torch_private.switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
+        stack.enter_context(torch_private.plain_ops_traced())
         stack.enter_context(static_adaptive_softmax())
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
-        trace.on_host = lambda: tensors_swapped(
+        trace.on_host = lambda: torch_private.tensors_swapped(
             module, {name: slot.tensor for slot in slots if not slot.is_constant for name in slot.names}
         )
         # Constants are added when they are met.
@@ -112,7 +101,7 @@ def capture(
         stack.enter_context(recorder)
         swapped = {name: fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
         # Backward sees the swapped tensors, too: hooks of the program may use them.
-        with _static_only(trace, module), tensors_swapped(module, swapped, tie_weights=True):
+        with _static_only(trace, module), torch_private.tensors_swapped(module, swapped, tie_weights=True):
             result = _forward(module, call, flatten, fake_inputs, recorder)
             if training:
                 weights = [fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None]
@@ -122,7 +111,7 @@ def capture(
 
 def _stand_in(slot: Slot) -> Tensor:
     fake = fake_like(slot.spec, slot.trainable)
-    for hook in gradient_hooks(slot.tensor) if slot.trainable else ():
+    for hook in torch_private.gradient_hooks(slot.tensor) if slot.trainable else ():
         fake.register_hook(hook)
     return fake
 
@@ -196,7 +185,8 @@ def _ancestors(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         inside = list(leaf) if isinstance(leaf, (set, frozenset)) else list(getattr(leaf, "__dict__", {}).values())
-        if not isinstance(leaf, Tensor) and any(isinstance(value, FakeTensor) for value in tree_leaves(inside)):
+        hides = any(isinstance(value, torch_private.FakeTensor) for value in tree_leaves(inside))
+        if hides and not isinstance(leaf, Tensor):
             raise Error(
                 f"forward returns tensors inside an object of type {type(leaf).__name__}, which PopTorch cannot take "
                 "apart. Return tensors in tuples, named tuples, lists, dicts or data classes, or register a parser "
@@ -230,7 +220,7 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
     """Turn torch's complaints about data-dependent Python into one that names module and line."""
     try:
         yield
-    except DataDependentOutputException as error:
+    except torch_private.DataDependentOutputException as error:
         scope = trace.scope_of_error or trace.scopes[-1]
         if getattr(dict(module.named_modules()).get(scope), "momentum", 0) is None:
             raise Error(
@@ -242,7 +232,7 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
             "The graph is static, forward runs once for each compilation. Use torch.where, masks or a "
             "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
         ) from None
-    except DynamicOutputShapeException as error:
+    except torch_private.DynamicOutputShapeException as error:
         said = [words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)]
         instead = said[0] if said else _USUAL_ALTERNATIVE
         raise Error(

@@ -132,9 +132,6 @@ class Segment:
             return tuple(piece for own in self.pieces for piece in own if piece.kind != "wait")
         return longest
 
-    def waits(self, ipu: int) -> float:
-        return max(0.0, self.cycles - _length(self.pieces[ipu]))
-
 
 def _length(pieces: Iterable[Piece]) -> float:
     return sum(piece.length for piece in pieces)
@@ -374,7 +371,7 @@ class _Sums:
                 for piece in segment.pieces[ipu]:
                     for kind, cycles in enumerate(values_of(piece.cycles)):
                         sums[kind] += cycles * count
-                sums[_EXTERNAL_SYNC] += segment.waits(ipu) * count
+                sums[_EXTERNAL_SYNC] += max(0.0, segment.cycles - _length(segment.pieces[ipu])) * count
             if segment.kind in _SHARE_OF_SEGMENT:
                 self._spent[_SHARE_OF_SEGMENT[segment.kind]] += segment.cycles * count
                 continue

@@ -6,20 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ipu_model.predict import planner
 from ipu_model.predict.device import Work, check_proportion
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, costs
-from ipu_model.predict.planner import (
-    INPUTS,
-    WEIGHTS,
-    LayerPass,
-    Precision,
-    Problem,
-    contraction,
-    in_slices,
-    matrix_product,
-)
+from ipu_model.predict.planner import INPUTS, WEIGHTS, LayerPass, Problem
 from ipu_model.step import Argument, Ref, Step, Tensor
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot")
@@ -30,7 +22,7 @@ GRADIENT_PARTS = ("data gradient", "weight gradient", "bias gradient")
 DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
 
 
-def precision_of(op: OpView, *, convolution: bool) -> Precision:
+def precision_of(op: OpView, *, convolution: bool) -> planner.Precision:
     """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
     settings, hints = op.settings, op.op.hints
     half = settings.half_partials
@@ -41,9 +33,9 @@ def precision_of(op: OpView, *, convolution: bool) -> Precision:
         half = half if together.partials_type is None else together.partials_type == "half"
         proportion = together.available_memory_proportion if proportion is None else proportion
     if proportion is None:
-        return Precision(half, settings.proportion(op.op.ipu))
+        return planner.Precision(half, settings.proportion(op.op.ipu))
     check_proportion(proportion, f"the op {op.op.name}")
-    return Precision(half, proportion)
+    return planner.Precision(half, proportion)
 
 
 # ------------------------------------------------------------------------------------ convolutions
@@ -56,7 +48,7 @@ def cost_convolution(op: OpView) -> OpWork:
     transposed = bool(op.argument(6))
     layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
     which = LayerPass.DATA_GRADIENT if transposed else LayerPass.FORWARD
-    work = contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
+    work = planner.contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
     return _with_bias(op, work, has_bias=op.tensor(2) is not None)
 
 
@@ -80,7 +72,7 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     layouts: list[Layout | None] = [None, None, None]
     for index, which in enumerate(passes):
         if wanted[index]:
-            work = contraction(replace(layer, which=which), op.device, precision)
+            work = planner.contraction(replace(layer, which=which), op.device, precision)
             parts[GRADIENT_PARTS[index]] = work
             layouts[index] = op.own_layout(work.outputs_on_busiest_tile, index)
     if wants_bias:
@@ -138,9 +130,9 @@ def cost_product(op: OpView) -> OpWork:
     problem, precision = _product(op, left, right), precision_of(op, convolution=False)
     serialised = op.op.hints.serialisation
     if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
-        work = contraction(problem, op.device, precision)
+        work = planner.contraction(problem, op.device, precision)
     else:
-        work = in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
+        work = planner.in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
     return _with_bias(op, work, has_bias=added and op.argument(3, "beta", 1) != 0)
 
 
@@ -162,7 +154,7 @@ def _product(op: OpView, left: Operand, right: Operand) -> Problem:
         maker = op.step.maker(left.tensor.name)
         ins, outs = (n, m) if maker is not None and maker.is_backward else (m, n)
         return Problem(LayerPass.WEIGHT_GRADIENT, 1, k, ins, outs, element_bytes=element_bytes)
-    return matrix_product(m, k, n, element_bytes, groups=groups, transposed=transposed)
+    return planner.matrix_product(m, k, n, element_bytes, groups=groups, transposed=transposed)
 
 
 def _is_innermost(op: OpView, tensor: Tensor, dim: int) -> bool:

@@ -59,9 +59,8 @@ class Hyper:
 class OptimiserSpec:
     """One optimiser: `groups[i]` for the tensors of parameter group i, `default` for tensors of no group.
 
-    `family` is a key of `FAMILIES`: "SGD1" keeps gradient accumulator and velocity in one tensor, "SGD2"
-    apart; an SGD that needs no velocity has no state at all. The `*_dtype` are those of the gradient
-    accumulator, the velocity, and the first and second moment.
+    `family` is a key of `FAMILIES`: "SGD1" keeps gradient accumulator and velocity in one tensor, "SGD2" apart; an SGD
+    that needs no velocity has no state. The types are those of accumulator, velocity, and first and second moment.
     """
 
     family: str

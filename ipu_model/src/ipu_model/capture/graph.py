@@ -153,11 +153,10 @@ class Output:
 class Graph:
     """One micro-batch of a program, forward and (for training) backward.
 
-    `ops` ends in one output node holding `(outputs..., gradients...)` in the order of `outputs` that have a
-    node and of `gradients`. Placeholders come in the order: variables, inputs, then `seed` for training.
-    `frozen` maps those constants that are integer or bool buffers of the module to the buffers' names.
-    `activation_gradients` maps forward nodes to the nodes that hold the gradients of the loss with respect to them.
-    `layers` maps the dotted names of modules to their classes.
+    `ops` ends in one output node holding `(outputs..., gradients...)`; placeholders come in the order variables,
+    inputs, then `seed` for training. `frozen` maps those constants that are integer or bool buffers of the module to
+    the buffers' names, `activation_gradients` forward nodes to the nodes that hold the gradients of the loss with
+    respect to them, `layers` dotted names of modules to classes.
     """
 
     ops: torch.fx.Graph

@@ -31,9 +31,8 @@ class Placer(Protocol):
 class Trace:
     """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.capture.tracing`.
 
-    `host_functions` are what CPU ops call, by their names; `on_host()` gives the module its own tensors for a body.
-    `layers` maps the dotted names of modules to their classes. Which of `loss_marks` is differentiated is decided after
-    `forward`.
+    `host_functions` are what CPU ops call; `on_host()` gives the module its own tensors for a body. Which of
+    `loss_marks` is differentiated is decided after `forward`.
     """
 
     placer: Placer

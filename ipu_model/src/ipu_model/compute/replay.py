@@ -134,9 +134,8 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
 def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
     """Make the operands of group normalisations dense; this must be the last pass, because it adds nodes.
 
-    PyTorch does so before the kernel, which ignores strides; whether that needs a copy is decided while the program is
-    traced. In a replay the strides of dimensions of size 1 can differ from the traced ones, and the kernel then rejects
-    its input.
+    PyTorch does so before the kernel, which ignores strides, if the traced ones ask for it. In a replay the strides of
+    dimensions of size 1 can differ from these, and the kernel then rejects its input.
     """
     for node in list(ops.nodes):
         with ops.inserting_before(node):

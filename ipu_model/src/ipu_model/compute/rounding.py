@@ -71,10 +71,9 @@ def stochastic_round_all_to_half_(
 ) -> None:
     """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
 
-    The neighbour further from zero is taken with probability (distance to the other one) / (their distance),
-    to a resolution of 2^-13 of that distance. Values on the grid, zeros and NaN stay as they are. Everything beyond the
-    range clips to +-65504; with `Overflow.INFINITY`, the further neighbour above 65504 is infinity, at a distance of
-    32, and from 65536 on it is always infinity. One seed for all tensors is drawn from `generator`.
+    The neighbour further from zero is taken with probability (distance to the other one) / (their distance), to a
+    resolution of 2^-13 of that distance. NaN stays, and everything beyond the range clips to +-65504; with
+    `Overflow.INFINITY`, the neighbour above 65504 is infinity, at a distance of 32. One seed is drawn from `generator`.
     """
     containers = list(tensors)
     if not containers:

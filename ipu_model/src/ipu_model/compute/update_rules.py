@@ -290,9 +290,9 @@ class Lamb(_OfMoments):
 class RMSprop(UpdateRule):
     """`g <- g + wd*w`; `v1 <- alpha*v1 + (1-alpha)*g*g`; `d <- sqrt(v1 [- v2*v2]) + eps`; `w <- w - lr*g/d`.
 
-    `centred` keeps `v2 <- alpha*v2 + (1-alpha)*g`; `has_momentum` keeps `v3 <- mm*v3 + g/d` and uses it
-    instead of `g/d`. With `tensorflow`, v1 starts at 1, eps is added before the root is taken, and the
-    learning rate is part of v3. Gradients are unscaled before they are used.
+    `centred` keeps `v2 <- alpha*v2 + (1-alpha)*g`; `has_momentum` keeps `v3 <- mm*v3 + g/d` and uses it instead of
+    `g/d`. With `tensorflow`, v1 starts at 1, eps is added before the root is taken, and the learning rate is part of
+    v3.
     """
 
     def scalars(self, hyper: Hyper, loss_scaling: float) -> dict[str, float]:

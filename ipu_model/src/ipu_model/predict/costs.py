@@ -17,11 +17,10 @@ from ipu_model.step import Phase, Step
 
 @dataclass(frozen=True)
 class OpCost:
-    """The cost of one op of a step, or of one part of it.
+    """The cost of one op of a step, or of one part of it ("data gradient", "bias"; "" for the op itself).
 
-    `node` names the op, `part` which of its parts it is ("data gradient", "bias"; "" for the op itself), `target`
-    the aten op, `family` the kind of work, `stage` and `ipu` where it runs. If `is_fallback` is true, the op has no
-    formula: its cost assumes that plain code reads every input from other tiles and writes every output.
+    `node` names the op, `target` the aten op. If `is_fallback`, the op has no formula: its cost assumes that plain code
+    reads every input from other tiles and writes every output.
     """
 
     node: str

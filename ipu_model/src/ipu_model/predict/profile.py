@@ -204,9 +204,8 @@ class LivenessStep:
     """Not-always-live bytes of the fullest tile while one part of an op runs.
 
     The steps of an IPU are in the order in which it runs one micro-batch and an update: the forward pass, then
-    recomputation and backward pass as they alternate, then the updates of the weights. `phase` is "forward",
-    "recompute", "backward" or "update". `node` and `part` identify the op in `Profile.work`, `name` is what users
-    know it by, and `stage` is the stage that it belongs to.
+    recomputation and backward pass as they alternate, then the updates. `phase` is "forward", "recompute", "backward"
+    or "update". `node` and `part` identify the op in `Profile.work`, `name` is what users know it by.
     """
 
     node: str
@@ -221,8 +220,7 @@ class LivenessStep:
 class LiveTensor(NamedTuple):
     """One tensor in the memory of an IPU at the moment when its fullest tile is fullest.
 
-    `name` is the user's name: that of the weight, or of the module and op that make it. `category` is one of the
-    categories of memory; `copies` counts equal ones, as in a stash. `first` and `last` are the places in
+    `name` is what users know it by; `copies` counts equal ones, as in a stash. `first` and `last` are the places in
     `IpuMemory.liveness` of the steps from which to which it is in memory, both included.
     """
 
@@ -243,8 +241,7 @@ class IpuMemory:
     """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes.
 
     `peak` is the place in `liveness` of the step during which the fullest tile is fullest, and `live_at_peak` the
-    tensors that are in memory then, those that take most of the fullest tile first; code and the runtime's own memory
-    are no tensors.
+    tensors that are in memory then, the largest first; code and the runtime's own memory are no tensors.
     """
 
     ipu: int

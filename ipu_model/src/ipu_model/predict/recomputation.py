@@ -99,11 +99,11 @@ def _maker(op: Op, step: Step) -> str:
 
 
 def _recomputing_stages(step: Step, mode: Recomputation) -> frozenset[int]:
-    """Return the stages that recompute.
+    """Return the stages that recompute: of a pipeline's last one, only what lies between checkpoints marked in it.
 
-    A pipeline's last stage does so only between checkpoints that the program marked in it. Its backward pass follows
-    its forward pass at once, so that recomputing the whole stage would save nothing; in the published day-03 trace IPU
-    0 does not wait any longer for each further micro-batch, which it would if IPU 1 repeated its forward pass.
+    Its backward pass follows its forward pass at once, so that recomputing the whole stage would save nothing; in the
+    published day-03 trace IPU 0 waits no longer for further micro-batches, as it would if IPU 1 repeated its forward
+    pass.
     """
     if mode is Recomputation.NONE:
         return frozenset()

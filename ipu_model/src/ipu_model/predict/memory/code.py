@@ -92,10 +92,8 @@ def _alike(step: Step) -> Mapping[str, int]:
 
 
 def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
-    """Return bytes of code on each tile by category.
+    """Return bytes of code on each tile by category; `calibration.toml` explains the constants.
 
-    Symbols of `calibration.toml`: exchange code = a x phases, control code = b x calls, vertex state
-    = c x compute sets, vertex code = d x kinds, host exchange = e x tensors, global exchange = f x copies + g x ring.
     A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
     each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
     Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives between racks are hierarchical).

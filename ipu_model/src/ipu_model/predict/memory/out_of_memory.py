@@ -68,9 +68,7 @@ _EMPTIER = 0.15
 def remedies(memory: profile.Memory, program: Program) -> list[str]:
     """Return the remedies, most promising first, without those that the program already uses.
 
-    The order depends on what takes most of the fullest tile. For activations, recomputation and smaller micro-batches
-    come first; for the temporary data of one op, its memory proportion and partials type; for parameters, their types
-    and locations.
+    What takes most of the fullest tile decides: activations, the temporary data of one op, parameters, or code.
     """
     worst = _worst(memory)
     bytes_of = worst.bytes_by_category

@@ -25,9 +25,8 @@ RUNNING_OPS = 2
 class Normalised:
     """A tensor that is normalised: its elements, `n` of them on the busiest tile, and its statistics.
 
-    `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows
-    for a layer norm. `stable` asks for the variance in a second reduction, after the mean. `by_row` tells whether
-    samples have statistics of their own.
+    `statistics` is the number of means: channels for a batch norm, samples x groups for a group norm, rows for a layer
+    norm; `by_row`: samples have their own. `stable` asks for the variance in a second reduction, after the mean.
     """
 
     elements: int

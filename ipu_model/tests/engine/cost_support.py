@@ -12,7 +12,7 @@ from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.memory.code import steps_of
+from ipu_model.predict.memory import steps_of
 from ipu_model.step import Step
 
 SETTINGS = CostSettings()

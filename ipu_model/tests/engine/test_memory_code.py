@@ -15,7 +15,7 @@ from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import system_named
-from ipu_model.predict.memory.code import Crossings, Steps, code_bytes, steps_of
+from ipu_model.predict.memory import Crossings, Steps, code_bytes, steps_of
 from ipu_model.predict.profile import CODE, OPTIMISER_STATE, VARIABLES, IpuMemory, Memory
 from ipu_model.predict.program import Recomputation
 from published.convolutional import digits, small_resnet50_program

@@ -10,7 +10,7 @@ from hand_written import linear, tensor
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
-from ipu_model.predict.naming import naming_of
+from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.profile import CODE, RESERVED, OpProfile, Profile
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, Op, Source, step_of_ops, with_ops

@@ -1,20 +1,32 @@
-"""The memory of a program: the most that each tile of one replica ever holds."""
+"""The memory of a program: the most that each tile of one replica ever holds, code included.
+
+Equal steps are outlined: their code exists once, however often they run. So most code follows the number of distinct
+steps of an IPU, not its depth; which micro-batch a step works on, and whether it runs again, makes no difference.
+Control code is the exception: it is the program itself, with a call for every step in it.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ipu_model.predict import profile
+from ipu_model.predict.calibration import MemoryConstants
 from ipu_model.predict.costs import Costs
+from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.memory.code import Crossings, code_bytes, steps_of
 from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
 from ipu_model.predict.memory.tensors import Storages, fetched, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
-from ipu_model.predict.ops.updates import variable_costs, variable_ipus
+from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Order
-from ipu_model.predict.profile import CONSTANTS, STREAM_BUFFERS, Memory
 from ipu_model.predict.program import Program
+from ipu_model.predict.remembered import remembered
+from ipu_model.step import Argument, Op, Ref, Step
 
 
-def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
+def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
     """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
 
     All bytes are modelled, without a safety margin. Host buffers (`prefetch_depth`) take no tile memory.
@@ -34,7 +46,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
         own = [resident for resident in always if resident.ipu == ipu]
         lives = [Live(r.place, 0, schedule.end, r.category, r.contents) for r in own if r.place is not None]
         if ipu in schedules:
-            on_host = sum(resident.category != CONSTANTS for resident in own)
+            on_host = sum(resident.category != profile.CONSTANTS for resident in own)
             crossings = Crossings(
                 on_host + len(lifetimes.inputs) + len(lifetimes.outputs),
                 sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items()),
@@ -46,10 +58,110 @@ def memory_of(program: Program, costs: Costs, order: Order) -> Memory:
         streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
         streamed += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
         lives += [
-            Live(space.on_io_tiles(spread.total), 0, schedule.end, STREAM_BUFFERS, Contents(what))
+            Live(space.on_io_tiles(spread.total), 0, schedule.end, profile.STREAM_BUFFERS, Contents(what))
             for what, spread in streamed
             if space.io_tiles
         ]
         memories.append(ipu_memory(ipu, schedule.ops, [*lives, *lifetimes.lives()], space))
         off_chip += lifetimes.off_chip_bytes
-    return Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
+    return profile.Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
+
+
+# --- code
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one IPU.
+
+    Of distinct ones, `phases` counts exchange phases; `compute_sets` what runs on the tiles between them, at least once
+    for each step; `kinds` of vertices are ops (or their parts), whatever their element type: most programs compute in
+    one. `calls` counts all steps of a micro-batch and an update, those that run again twice.
+    """
+
+    phases: int
+    compute_sets: int
+    kinds: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """What crosses the borders of an IPU: tensors read or written by the host, and copies to or from other IPUs.
+
+    `ring` is how many replicas take part in the collective over the gradients of all weights: those that links join,
+    and the groups of them that are joined in turn; 0 without one.
+    """
+
+    host_tensors: int
+    transfers: int
+    ring: int = 0
+
+
+def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
+    """Return the steps of an IPU that makes so many calls, those that work on variables included.
+
+    PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
+    them to where the code expects them.
+    """
+    alike = _alike(step)
+    phases: dict[object, int] = {}
+    kinds: set[object] = set()
+    for op in costs.of(ipu=ipu):
+        _count(phases, (alike[op.node], op.part), op.work)
+        kinds.add((op.target, op.part))
+    for cost in updates:
+        if cost.ipu == ipu:
+            _count(phases, (cost.part, cost.shape, cost.work), cost.work)
+            kinds.add(cost.part)
+    return Steps(sum(phases.values()), sum(max(1, count) for count in phases.values()), len(kinds), calls)
+
+
+def _count(phases: dict[object, int], key: object, work: Work) -> None:
+    """Note the exchange phases of some work; the rounds of a loop share theirs."""
+    phases[key] = max(phases.get(key, 0), math.ceil(work.cycles.phases / work.repeats))
+
+
+@remembered
+def _alike(step: Step) -> Mapping[str, int]:
+    """Return a number for each op that only equal ops share: those of equal kind, shapes, types and attributes."""
+    numbers: dict[object, int] = {}
+
+    def without_names(value: Argument) -> object:
+        if isinstance(value, Ref):
+            tensor = step.tensors.get(value)
+            return None if tensor is None else (tensor.shape, tensor.dtype)
+        return tuple(map(without_names, value)) if isinstance(value, tuple) else value
+
+    def number(op: Op) -> int:
+        arguments = without_names((*op.arguments, *(value for _, value in op.keywords)))
+        results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
+        return numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
+
+    return {op.name: number(op) for op in step.ops}
+
+
+def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
+    """Return bytes of code on each tile by category; `calibration.toml` explains the constants.
+
+    A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
+    each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
+    Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives between racks are hierarchical).
+    """
+    collective = crossings.ring > 1
+    return {
+        profile.EXCHANGE_CODE: (
+            constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
+        ),
+        profile.CONTROL_CODE: (
+            constants.control_code_bytes_per_call * steps.calls + constants.collective_control_bytes * collective
+        ),
+        profile.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
+        profile.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
+        profile.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
+        profile.GLOBAL_EXCHANGE_CODE: (
+            constants.global_exchange_bytes_per_transfer * crossings.transfers
+            + constants.global_exchange_bytes_per_replica * crossings.ring * collective
+        ),
+        profile.RESERVED: constants.reserved_bytes,
+    }

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ipu_model.predict.memory.tensors import Fetched, Storages
 from ipu_model.predict.memory.tiles import NOTHING, Live, ScheduledOp, Spread
-from ipu_model.predict.naming import naming_of
+from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order

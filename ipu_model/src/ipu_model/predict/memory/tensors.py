@@ -11,7 +11,7 @@ from ipu_model.optimiser import weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
 from ipu_model.predict.memory.tiles import Contents, Spread, TileSpace
-from ipu_model.predict.naming import naming_of
+from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.pointwise import dropout_masks
 from ipu_model.predict.ops.updates import variable_ipus

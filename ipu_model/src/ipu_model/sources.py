@@ -135,9 +135,6 @@ def _sorted(made: Any, source: str) -> Given:
     return Given(source, made["model"], {name: value for name, value in made.items() if name != "model"})
 
 
-# --- reports
-
-
 def folder_of_source(source: str) -> Path | None:
     if is_function(source):
         return None
@@ -213,9 +210,6 @@ def _functions_in(file: Path) -> Sequence[str]:
         if returns and not needs:
             names.append(node.name)
     return names
-
-
-# --- functions
 
 
 def is_function(source: str) -> bool:
@@ -309,9 +303,6 @@ def _described(problem: BaseException) -> str:
     text = problem.message if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"
     line = line_that_raised(problem)
     return " ".join(text.split()).rstrip(".") + (f" ({line})" if line is not None else "")
-
-
-# --- what takes long
 
 
 @contextmanager

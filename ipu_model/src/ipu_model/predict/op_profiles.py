@@ -133,9 +133,6 @@ def _described_variables(step: Step) -> dict[str, partial[OpProfile]]:
     return profiles
 
 
-# --- names
-
-
 @dataclass(frozen=True)
 class Naming:
     ops: Mapping[str, str]

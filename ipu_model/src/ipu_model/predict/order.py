@@ -65,9 +65,6 @@ def order_of(program: Program) -> Order:
     )
 
 
-# ------------------------------------------------------------------------------- stashes
-
-
 def stash_slots(execution: Execution, stages: int, stage: int) -> int:
     """Return how many micro-batches a stage stashes at once between their forward and backward passes.
 
@@ -107,9 +104,6 @@ def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
             if is_held:
                 held[op.stage, root.name] = Held(op.stage, root)
     return tuple(held.values())
-
-
-# ------------------------------------------------------------------------------- traffic
 
 
 class Traffic(NamedTuple):

@@ -314,9 +314,6 @@ class Memory:
         return close_band().verdict(self.share)
 
 
-# --- ops, and all together
-
-
 @dataclass(frozen=True)
 class OpProfile:
     """The cost of one execution of one part of an op, and how often it runs in one call.
@@ -491,8 +488,6 @@ class Profile:
         """Ops that were costed without a formula of their own."""
         return tuple(op for op in self.ops if op.is_fallback)
 
-
-# --- a profile in brief
 
 # Readable with white letters on them, and on light and dark pages.
 _COLOURS = {Verdict.FITS: "#23784a", Verdict.CLOSE: "#9a6200", Verdict.DOES_NOT_FIT: "#b3372a"}

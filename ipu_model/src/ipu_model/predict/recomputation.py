@@ -176,9 +176,6 @@ def _is(op: Op, kinds: tuple[str, ...]) -> bool:
     return op.kind in kinds and not op.is_in_place
 
 
-# --- the sequence of ops
-
-
 class Pass(str, Enum):
     FORWARD = "forward"
     RECOMPUTE = "recompute"

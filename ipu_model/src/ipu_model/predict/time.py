@@ -212,8 +212,6 @@ class Call:
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
         return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
 
-    # ------------------------------------------------------------------------------- parts of a cycle
-
     def _synchronised(self, *parts: Segment | None) -> list[Segment]:
         """Return the parts that occur, with a synchronisation before each one except the IPUs' own work."""
         segments: list[Segment] = []
@@ -252,8 +250,6 @@ class Call:
             ipu: [Piece("copy", PhaseCycles(global_exchange=size / rate))] for ipu, size in busiest.items() if size > 0
         }
         return Segment.of("copy", pieces, self.workload.ipus) if pieces else None
-
-    # ------------------------------------------------------------------------------- host transfers
 
     def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
         return self._transfer("stream in", self._read(beat) if self.conditions.sends_inputs else {}, begin_share)
@@ -318,9 +314,6 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
     return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.length > 0]
 
 
-# --------------------------------------------------------------------------------------- sums
-
-
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
 """The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
 
@@ -383,8 +376,6 @@ class _Sums:
                 if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
                     self._moved_in_passes += spent
 
-
-# ----------------------------------------------------------------------------------- timeline
 
 _FEW = 16
 """So many identical cycles are drawn one by one, as a reader can still tell them apart; of more, only the first is."""

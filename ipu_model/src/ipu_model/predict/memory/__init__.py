@@ -67,9 +67,6 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
     return profile.Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
 
 
-# --- code
-
-
 @dataclass(frozen=True)
 class Steps:
     """The steps of one IPU.

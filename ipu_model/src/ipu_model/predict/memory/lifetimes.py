@@ -113,9 +113,6 @@ def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
     return completed
 
 
-# --- lifetimes
-
-
 class _Instance(NamedTuple):
     """A tensor of the forward pass (`again` false), or what the backward pass has of it.
 

@@ -59,8 +59,6 @@ def _what_helps(memory: profile.Memory, program: Program, section: str) -> str:
     )
 
 
-# --- remedies, chosen by what fills the fullest tile
-
 # Moving blocks to another IPU pays if its fullest tile is emptier by this share of a tile, and not full itself.
 _EMPTIER = 0.15
 

@@ -127,9 +127,6 @@ class Storages:
         return max((self.spread(root).tiles for root in roots), default=1)
 
 
-# --- for the whole run
-
-
 @dataclass(frozen=True)
 class Resident:
     """One tensor that is always live: its category, and its place on the tiles of an IPU.

@@ -114,9 +114,6 @@ def pieces_of(spreads: Sequence[Spread], space: TileSpace) -> Pieces:
     )
 
 
-# --- over time
-
-
 @dataclass(frozen=True)
 class ScheduledOp:
     """One op, or a part of one, while it runs; `reads` and `makes` are tensors, `temporary` is its temporary data."""

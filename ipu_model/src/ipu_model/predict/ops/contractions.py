@@ -38,9 +38,6 @@ def precision_of(op: OpView, *, convolution: bool) -> planner.Precision:
     return planner.Precision(half, proportion)
 
 
-# ------------------------------------------------------------------------------------ convolutions
-
-
 @costs("convolution")
 def cost_convolution(op: OpView) -> OpWork:
     """Cost a convolution; a transposed one is the data gradient of the convolution that it transposes."""
@@ -113,8 +110,6 @@ def _flat(sizes: Argument, join: Callable[[Sequence[int]], int]) -> tuple[int, i
     *leading, last = (size for size in sizes if isinstance(size, int))
     return join(leading) if leading else 1, last
 
-
-# --------------------------------------------------------------------------------- matrix products
 
 # Copies in PyTorch's graph that exist to make the operands of a batched product contiguous.
 COPIES_FOR_PRODUCTS = ("clone", "contiguous")

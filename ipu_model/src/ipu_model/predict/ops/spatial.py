@@ -11,8 +11,6 @@ from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import arg_reduced, reduced
 from ipu_model.predict.ops.rule import OpView, OpWork, costs, kinds
 
-# ---------------------------------------------------------------------------------------- pooling
-
 # Thread cycles for each vector and position of the window (PopLibs lib/popnn).
 FORWARD, BACKWARD_MAXIMUM = 3, 5
 
@@ -56,8 +54,6 @@ def _window(op: OpView, kernel: int, source: Sequence[int], target: Sequence[int
         return math.prod(max(1, math.ceil(s / max(1, t))) for s, t in zip(source[2:], target[2:]))
     return math.prod(op.argument(kernel))
 
-
-# ------------------------------------------------------------------------------------- resampling
 
 _RESAMPLINGS = kinds(
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "

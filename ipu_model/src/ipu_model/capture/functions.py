@@ -312,8 +312,12 @@ class DeviceFunctions(TorchFunctionMode):
         if func in _FACTORIES and kwargs.get("device") is None and func not in self._warned:
             self._warned.add(func)
             _logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
-        if func in LOSS_FUNCTIONS:
-            _refuse_class_weights(func, args, kwargs)
+        weighted = func in (F.cross_entropy, F.nll_loss)
+        if weighted and kwargs.get("weight", args[2] if len(args) > 2 else None) is not None:
+            raise Error(
+                f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
+                "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
+            )
         self.trace.torch_functions_entered += 1
         try:
             result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
@@ -322,12 +326,3 @@ class DeviceFunctions(TorchFunctionMode):
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
             self.trace.loss_marks.append(result)
         return result
-
-
-def _refuse_class_weights(func: Function, args: Args, kwargs: Kwargs) -> None:
-    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
-    if func in (F.cross_entropy, F.nll_loss) and weight is not None:
-        raise Error(
-            f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
-            "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
-        )

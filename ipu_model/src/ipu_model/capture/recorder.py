@@ -400,17 +400,13 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
         if node in needed:
             continue
         written = writers.get(roots[node], [])
-        if not _is_constant(node) or (node.op == "get_attr" and written and node.target in changeable):
+        is_aten = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+        follows = node.op == "get_attr" or node.target is operator.getitem or (is_aten and not is_random(node))
+        if not follows or (node.op == "get_attr" and written and node.target in changeable):
             return None
         needed.add(node)
         pending += [*_sources(node), *written, roots[node]]
     return [node for node in graph.nodes if node in needed]
-
-
-def _is_constant(node: Node) -> bool:
-    if node.op == "get_attr" or node.target is operator.getitem:
-        return True
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten" and not is_random(node)
 
 
 def _sources(node: Node) -> list[Node]:

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from ipu_model.cores import Cores, CoreWatch, usable_cores
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock
-from ipu_model.step import Op, Ref, Source, Step
+from ipu_model.step import Ref, Source, Step
 
 SWITCH = "IPU_MODEL_THREADS"
 
@@ -140,31 +140,27 @@ def work_of(step: Step, flops_per_second: float) -> Counter[ParallelWork]:
     """Count the work in one micro-batch of a step; `flops_per_second` is the rate of one core in matrix products."""
     work: Counter[ParallelWork] = Counter()
     for op in step.ops:
-        if not op.is_view:
-            part, count = _work_of_op(op, step, flops_per_second)
-            work[part] += count
-    return work
-
-
-def _work_of_op(op: Op, step: Step, flops_per_second: float) -> tuple[ParallelWork, int]:
-    operands, results = step.read_by(op), step.results_of(op)
-    inputs = op.arguments[_RECURRENT[op.kind]] if op.kind in _RECURRENT else None
-    if isinstance(inputs, Ref):
-        # A loop over time steps, in each of which all sequences are multiplied by all weights.
-        steps, sequences, _ = step.tensors[inputs].shape
-        weights = sum(
-            operand.elements
-            for operand in operands
-            if len(operand.shape) == 2 and step.source(operand.name) is Source.VARIABLE
-        )
-        return ParallelWork(2 * sequences * weights / flops_per_second), steps
-    if getattr(torch.ops.aten, op.kind, None) in flop_registry:
-        arguments = tuple(step.tensors[value].shape if isinstance(value, Ref) else value for value in op.arguments)
-        flops = _flops(op.kind, arguments, tuple(() if result is None else result.shape for result in op.results))
+        if op.is_view:
+            continue
+        operands = step.read_by(op)
+        inputs = op.arguments[_RECURRENT[op.kind]] if op.kind in _RECURRENT else None
+        if isinstance(inputs, Ref):
+            # A loop over time steps, in each of which all sequences are multiplied by all weights.
+            steps, sequences, _ = step.tensors[inputs].shape
+            matrices = (operand for operand in operands if len(operand.shape) == 2)
+            weights = sum(m.elements for m in matrices if step.source(m.name) is Source.VARIABLE)
+            work[ParallelWork(2 * sequences * weights / flops_per_second)] += steps
+            continue
+        flops = 0.0
+        if getattr(torch.ops.aten, op.kind, None) in flop_registry:
+            arguments = tuple(step.tensors[value].shape if isinstance(value, Ref) else value for value in op.arguments)
+            flops = _flops(op.kind, arguments, tuple(() if result is None else result.shape for result in op.results))
         if flops:
-            return ParallelWork(flops / flops_per_second), 1
-    elements = max((tensor.stored for tensor in (*operands, *results)), default=0)
-    return ParallelWork(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN)), 1
+            work[ParallelWork(flops / flops_per_second)] += 1
+        else:
+            elements = max((tensor.stored for tensor in (*operands, *step.results_of(op))), default=0)
+            work[ParallelWork(elements / _ELEMENTS_PER_SECOND, most=max(1, elements // GRAIN))] += 1
+    return work
 
 
 @lru_cache(maxsize=1024)

@@ -228,7 +228,6 @@ def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: t
 
 
 def _root_of(store: Store) -> Store:
-    """Return the store in which `store` only puts something in front of the keys."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store

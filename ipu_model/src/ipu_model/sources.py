@@ -150,7 +150,6 @@ def _is_program_file(source: str) -> bool:
 
 
 def _report(source: str) -> str:
-    """Refuse a path that is no report, with what is there and what comes nearest."""
     path = Path(source)
     place = source.rpartition(".py:")[0]
     if source.endswith(".py") or place:

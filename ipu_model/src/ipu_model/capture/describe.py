@@ -187,7 +187,6 @@ class _Describer:
         return known
 
     def _planning_hints(self) -> Mapping[Node, Hints]:
-        """Map ops to the planning hints of the program; gradients follow their forward op."""
         hints: dict[Node, Hints] = {}
         of_operand: dict[tuple[Node, str], Hints] = {}
         for node in self._ops:

@@ -217,7 +217,6 @@ def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
 
 @contextmanager
 def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
-    """Turn torch's complaints about data-dependent Python into one that names module and line."""
     try:
         yield
     except torch_private.DataDependentOutputException as error:

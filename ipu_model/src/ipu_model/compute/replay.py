@@ -122,7 +122,6 @@ def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tu
 
 
 def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
-    """Give every replay its own copy of each constant that it changes, so that constants keep their value."""
     for node in list(ops.nodes):
         if node.op == "get_attr" and node.name in graph.mutated:
             with ops.inserting_after(node):
@@ -161,8 +160,6 @@ def _call_python_functions(ops: torch.fx.Graph) -> None:
 
 
 def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
-    """Return a callable for the op: it passes dense copies to the function, with half precision as fp32."""
-
     def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
         operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
         return checked(function.label, function.call(operands), specs)

@@ -235,7 +235,6 @@ class Session:
     def _accumulate(
         self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
     ) -> list[Tensor]:
-        """Run one replica's micro-batches up to the next weight update; return its accumulated gradients."""
         steps = self.batching.accumulation
         accumulator = Accumulator(
             self._replay.fresh_gradients,

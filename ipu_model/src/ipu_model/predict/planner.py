@@ -515,7 +515,6 @@ class _Methods:
         return Split(method, unit, vertex, inputs, weights, results, Parts(field, i, o, g))
 
     def _expanded_columns(self, ins: int, outs: int) -> Split:
-        """Turn the columns of the kernel into input channels of a kernel one column wide."""
         problem = self.problem
         (ky, kx), (sy, _), (dy, _) = problem.kernel, problem.stride, problem.dilation
         image, result = problem.image, (problem.result[0], problem.image[1])

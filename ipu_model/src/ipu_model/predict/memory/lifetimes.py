@@ -83,7 +83,6 @@ def _work_on(cost: VariableCost, phase: str, storages: Storages, brought: Sequen
 
 
 def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
-    """Return temporary data together with tensors that are fetched while an op runs."""
     if not fetched:
         return temporary
     tiles = max(temporary.tiles if temporary is not NOTHING else 1, *(spread.tiles for spread in fetched))

@@ -167,7 +167,6 @@ def residents(program: Program, storages: Storages) -> list[Resident]:
 
 
 def _kept_with(variable: Variable, program: Program) -> Iterator[tuple[str, DType, Location]]:
-    """Yield the category, type and location of a variable, and of what the optimiser keeps of its size."""
     spec, locations = program.optimiser, program.locations
     weight = program.step.tensors[variable.tensor].dtype
     yield VARIABLES, weight, locations.weights

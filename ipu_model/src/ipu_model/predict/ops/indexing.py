@@ -87,7 +87,6 @@ def cost_embedding_gradient(op: OpView) -> OpWork:
 
 
 def _table(op: OpView, table: Operand) -> tuple[int, int]:
-    """Return how many rows there are to choose from, and the elements of one."""
     shape = table.shape or (1,)
     if op.kind in ("embedding", "index_select", "index_add", "index_copy", "index_fill"):
         dim = 0 if op.kind == "embedding" else int(op.argument(1, "dim", 0))

@@ -170,6 +170,10 @@ class Call:
 
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
+        # The bytes of each stage in every micro-batch.
+        self._read = [stage.inputs if conditions.sends_inputs else 0.0 for stage in workload.stages]
+        written = conditions.returns_all and conditions.sends_outputs
+        self._written = [stage.outputs if written else 0.0 for stage in workload.stages]
         wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
         self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
@@ -186,9 +190,9 @@ class Call:
         segments: list[Segment] = []
         for beat in interval.beats:
             into, out = self._inputs(beat, begin_share), self._outputs(beat)
-            if into is not None and self.conditions.overlaps_input:
+            if self.conditions.overlaps_input:
                 into = into.times(exposed)
-            if out is not None and self.conditions.overlaps_output:
+            if self.conditions.overlaps_output:
                 out = out.times(exposed)
             segments += self._synchronised(into, self._work(beat), out, self._copies(beat))
         return tuple(segments)
@@ -210,13 +214,13 @@ class Call:
         if self.conditions.returns_all or not self.conditions.sends_outputs:
             return ()
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
-        return tuple(part for segment in sent if segment is not None for part in self._synchronised(segment))
+        return tuple(part for segment in sent for part in self._synchronised(segment))
 
-    def _synchronised(self, *parts: Segment | None) -> list[Segment]:
+    def _synchronised(self, *parts: Segment) -> list[Segment]:
         """Return the parts that occur, with a synchronisation before each one except the IPUs' own work."""
         segments: list[Segment] = []
         for part in parts:
-            if part is None or not part.cycles:
+            if not part.cycles:
                 continue
             if part.kind != "work" and self.conditions.sync_cycles:
                 segments.append(Segment("sync", self.conditions.sync_cycles, ((),) * self.workload.ipus))
@@ -233,7 +237,7 @@ class Call:
             pieces[stages[index].ipu] += _pieces("backward", stages[index].backward, index, lag)
         return Segment.of("work", pieces, self.workload.ipus)
 
-    def _copies(self, beat: Beat) -> Segment | None:
+    def _copies(self, beat: Beat) -> Segment:
         """Return the copies between IPUs at the end of a beat: all at once, both directions of a link as well."""
         stages = self.workload.stages
         by_pair: dict[tuple[int, int], float] = defaultdict(float)
@@ -246,30 +250,25 @@ class Call:
             for ipu in pair:
                 busiest[ipu] = max(busiest.get(ipu, 0.0), size)
         rate = self.conditions.copy_bytes_per_second / self.conditions.clock_hz
-        pieces = {
-            ipu: [Piece("copy", PhaseCycles(global_exchange=size / rate))] for ipu, size in busiest.items() if size > 0
-        }
-        return Segment.of("copy", pieces, self.workload.ipus) if pieces else None
+        copies = {ipu: PhaseCycles(global_exchange=size / rate) for ipu, size in busiest.items() if size > 0}
+        pieces = {ipu: [Piece("copy", cycles)] for ipu, cycles in copies.items()}
+        return Segment.of("copy", pieces, self.workload.ipus)
 
-    def _inputs(self, beat: Beat, begin_share: float) -> Segment | None:
-        return self._transfer("stream in", self._read(beat) if self.conditions.sends_inputs else {}, begin_share)
+    def _inputs(self, beat: Beat, begin_share: float) -> Segment:
+        return self._transfer("stream in", self._by_ipu(beat, self._read), begin_share)
 
-    def _outputs(self, beat: Beat) -> Segment | None:
-        sizes: dict[int, float] = defaultdict(float)
-        for index in beat.forward if self.conditions.returns_all and self.conditions.sends_outputs else ():
-            sizes[self.workload.stages[index].ipu] += self.workload.stages[index].outputs
-        return self._transfer("stream out", sizes)
+    def _outputs(self, beat: Beat) -> Segment:
+        return self._transfer("stream out", self._by_ipu(beat, self._written))
 
-    def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment | None:
+    def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
-        pieces = {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}
-        return Segment.of("stream", pieces, self.workload.ipus) if pieces else None
+        return Segment.of("stream", {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}, self.workload.ipus)
 
-    def _read(self, beat: Beat) -> dict[int, float]:
-        sizes: dict[int, float] = defaultdict(float)
+    def _by_ipu(self, beat: Beat, sizes: Sequence[float]) -> dict[int, float]:
+        by_ipu: dict[int, float] = defaultdict(float)
         for index in beat.forward:
-            sizes[self.workload.stages[index].ipu] += self.workload.stages[index].inputs
-        return sizes
+            by_ipu[self.workload.stages[index].ipu] += sizes[index]
+        return by_ipu
 
     def _begin_share(self, interval: Interval) -> float:
         """Return how long this interval's begin phases are, as a multiple of one replica's refill.
@@ -284,11 +283,11 @@ class Call:
         for beat in interval.beats:
             into, out = self._inputs(beat, 0.0), self._outputs(beat)
             if hides_inputs:
-                parts = self._synchronised(into, out if conditions.overlaps_output else None)
+                parts = self._synchronised(into, *[out] * conditions.overlaps_output)
             else:
                 parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
             meanwhile += _cycles_of(parts)
-            refill += host.refill_cycles(self._read(beat))
+            refill += host.refill_cycles(self._by_ipu(beat, self._read))
         return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
 
     def _exposed(self, interval: Interval, begin_share: float) -> float:

@@ -65,7 +65,7 @@ def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -
         results = made if index == 0 else []
         if cost.part in GRADIENT_PARTS:  # gradients of a convolution come one by one
             place = GRADIENT_PARTS.index(cost.part)
-            results = [t for t in made if (t.index == place if t.name != t.producer else index == 0)]
+            results = [r for r in made if (r.index == place if r.name != r.producer else index == 0)]
         names = tuple(tensor.name for tensor in results)
         temporary = _joined(storages.space.temporary(cost.work.temporary_bytes, tiles), brought)
         name = naming.part(op.name, cost.part)

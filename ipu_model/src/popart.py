@@ -42,10 +42,7 @@ class _Enumeration(IntEnum):
 
 
 def _enumeration(name: str, first: str | None = None) -> Any:
-    """Return an enumeration of PopART's; `first` is another name of its first member, before the one in C++.
-
-    That is for members called `None`, which Python cannot write.
-    """
+    """Return an enumeration of PopART's; `first` names its first member where that is `None`, no name in Python."""
     members = enumerate(key_tables().enumerations[name])
     renamed = [] if first is None else [(first, 0)]
     make: Callable[..., Any] = _Enumeration

@@ -93,10 +93,7 @@ class Group:
         return len(self.members)
 
     def sum_(self, tensors: Sequence[Tensor], what: str) -> None:
-        """Sum tensors of one element type over the group in place; all members get the same bits.
-
-        `what` describes the values in errors.
-        """
+        """Sum tensors of one element type over the group in place; all members get the same bits. Errors say `what`."""
         if self.size == 1:
             return
         for chunk in _chunks(tensors):

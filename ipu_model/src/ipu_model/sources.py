@@ -218,10 +218,7 @@ def is_function(source: str) -> bool:
 
 
 def made_by(source: str) -> Any:
-    """Import the file or module of "FILE.py:FUNCTION", call the function and return what it returns.
-
-    A function that compiles a program without room for it gives that program.
-    """
+    """Call the function of "FILE.py:FUNCTION" and return its result, or the program that it had no room to compile."""
     place, _, name = source.rpartition(":")
     with said_if_slow(f"running {source}"):
         function = _function(_module(place), place, name)
@@ -306,10 +303,7 @@ def _described(problem: BaseException) -> str:
 
 @contextmanager
 def said_if_slow(doing: str, *, patience: float = 2.0) -> Iterator[None]:
-    """Show what is being done, and for how many seconds, if it takes longer than `patience` seconds.
-
-    The line is on the error output if that is a terminal, and goes away when the work has ended.
-    """
+    """Show on a terminal what is being done, and for how many seconds, once it takes longer than `patience` seconds."""
     if not sys.stderr.isatty():
         yield
         return

@@ -367,10 +367,7 @@ def with_tensors(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
 
 
 def forward_stages(entries: Iterable[Placement]) -> int:
-    """Count forward pipeline stages: one, plus one each time a block begins on a different IPU than the one before.
-
-    The IPU before the first entry is IPU 0, so a first block on IPU 1 already counts.
-    """
+    """Count forward stages: one, plus one each time a block begins on another IPU than before (at first: IPU 0)."""
     return 1 + sum(before != after for before, after in pairwise((0, *(entry.ipu for entry in entries))))
 
 
@@ -380,8 +377,5 @@ def ipus_in_use(step: Step) -> frozenset[int]:
 
 
 def fewest_micro_batches(stages: int, *, training: bool) -> int:
-    """Return how many micro-batches a pipeline of so many forward stages needs: one for each stage that it runs.
-
-    In training these are 2 N - 1, since forward and backward pass share the last stage.
-    """
+    """Return how many micro-batches fill a pipeline; in training 2 N - 1, since both passes share the last stage."""
     return 2 * stages - 1 if training else stages

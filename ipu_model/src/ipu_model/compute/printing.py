@@ -116,10 +116,7 @@ def print_where_asked(graph: torch.fx.Graph) -> None:
 
 
 def print_tensor(tensor: Tensor, title: str, *layout: Any) -> None:
-    """Write `tensor` to the `sys.stderr` of this moment, so that notebooks show it and programs can redirect it.
-
-    `layout` are the fields of `PrintLayout`, in order.
-    """
+    """Write `tensor` to the `sys.stderr` of this moment, so that notebooks show it and programs can redirect it."""
     if sys.stderr is not None:  # it is None under pythonw
         sys.stderr.write(printed_text(title, tensor, PrintLayout(*layout)) + "\n")
         sys.stderr.flush()

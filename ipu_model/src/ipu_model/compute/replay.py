@@ -168,10 +168,7 @@ def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable
 
 
 def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
-    """Return a function's results as new tensors of the element types in `specs`, with half precision as fp32.
-
-    Raises `Error` if they are no tensors, or differ from `specs` in number, shape or type.
-    """
+    """Return a function's results in containers of the types in `specs`; `Error` if they do not match these."""
     listed = [results] if isinstance(results, Tensor) else results
     if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
         raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")

@@ -197,10 +197,7 @@ def wait_asleep() -> bool:
 
 @cache
 def _has_idle_threads() -> bool:
-    """Start the idle threads of GNU's OpenMP, once per process; return whether there are any.
-
-    Each Python thread that computes has OpenMP threads of its own.
-    """
+    """Start OpenMP's idle threads, once; each Python thread has its own. Return whether there are any."""
     try:
         if "libgomp" not in Path("/proc/self/maps").read_text():
             return False

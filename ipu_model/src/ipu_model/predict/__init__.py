@@ -25,10 +25,7 @@ _profiles: Recent[Profile] = Recent()
 
 
 def profile_program(program: Program, host: HostWork | None = None) -> Profile:
-    """Return everything the model says about a program.
-
-    Raises `Error` if it needs more IPUs than the machine has, or has hints that no device can follow.
-    """
+    """Return everything the model says about a program; `Error`: too many IPUs, or hints that no device can follow."""
     host = host or HostWork()
     check_machine(program)
     costs = costs_of(program.step, program.settings)

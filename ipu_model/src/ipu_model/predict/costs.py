@@ -40,10 +40,7 @@ class OpCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of one micro-batch, without views and compile-time constants, which cost nothing.
-
-    `layouts` maps the name of each tensor to its layout on the tiles.
-    """
+    """The costs of one micro-batch, without what costs nothing (views, constants), and the layout of each tensor."""
 
     ops: tuple[OpCost, ...]
     layouts: Mapping[str, Layout]

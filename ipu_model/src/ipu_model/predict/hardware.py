@@ -116,10 +116,7 @@ class Catalogue:
 
 
 def system_named(name: str) -> System:
-    """Return the system called `name`; a chip's name stands for the smallest system that carries it.
-
-    Case, spaces and hyphens do not matter.
-    """
+    """Return the system called `name`, in any spelling; a chip's name stands for its smallest system."""
     catalogue = known_hardware()
     key = _plain(name)
     if key in catalogue.aliases:

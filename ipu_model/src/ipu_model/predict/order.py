@@ -284,10 +284,7 @@ def _interleaved(stages: int) -> tuple[Beat, ...]:
 
 
 def _intervals(full: tuple[Beat, ...], shape: Shape) -> tuple[Interval, ...]:
-    """Return the cycles between the points at which some pass begins or ends: a pass with lag l runs in [l, l + G).
-
-    `full` are the beats of a cycle in which every pass runs.
-    """
+    """Return the cycles between the points at which some pass begins or ends; `full` are the beats when all run."""
     count = shape.micro_batches
     lags = {lag for beat in full for passes in (beat.forward, beat.backward) for lag in passes.values()}
     points = sorted({0} | lags | {lag + count for lag in lags})

@@ -22,10 +22,7 @@ _SHAPE_ONLY = (
 
 
 def default_recomputation(execution: Execution, ipus: int, *, training: bool) -> Recomputation:
-    """Return what PopTorch recomputes unless it is told: everything but checkpoints, in pipelines of several IPUs.
-
-    `ipus` counts those that run ops of one replica.
-    """
+    """Return what PopTorch recomputes by default: everything but checkpoints, in pipelines of several `ipus`."""
     pipelined = training and execution is not Execution.SHARDED and ipus > 1
     return Recomputation.PIPELINE if pipelined else Recomputation.NONE
 

@@ -208,10 +208,7 @@ class Mover:
         return moves + Moves(collective_seconds=seconds)
 
     def _streaming_seconds(self, moved: Sequence[float], ipus: Sequence[int], *, in_turn: bool) -> list[float]:
-        """Return the seconds that each of the IPUs streams `moved` bytes, whose order is that of `ipus`.
-
-        Every replica gets an equal part of its machine's rate, and does the same at the same time.
-        """
+        """Return the seconds that each IPU streams; every replica gets an equal part of its machine's rate."""
         system = self.program.system
         if system.streaming_bytes_per_second <= 0:
             raise Error(

@@ -271,10 +271,7 @@ class Call:
         return by_ipu
 
     def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill.
-
-        `_exposed` handles the work that hides overlapped inputs; here only the overlapped transfers count.
-        """
+        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
         conditions = self.conditions
         if not conditions.sends_inputs:
             return 1.0

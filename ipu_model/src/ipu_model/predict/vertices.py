@@ -331,10 +331,7 @@ def conv_vmac(outputs: Array, length: Array, unit: MatrixUnit) -> Array:
 
 
 def reduce_stage(outputs: Array, depth: Array, unit: MatrixUnit) -> Array:
-    """Return tile cycles of adding `depth` partials for each of `outputs` results on a tile.
-
-    Sixteen bytes of partials are added at a time: four fp32 or eight fp16 ones.
-    """
+    """Return tile cycles of adding `depth` partials for each of `outputs` results, sixteen bytes at a time."""
     at_once = 16 / unit.partial_bytes
     cycles: Array = 33 + unit.workers * (20 + (2 * depth + 9) * np.ceil(np.ceil(outputs / at_once) / unit.workers))
     return cycles

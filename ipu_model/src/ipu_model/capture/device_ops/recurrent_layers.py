@@ -324,10 +324,7 @@ LAYER_OPS = {name: _register(kind) for name, kind in KINDS.items()}
 
 
 def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes what `original` (torch.lstm, gru, ...) does, one op for a layer and direction.
-
-    Packed sequences are left to `original`.
-    """
+    """Return what computes as `original` (torch.lstm, ...) does, one op a layer and direction, if nothing is packed."""
 
     def network(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):

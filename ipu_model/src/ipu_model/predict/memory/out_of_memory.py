@@ -16,10 +16,7 @@ _CATEGORIES_NAMED = 5
 
 
 def out_of_memory(memory: profile.Memory, program: Program) -> Error | None:
-    """Return the error of compiling a program that clearly does not fit; `None` for all others.
-
-    It names the fullest tile, its bytes needed and available, the largest categories, and the remedies.
-    """
+    """Return the error of compiling a program that clearly does not fit, with remedies; `None` for all others."""
     if memory.verdict is not profile.Verdict.DOES_NOT_FIT:
         return None
     worst = _worst(memory)

@@ -67,10 +67,7 @@ _TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2
 
 @costs(*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS))
 def cost_resampled(op: OpView) -> OpWork:
-    """Cost resampling: every pixel of the result gathers its source pixels and their weighted sum.
-
-    A gradient works on the larger of the two images as well.
-    """
+    """Cost resampling: every pixel of the larger image gathers its source pixels and their weighted sum."""
     pixels = max(op.needed(0).tensor, op.output(), key=lambda tensor: tensor.elements)
     n = op.spread(pixels)
     taps = next((count for kind, count in _TAPS.items() if kind in op.kind), 4)

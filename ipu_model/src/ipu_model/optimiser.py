@@ -111,11 +111,7 @@ class StateTensor:
 
 
 class Algorithm(Enum):
-    """The arithmetic of an update.
-
-    `SGD` has no state. With momentum, `SGD_COMBINED` keeps gradient accumulator and velocity in one tensor,
-    `SGD_SEPARATE` the velocity apart.
-    """
+    """The arithmetic of an update; `SGD` has no state."""
 
     SGD = "SGD"
     SGD_COMBINED = "SGD with accumulator and velocity in one tensor"

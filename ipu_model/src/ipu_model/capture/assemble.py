@@ -98,11 +98,7 @@ def _activation_gradients(recorder: Recorder, result: Traced, stand_ins: Mapping
 
 
 def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
-    """Simplify `graph` in place without changing what a replay returns or leaves in variables.
-
-    `loss` stays even if nothing uses it. Returns the node that stands in for each one that was erased because it only
-    repeated another.
-    """
+    """Simplify `graph` in place, but for `loss`; return what stands in for each erased node that repeated another."""
     stand_ins = _skip_identities(graph, loss)
     kept = None if loss is None else stand_ins.get(loss, loss)
     _drop_dead(graph, kept)

@@ -18,11 +18,7 @@ _one_at_a_time = ForkSafeLock()
 
 
 class RandomStreams:
-    """Generator states of `replicas` replicas, all derived from one seed.
-
-    If other processes run replicas too, `first` is the global index of this process's first replica: all replicas then
-    draw the same numbers as in a single process.
-    """
+    """Generator states of `replicas` replicas from one seed; in the whole run, the first has the index `first`."""
 
     def __init__(self, seed: int, replicas: int, first: int = 0) -> None:
         self._first = first

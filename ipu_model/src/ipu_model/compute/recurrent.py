@@ -19,11 +19,7 @@ _Kernel: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
-    """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type.
-
-    In float16 what a step stores is rounded, with this treatment of overflow. In float32 an LSTM without a projection
-    runs as PyTorch's fused layer, where PyTorch itself would take that.
-    """
+    """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type."""
     is_fused = torch.backends.mkldnn.is_available() and mkldnn_enabled()
     in_half = _IN_HALF[overflow]
     for node in graph.nodes:

@@ -28,11 +28,7 @@ _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a program computes: what `Options.Precision` decides besides element types, and two switches of the model.
-
-    `overflow` decides about half-precision results beyond the range; with `reports_clipping`, a warning names the
-    first op whose results were clipped.
-    """
+    """How a program computes: what `Options.Precision` decides besides element types, and two switches of the model."""
 
     half_partials: bool = False
     floating_point_exceptions: bool = False

@@ -64,11 +64,7 @@ _UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 @dataclass
 class Collector:
-    """Collects one output of every micro-batch in `[step, replica]` order.
-
-    `dtype` is the element type on the device; `fresh` says whether results own their storage; with `once`, only one
-    result is kept, because all are the same.
-    """
+    """Collects one output of every micro-batch in `[step, replica]` order; `once`: one result, as all are the same."""
 
     batching: Batching
     returns: Returns

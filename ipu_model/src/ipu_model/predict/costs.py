@@ -17,11 +17,7 @@ from ipu_model.step import Phase, Step
 
 @dataclass(frozen=True)
 class OpCost:
-    """The cost of one op of a step, or of one part of it ("data gradient", "bias"; "" for the op itself).
-
-    `node` names the op, `target` the aten op. If `is_fallback`, the op has no formula: its cost assumes that plain code
-    reads every input from other tiles and writes every output.
-    """
+    """The cost of one op of a step, or of a part of it ("" for the op itself); `is_fallback`: it has no formula."""
 
     node: str
     target: str

@@ -187,11 +187,7 @@ class OpRun:
 
 
 def sequence_of(program: Program) -> tuple[OpRun, ...]:
-    """Return every execution of an op for one micro-batch, in the order in which its stage runs them.
-
-    Forward ops come first. Ops that run again do so just before the first backward op that needs them, so that
-    recomputation and backward pass alternate where the program has checkpoints.
-    """
+    """Return every execution of an op for one micro-batch, in the order in which its stage runs them."""
     return _sequence(program.step, kept_for_backward(program))
 
 

@@ -101,11 +101,7 @@ Cost: TypeAlias = Callable[[OpView], OpWork]
 
 @dataclass(frozen=True)
 class Rule:
-    """The function that costs the ops of some kinds (`Op.kind`), and what profiles call these ops.
-
-    `words` has the kinds that are not called by their own name; `further_results` are the names of results after the
-    first.
-    """
+    """The function that costs ops of some kinds, and what profiles call these ops and their further results."""
 
     kinds: tuple[str, ...]
     cost: Cost

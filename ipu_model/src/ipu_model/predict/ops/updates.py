@@ -58,11 +58,7 @@ def variable_costs(program: Program) -> tuple[VariableCost, ...]:
 def accumulation_costs(
     step: Step, settings: CostSettings, accumulator: DType | None = None, *, held: Mapping[str, int] | None = None
 ) -> tuple[VariableCost, ...]:
-    """Return the cost of adding one micro-batch's gradients to the accumulators.
-
-    `accumulator` is their element type (`None`: that of each weight); `held` says how many elements of a variable this
-    replica accumulates, where it does not all.
-    """
+    """Return the cost of adding a micro-batch's gradients to the accumulators; `held`: this replica's elements."""
     ipus = variable_ipus(step)
     cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
     return tuple(
@@ -114,11 +110,7 @@ def _updated(
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper) -> Work:
-    """Return the work of the family's update.
-
-    Where gradients are clipped, each of them adds its sum of squares to the global norm and is scaled by the result
-    (PopART, clipweightgradientsbynorm.cpp).
-    """
+    """Return the work of the family's update, and of clipping gradients (PopART, clipweightgradientsbynorm.cpp)."""
     compiled = weight_update(spec, hyper)
     if compiled.algorithm is Algorithm.SGD:
         work = sgd(device, tensor)

@@ -18,11 +18,7 @@ _NOISE = 0.15
 
 @dataclass(frozen=True)
 class Cores:
-    """The processor time that a process can get.
-
-    `usable` counts the cores that it may run on; other processes use `busy` of these. A `quota` limits the time of a
-    container, in cores.
-    """
+    """The processor time that a process can get: `usable` cores, the `busy` ones of others, a container's `quota`."""
 
     usable: int
     busy: float = 0.0

@@ -123,11 +123,7 @@ class Algorithm(Enum):
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """The compiled-in part of one weight's update: its arithmetic and the state that it keeps.
-
-    `nesterov` belongs to SGD with momentum; `decoupled` to Adam, whose weight decay is then AdamW's; `corrects_bias`
-    to LAMB; `centred`, `has_momentum` and `tensorflow` (its variant of the formulas) to RMSprop.
-    """
+    """The compiled-in part of one weight's update: its arithmetic, its state, and settings of single families."""
 
     algorithm: Algorithm
     slots: tuple[StateTensor, ...] = ()

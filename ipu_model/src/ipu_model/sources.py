@@ -47,10 +47,7 @@ _MOST_NAMED = 20
 
 
 def profile_of_source(source: str, *, host: HostWork | None = None, machine: str | None = None) -> Profile:
-    """Return the profile of a report's folder or file, or of a function as "FILE.py:FUNCTION".
-
-    With a `host` or a `machine` the program is modelled again, for which a report must hold it.
-    """
+    """Return the profile of a report's folder or file, or of "FILE.py:FUNCTION"; a host or machine models it again."""
     if not is_function(source) and host is None and machine is None and not _is_program_file(source):
         from ipu_model.report.files import read
 

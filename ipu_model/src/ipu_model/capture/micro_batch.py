@@ -196,10 +196,7 @@ def _refuse_hidden_tensors(leaves: Sequence[Any]) -> None:
 
 @contextmanager
 def _scopes(module: nn.Module, trace: Trace) -> Iterator[None]:
-    """Keep `trace.scopes` in step with the submodule whose forward is running.
-
-    The hooks are torch's global ones: they also fire for modules that other threads run meanwhile.
-    """
+    """Keep `trace.scopes` in step with the running submodule; torch's global hooks also fire for other threads."""
     names = {id(child): name for name, child in module.named_modules()}
     trace.layers.update({name: type(child).__name__ for name, child in module.named_modules()})
 

@@ -28,10 +28,7 @@ _OF_WEIGHT = "___specific___"
 
 @dataclass(frozen=True)
 class Entry:
-    """One weight about to be updated: float32 containers, `half` if the weight lies on the float16 grid.
-
-    `state` maps a slot's prefix to its tensor; `fresh` tells that the state never saw an update.
-    """
+    """One weight about to be updated; `half`: on the float16 grid, `fresh`: its state never saw an update."""
 
     weight: Tensor
     gradient: Tensor

@@ -151,10 +151,7 @@ def is_chip(name: str) -> bool:
 
 
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
-    """Return the machine `wanted`; a chip's name stands for its smallest system with at least `ipus` IPUs.
-
-    `said_by` names the setting that asked for it, for the error where there are too few IPUs.
-    """
+    """Return the machine `wanted`, which `said_by` names, or a chip's smallest system with at least `ipus` IPUs."""
     if not isinstance(wanted, (str, System)):
         raise Error(
             "A machine is named by a text such as 'POD16' or 'Bow', or it is an ipu_model.predict.hardware.System; got "

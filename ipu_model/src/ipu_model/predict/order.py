@@ -201,10 +201,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Interval:
-    """`count` identical cycles from cycle `start` on, each made of the same beats.
-
-    If `is_full`, every stage does all its passes; if `overlapped`, host transfers overlap with the work.
-    """
+    """`count` identical cycles from `start` on; `is_full`: every stage does all its passes."""
 
     start: int
     count: int

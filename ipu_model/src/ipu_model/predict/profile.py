@@ -425,10 +425,7 @@ class Profile:
         return "".join(c if c.isprintable() else "?" for c in line)
 
     def _repr_html_(self) -> str:
-        """Return a card for notebooks, in the colours of the page around it; every text in it is escaped.
-
-        A bar shows what the fullest tile needs, with a mark where the tile is full.
-        """
+        """Return a card in the colours of the page around it; all text is escaped, and a bar shows the fullest tile."""
         device, band = self.device_samples_per_second, self.error_band
         filled, full = (100 * min(part, _MOST_DRAWN) / _MOST_DRAWN for part in (self.memory.share, 1.0))
         texts = {

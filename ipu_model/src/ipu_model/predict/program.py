@@ -44,11 +44,7 @@ class Recomputation(str, Enum):
 
 @dataclass(frozen=True)
 class Location:
-    """Where one category of tensors lives (`poptorch.TensorLocationSettings`; defaults are PopART's).
-
-    Tensors with fewer than `least_off_chip` elements always stay on chip, and those with fewer than `least_sharded` are
-    never split over replicas.
-    """
+    """Where tensors of one category live if they are large enough (`poptorch.TensorLocationSettings`)."""
 
     on_chip: bool = True
     sharded: bool = False

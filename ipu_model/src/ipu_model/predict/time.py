@@ -143,10 +143,7 @@ def _cycles_of(segments: Iterable[Segment]) -> float:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The machine and settings that, with the workload, determine its times.
-
-    If `returns_all`, the results of every micro-batch go to the host; otherwise `returned` of them do in a call.
-    """
+    """The machine and settings that, with the workload, determine its times; a call has `returned` results."""
 
     host: HostLink
     copy_bytes_per_second: float

@@ -43,11 +43,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class Workload:
-    """All work of one replica: by stage for a micro-batch, by IPU for an update.
-
-    Of the cycles, stream copies are moves to and from streaming memory, and global exchange is collectives.
-    If `updates_in_turn` is true, IPUs update one after another, because all replicas take part in collectives.
-    """
+    """All work of one replica: by stage for a micro-batch, by IPU for an update; IPUs may have to take turns."""
 
     stages: tuple[StageWork, ...]
     updates: Mapping[int, PhaseCycles]

@@ -44,10 +44,7 @@ class Loop:
 
 
 class Incoming(NamedTuple):
-    """The gradients that arrive at a layer: of all hidden states and of the last cells, if there are any.
-
-    `wanted` tells whether the gradient of the first hidden states is asked for.
-    """
+    """The gradients that arrive at a layer; `wanted`: that of the first hidden states is asked for."""
 
     hiddens: Tensor | None
     last_cell: Tensor | None

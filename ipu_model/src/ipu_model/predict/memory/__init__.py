@@ -84,11 +84,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Crossings:
-    """What crosses the borders of an IPU: tensors read or written by the host, and copies to or from other IPUs.
-
-    `ring` is how many replicas take part in the collective over the gradients of all weights: those that links join,
-    and the groups of them that are joined in turn; 0 without one.
-    """
+    """What crosses an IPU's borders: tensors of the host, copies from or to IPUs, a ring of replicas (0: none)."""
 
     host_tensors: int
     transfers: int

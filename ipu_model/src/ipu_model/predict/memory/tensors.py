@@ -31,10 +31,7 @@ def _contents_of(step: Step) -> dict[str, Contents]:
 
 
 class Storages:
-    """The tensors of one step, each identified by the tensor that its storage was made for.
-
-    `roots` maps all tensors to those; `parts` lists what each op costs, in the order in which it runs.
-    """
+    """The tensors of one step by the one that their storage was made for (`roots`), and the costs of ops (`parts`)."""
 
     def __init__(self, step: Step, costs: Costs, space: TileSpace) -> None:
         self.step, self.space = step, space
@@ -146,10 +143,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Tensors that are brought to the tiles for an op and removed after it.
-
-    `reading` has weights by their tensor; `accumulation` and `update` what is needed for these, by variable.
-    """
+    """Tensors that are brought to the tiles for an op and removed after it, by tensor or by variable."""
 
     reading: Mapping[str, Spread]
     accumulation: Mapping[str, list[Spread]]

@@ -21,14 +21,14 @@ from ipu_model.predict.program import Program
 from published.building import begin_block
 
 HALF, FLOAT = torch.float16, torch.float32
+TILES = 1472
 PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
     """Return AdamW with accumulators and first moments of that type."""
-    return OptimiserSpec(
-        "ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype)
-    )
+    state = dtype_of(dtype)
+    return OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=state, first_dtype=state)
 
 
 def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:
@@ -38,13 +38,10 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 
 
 def memory_of_program(program: Program) -> Memory:
-    """Return the modelled memory of `program`."""
-    costs = costs_of(program.step, program.settings)
-    return memory_of(program, costs, order_of(program))
+    return memory_of(program, costs_of(program.step, program.settings), order_of(program))
 
 
 def memory_for(graph: Graph, **options: Any) -> Memory:
-    """Return the modelled memory of a training program of `graph`."""
     return memory_of_program(program_of(graph, **options))
 
 
@@ -54,7 +51,6 @@ def total(memory: IpuMemory, *names: str) -> float:
 
 
 def on_fullest(memory: IpuMemory, *names: str) -> float:
-    """Return the bytes of categories on the fullest tile."""
     return sum(memory.bytes_by_category.get(name, 0.0) for name in names)
 
 
@@ -68,15 +64,9 @@ def linear(ins: int, outs: int, *, batch: int = 8, dtype: torch.dtype = FLOAT) -
     return graph_of(nn.Linear(ins, outs, bias=False).to(dtype), torch.zeros(batch, ins, dtype=dtype))
 
 
-def squares(depth: int, *, width: int = 256, batch: int = 64, dtype: torch.dtype = FLOAT, ipus: int = 1) -> Graph:
+def squares(depth: int, *, width: int = 256, batch: int = 64, ipus: int = 1) -> Graph:
     """Capture `depth` equal layers with rectifiers, cut into equal stages on `ipus`."""
     layers = [nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(inplace=True)) for _ in range(depth)]
     for ipu in range(1, ipus):
         begin_block(layers[ipu * depth // ipus], ipu)
-    return graph_of(nn.Sequential(*layers).to(dtype), torch.zeros(batch, width, dtype=dtype))
-
-
-def variable_bytes(graph: Graph) -> int:
-    """Return the bytes of all variables, on the host."""
-    tensors = [step_of(graph).tensors[variable.tensor] for variable in graph.variables]
-    return sum(tensor.elements * tensor.dtype.bytes for tensor in tensors)
+    return graph_of(nn.Sequential(*layers), torch.zeros(batch, width))

@@ -1,34 +1,45 @@
-"""From when until when tensors are in memory: the rules of liveness, and of running ops again."""
+"""From when until when tensors are in memory: liveness, running ops again, and what a pipeline stashes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from memory_support import graph_of, memory_for, squares, total
+from cost_support import Calling
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_support import (
+    FLOAT,
+    HALF,
+    TILES,
+    adamw,
+    graph_of,
+    memory_for,
+    memory_of_program,
+    on_fullest,
+    program_of,
+    squares,
+    total,
+)
 from torch import Tensor, nn
 from tracing_support import traced
 
-from ipu_model.predict.profile import IpuMemory, LivenessStep
-from ipu_model.predict.program import Execution, Recomputation
+from ipu_model.batching import Batching
+from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph
+from ipu_model.predict.order import device_bytes, order_of, stash_slots
+from ipu_model.predict.profile import PARAMETERS, IpuMemory, LivenessStep
+from ipu_model.predict.program import Execution, Location, Locations, Recomputation
 from published.building import begin_block, checkpoint
 
-WIDTH, BATCH, TILES = 128, 4096, 1472  # weights are small beside activations
+WIDTH, BATCH = 128, 4096  # weights are small beside activations
 ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly
 DEPTH = 6
 ROWS = torch.zeros(BATCH, WIDTH)
-
-
-class Computed(nn.Module):
-    """A layer [WIDTH] -> [WIDTH] whose result goes through a function, or a function of the input and the layer."""
-
-    def __init__(self, function: object, layer: nn.Module | None = None) -> None:
-        super().__init__()
-        self.layer, self.function = layer or nn.Linear(WIDTH, WIDTH), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.layer, x)
 
 
 def data(step: LivenessStep) -> float:
@@ -44,71 +55,79 @@ def highest(memory: IpuMemory) -> float:
     return max(map(data, memory.liveness))
 
 
-def infer(module: nn.Module, x: Tensor) -> IpuMemory:
-    graph = traced(module.eval(), x, training=False)
-    return memory_for(graph, training=False, optimiser=None, accumulation=1)[0]
+def of(function: Callable[..., Tensor], layer: nn.Module | None = None, x: Tensor = ROWS) -> IpuMemory:
+    """Return the memory of a function of a layer, which is [WIDTH] -> [WIDTH] unless given, and its input."""
+    return memory_for(graph_of(Calling(function, layer or nn.Linear(WIDTH, WIDTH)), x))[0]
 
 
-def test_training_climbs_in_the_forward_pass_and_falls_in_the_backward_pass() -> None:
-    """It is highest where the forward pass ends."""
-    memory = memory_for(squares(DEPTH, width=WIDTH, batch=BATCH))[0]
-    forward = [data(step) for step in memory.liveness if step.node.startswith("relu")]
-    # The input and one result of each layer: rectifiers work in place.
-    assert forward == pytest.approx([layer + 2 for layer in range(DEPTH)], rel=0.05)
-    backward = [data(step) for step in memory.liveness if step.node.startswith("threshold_backward")]
-    assert backward[1:] == sorted(backward[1:], reverse=True)  # the first gradient is one number, broadcast
-    # The last op adds a small gradient to its accumulator; the result that goes to the host is still there.
-    assert phases(memory, "backward")[-1] == pytest.approx(1, abs=0.2)
-
-
-def test_inference_keeps_what_the_next_op_reads_and_inputs_are_buffers_of_their_own() -> None:
-    memory = infer(nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))), ROWS)
-    assert highest(memory) == pytest.approx(2, rel=0.05)
-    memory = infer(nn.Linear(WIDTH, WIDTH), ROWS)
-    assert total(memory, "I/O buffers") == total(memory, "activations") == WIDTH * BATCH * 4
+def of_layers(*layers: nn.Module, x: Tensor = ROWS) -> IpuMemory:
+    return memory_for(graph_of(nn.Sequential(*layers), x))[0]
 
 
 class TestStorage:
+    def test_training_climbs_in_the_forward_pass_and_falls_in_the_backward_pass(self) -> None:
+        """It is highest where the forward pass ends."""
+        memory = memory_for(squares(DEPTH, width=WIDTH, batch=BATCH))[0]
+        forward = [data(step) for step in memory.liveness if step.node.startswith("relu")]
+        # The input and one result of each layer: rectifiers work in place.
+        assert forward == pytest.approx([layer + 2 for layer in range(DEPTH)], rel=0.05)
+        backward = [data(step) for step in memory.liveness if step.node.startswith("threshold_backward")]
+        assert backward[1:] == sorted(backward[1:], reverse=True)  # the first gradient is one number, broadcast
+        # The last op adds a small gradient to its accumulator; the result that goes to the host is still there.
+        assert phases(memory, "backward")[-1] == pytest.approx(1, abs=0.2)
+
+    def test_inference_keeps_what_the_next_op_reads_and_inputs_are_buffers_of_their_own(self) -> None:
+        deep, linear = (
+            memory_for(traced(module.eval(), ROWS, training=False), training=False, optimiser=None, accumulation=1)[0]
+            for module in (nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))), nn.Linear(WIDTH, WIDTH))
+        )
+        assert highest(deep) == pytest.approx(2, rel=0.05)
+        assert total(linear, "I/O buffers") == total(linear, "activations") == WIDTH * BATCH * 4
+
     def test_views_are_not_tensors_of_their_own(self) -> None:
-        plain = Computed(lambda layer, x: layer(x).sigmoid().sigmoid())
-        viewed = Computed(lambda layer, x: layer(x).sigmoid().view(-1).view(BATCH, 2, -1).sigmoid())
-        first, second = (memory_for(graph_of(module, ROWS))[0] for module in (plain, viewed))
-        assert total(second, "activations") == total(first, "activations")
+        plain = of(lambda layer, x: layer(x).sigmoid().sigmoid())
+        viewed = of(lambda layer, x: layer(x).sigmoid().view(-1).view(BATCH, 2, -1).sigmoid())
+        assert total(viewed, "activations") == total(plain, "activations")
 
     def test_a_type_that_is_another_only_on_the_host_makes_no_tensor(self) -> None:
         """64-bit numbers do not exist on the device: converting 32-bit ones to them changes nothing."""
-        plain = Computed(lambda table, x: table(x) * x[:, None], nn.Embedding(10, 16))
-        converted = Computed(lambda table, x: table(x.long()) * x[:, None], nn.Embedding(10, 16))
         numbers = torch.zeros(2**20, dtype=torch.int32)
-        first, second = (memory_for(graph_of(module, numbers))[0] for module in (plain, converted))
-        assert max(phases(second, "forward")) == max(phases(first, "forward"))
+        plain = of(lambda table, x: table(x) * x[:, None], nn.Embedding(10, 16), numbers)
+        converted = of(lambda table, x: table(x.long()) * x[:, None], nn.Embedding(10, 16), numbers)
+        assert max(phases(converted, "forward")) == max(phases(plain, "forward"))
 
     def test_gradients_of_a_convolution_come_one_by_one(self) -> None:
-        layers = nn.Sequential(*(nn.Conv2d(256, 256, 3, padding=1, bias=False) for _ in range(2)))
-        memory = memory_for(graph_of(layers, torch.zeros(1, 256, 4, 4)))[0]
+        layers = (nn.Conv2d(256, 256, 3, padding=1, bias=False) for _ in range(2))
+        memory = of_layers(*layers, x=torch.zeros(1, 256, 4, 4))
         first, second = [s for s in memory.liveness if s.node == "convolution_backward_default"][:2]
         weights = 256 * 256 * 9 * 4 / TILES
         assert (data(second) - data(first)) * ON_TILE == pytest.approx(weights, rel=0.1)
 
     def test_constants_are_always_there(self) -> None:
-        module = Computed(lambda layer, x: layer(x + module.steps))
-        module.register_buffer("steps", torch.arange(WIDTH, dtype=torch.int32))
-        memory = memory_for(graph_of(module, ROWS))[0]
+        linear = nn.Linear(WIDTH, WIDTH)
+        linear.register_buffer("steps", torch.arange(WIDTH, dtype=torch.int32))
+        memory = of(lambda layer, x: layer(x + layer.steps), linear)
         constants = [c for c in memory.categories if c.name == "constants"]
         assert [(c.total_bytes, c.always_live) for c in constants] == [(WIDTH * 4, True)]
 
-    def test_a_maximum_keeps_no_indices(self) -> None:
+    def test_a_maximum_keeps_no_indices_and_a_dropout_draws_its_mask_again(self) -> None:
         """The gradient compares inputs and outputs again: both live, no third tensor of 64-bit numbers."""
-        graph = graph_of(nn.Sequential(nn.Conv2d(16, 16, 1), nn.MaxPool2d(2)), torch.zeros(16, 16, 32, 32))
         images, pooled = 16 * 16 * 32 * 32 * 4, 16 * 16 * 16 * 16 * 4
-        before = next(s for s in memory_for(graph)[0].liveness if "max_pool2d_with_indices_backward" in s.node)
+        memory = of_layers(nn.Conv2d(16, 16, 1), nn.MaxPool2d(2), x=torch.zeros(16, 16, 32, 32))
+        before = next(s for s in memory.liveness if "max_pool2d_with_indices_backward" in s.node)
         # Model's input, input and result of the pool, gradients of both.
         assert data(before) * ON_TILE * TILES == pytest.approx(images + 2 * (images + pooled), rel=0.05)
-
-    def test_a_dropout_draws_its_mask_again(self) -> None:
-        layers = [nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)]
-        at_the_end = phases(memory_for(graph_of(nn.Sequential(*layers), ROWS))[0], "forward")[-1]
+        dropout = of_layers(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH))
+        at_the_end = phases(dropout, "forward")[-1]
         assert at_the_end == pytest.approx(3, rel=0.1)  # input, dropped and last result; no mask
+
+    def test_gradients_of_weights_die_when_they_are_added_up(self) -> None:
+        """Each of twelve is there for two steps: the op that makes it, and its addition to the accumulator."""
+        memory = memory_for(squares(12, width=1024, batch=1), accumulation=4)[0]
+        weights = 1024 * 1024 * 4 / TILES
+        live = [step.bytes_on_tile - step.temporary_bytes for step in memory.liveness]
+        assert sum(size >= weights for size in live) == 2 * 12
+        assert max(live) < 2 * weights
 
 
 class TestRecomputation:
@@ -142,7 +161,7 @@ class TestRecomputation:
         assert max(phases(again, "backward")) == pytest.approx(max(phases(plain, "backward")), rel=0.05)
 
 
-class TestTwoIpus:
+class TestSeveralIpus:
     """In a pipeline, both passes of a stage work on different micro-batches: their tensors do not meet."""
 
     GRAPH = squares(8, width=WIDTH, batch=BATCH, ipus=2)
@@ -155,49 +174,173 @@ class TestTwoIpus:
         assert phases(memory, "backward")[-1] == pytest.approx(3 + 1, abs=0.2)
 
     def test_the_last_stage_goes_straight_on(self) -> None:
-        def forward(memory: IpuMemory) -> list[str]:
-            return [step.node.rstrip("_0123456789") for step in memory.liveness if step.phase == "forward"]
-
         pipelined = memory_for(self.GRAPH, recomputation=Recomputation.NONE)[1]
         alone = memory_for(squares(4, width=WIDTH, batch=BATCH))[0]
-        assert forward(pipelined) == forward(alone)
+        nodes, of_one = (
+            [step.node.rstrip("_0123456789") for step in memory.liveness if step.phase == "forward"]
+            for memory in (pipelined, alone)
+        )
+        assert nodes == of_one
         assert max(phases(pipelined, "forward")) == pytest.approx(max(phases(alone, "forward")), rel=0.05)
 
     def test_sharding_keeps_every_tensor_once(self) -> None:
         memory = memory_for(self.GRAPH, execution=Execution.SHARDED, recomputation=Recomputation.NONE)[0]
         assert max(phases(memory, "backward")) <= 5 + 2.1  # input, four results, gradients in and out
 
+    def test_a_weight_of_another_ipu_is_copied(self) -> None:
+        """Layers on two of three IPUs share one weight, which lives on the first; the copy is none to stash."""
+        memories = []
+        for ties in (False, True):
+            layers = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
+            begin_block(layers[1], 1)
+            begin_block(layers[2], 2)
+            layers[1].weight = layers[0 if ties else 1].weight
+            memories.append(memory_for(graph_of(layers, torch.zeros(4, 1024))))
+        apart, tied = memories
+        assert [total(ipu, "variables") for ipu in apart] == [2**22, 2**22, 2**22]
+        assert [total(ipu, "variables") for ipu in tied] == [2**22, 0, 2**22]
+        assert total(tied[1], "stashes") == total(apart[1], "stashes")
+        assert (highest(tied[1]) - highest(apart[1])) * ON_TILE == pytest.approx(2**22 / TILES, rel=0.1)
 
-def test_gradients_of_weights_die_when_they_are_added_up() -> None:
-    """Each of twelve is there for two steps: the op that makes it, and its addition to the accumulator."""
-    memory = memory_for(squares(12, width=1024, batch=1), accumulation=4)[0]
-    weights = 1024 * 1024 * 4 / TILES
-    live = [step.bytes_on_tile - step.temporary_bytes for step in memory.liveness]
-    assert sum(size >= weights for size in live) == 2 * 12
-    assert max(live) < 2 * weights
-
-
-def test_a_weight_of_another_ipu_is_copied() -> None:
-    """Layers on two of three IPUs share one weight, which lives on the first; the copy is none to stash."""
-
-    def network(*, ties: bool) -> nn.Module:
-        layers = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(3)))
-        begin_block(layers[1], 1)
-        begin_block(layers[2], 2)
-        if ties:
-            layers[1].weight = layers[0].weight
-        return layers
-
-    apart, tied = (memory_for(graph_of(network(ties=ties), torch.zeros(4, 1024))) for ties in (False, True))
-    assert [total(ipu, "variables") for ipu in apart] == [2**22, 2**22, 2**22]
-    assert [total(ipu, "variables") for ipu in tied] == [2**22, 0, 2**22]
-    assert total(tied[1], "stashes") == total(apart[1], "stashes")
-    assert (highest(tied[1]) - highest(apart[1])) * ON_TILE == pytest.approx(2**22 / TILES, rel=0.1)
+    def test_unused_ipus_are_empty(self) -> None:
+        layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        begin_block(layers[1], 2)
+        memory = memory_for(graph_of(layers, torch.zeros(4, 64)))
+        assert [(ipu.ipu, ipu.max_tile_bytes > 0) for ipu in memory] == [(0, True), (1, False), (2, True)]
+        assert len(memory[1].tiles) == TILES
 
 
-def test_unused_ipus_are_empty() -> None:
-    layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
-    begin_block(layers[1], 2)
-    memory = memory_for(graph_of(layers, torch.zeros(4, 64)))
-    assert [(ipu.ipu, ipu.max_tile_bytes > 0) for ipu in memory] == [(0, True), (1, False), (2, True)]
-    assert len(memory[1].tiles) == TILES
+# --- stashes: what a pipeline keeps of several micro-batches at once (transforms/pipeline.cpp of PopART)
+
+ACTIVATION = 256 * 64 * 4  # bytes of one rectifier's result in fp32
+AWAY = Locations(activations=Location(on_chip=False))
+FOUR_IPUS, ONE_IPU = (squares(8, width=256, batch=64, ipus=ipus) for ipus in (4, 1))
+
+
+@given(st.integers(1, 16), st.data())
+def test_slots_of_a_stage(stages: int, data: st.DataObject) -> None:
+    """The guide, 4.2: 2 N + 1 on the first IPU become N + 1 in an interleaved schedule, for N stages behind it."""
+    stage = data.draw(st.integers(0, stages - 1))
+    grouped = 0 if stage == stages - 1 else 2 * (stages - 1 - stage) + 1
+    assert stash_slots(Execution.PIPELINED, stages, stage) == grouped
+    assert stash_slots(Execution.INTERLEAVED, stages, stage) == (grouped + 1) // 2
+    assert stash_slots(Execution.SHARDED, stages, stage) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "activations"),
+    [
+        ({"recomputation": Recomputation.PIPELINE}, [7, 5, 3, 0]),  # the input of a stage
+        # Its input (read by a weight gradient) and the results of two rectifiers.
+        ({"recomputation": Recomputation.NONE}, [7 * 3, 5 * 3, 3 * 3, 0]),
+        ({"execution": Execution.SHARDED}, [0, 0, 0, 0]),
+        ({"execution": Execution.INTERLEAVED, "recomputation": Recomputation.PIPELINE}, [4, 3, 2, 0]),
+        ({"training": False, "optimiser": None, "accumulation": 1}, [0, 0, 0, 0]),
+    ],
+)
+def test_bytes_of_stashes_on_four_ipus(options: dict[str, Any], activations: list[int]) -> None:
+    memory = memory_for(FOUR_IPUS, **{"accumulation": 8, **options})
+    assert [total(ipu, "stashes") / ACTIVATION for ipu in memory] == activations
+
+
+def test_off_chip_activations_take_the_stashes_along() -> None:
+    """The last IPU has no stash. Its own kept tensors leave the chip between the passes, once each."""
+    on_chip = memory_for(FOUR_IPUS, accumulation=8)
+    away = program_of(FOUR_IPUS, accumulation=8, locations=AWAY)
+    off_chip = memory_of_program(away)
+    last = sum(device_bytes(held.tensor) for held in order_of(away).held if held.stage == 3)
+    assert last > 0
+    assert off_chip.off_chip_bytes == sum(total(ipu, "stashes") for ipu in on_chip) + last
+    assert [total(ipu, "stashes") for ipu in off_chip] == [0, 0, 0, 0]
+
+
+def test_without_a_stash_each_activation_leaves_after_the_forward_pass_and_returns_for_the_backward_pass() -> None:
+    """So the tiles of one IPU hold few of them at a time, and streaming memory what the passes move."""
+    here = program_of(ONE_IPU)
+    away = replace(here, locations=AWAY)
+    on_chip, off_chip = memory_of_program(here), memory_of_program(away)
+    assert total(on_chip[0], "stashes") == 0
+    assert total(on_chip[0], "activations") >= 7 * ACTIVATION
+    assert total(off_chip[0], "activations") < 3 * ACTIVATION
+    assert off_chip.max_tile_bytes < on_chip.max_tile_bytes
+    assert off_chip.off_chip_bytes == sum(device_bytes(held.tensor) for held in order_of(away).held)
+    small = Location(on_chip=False, least_off_chip=256 * 64 + 1)
+    assert memory_of_program(replace(here, locations=Locations(activations=small))) == on_chip
+
+
+# --- rules that hold for the memory of every program
+
+# Activations of at least 128 KiB: smaller ones lie on few tiles, and which tile is fullest is then an accident.
+DEPTHS, CHANNELS, BATCHES = st.integers(2, 6), st.sampled_from([32, 64]), st.sampled_from([32, 64, 128])
+
+
+def network(depth: int, channels: int, batch: int, ipus: int = 1, dtype: torch.dtype = FLOAT) -> Graph:
+    """Capture equal blocks of convolution, norm and rectifier, cut into equal stages."""
+    blocks = [
+        nn.Sequential(nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(True))
+        for _ in range(depth)
+    ]
+    for ipu in range(1, ipus):
+        begin_block(blocks[ipu * depth // ipus], ipu)
+    return graph_of(nn.Sequential(*blocks).to(dtype), torch.zeros(batch, channels, 16, 16, dtype=dtype))
+
+
+@settings(max_examples=15)
+@given(DEPTHS, CHANNELS, BATCHES, st.sampled_from(list(Recomputation)), st.integers(1, 2))
+def test_sums_agree(depth: int, channels: int, batch: int, mode: Recomputation, ipus: int) -> None:
+    """Categories add up to the fullest tile, on which they are what is reported, and no tile holds less than code."""
+    graph = network(depth, channels, batch, ipus)
+    memory = memory_for(graph, recomputation=mode, optimiser=adamw(FLOAT))
+    tensors = [step_of(graph).tensors[variable.tensor] for variable in graph.variables]
+    of_variables = sum(tensor.elements * tensor.dtype.bytes for tensor in tensors)
+    assert sum(total(ipu, "variables") for ipu in memory) == of_variables
+    for ipu in memory:
+        assert ipu.tiles[ipu.fullest_tile] == ipu.max_tile_bytes == max(ipu.tiles)
+        by_category, on_tile = dict(ipu.bytes_by_category), dict(ipu.bytes_on_tile(ipu.fullest_tile))
+        assert sum(by_category.values()) == pytest.approx(ipu.max_tile_bytes)
+        assert on_tile == pytest.approx(by_category)
+        peak = max(step.bytes_on_tile for step in ipu.liveness)
+        assert ipu.always_live_bytes + peak == pytest.approx(ipu.max_tile_bytes)
+        assert ipu.max_tile_bytes >= ipu.always_live_bytes >= on_fullest(ipu, *PARAMETERS)
+        for category in ipu.categories:
+            assert len(category.tiles) == TILES
+            assert sum(category.tiles) == pytest.approx(category.total_bytes), category.name
+        code = next(category for category in ipu.categories if category.name == "internal exchange code")
+        assert code.total_bytes == pytest.approx(code.bytes_on_fullest_tile * TILES)
+        assert min(ipu.tiles) > code.bytes_on_fullest_tile
+        for tile in range(0, TILES, 97):
+            assert sum(ipu.bytes_on_tile(tile).values()) <= ipu.tiles[tile] * (1 + 1e-9)
+
+
+@settings(max_examples=8)
+@given(DEPTHS, CHANNELS, BATCHES, st.integers(2, 3), st.integers(2, 64))
+def test_what_takes_less_or_the_same(depth: int, channels: int, batch: int, factor: int, accumulation: int) -> None:
+    # Accumulation beyond two is free.
+    program = program_of(network(depth, channels, 8, ipus=2), accumulation=2, optimiser=adamw(FLOAT))
+    more = replace(program, batching=Batching(accumulation=accumulation))
+    assert memory_of_program(more) == memory_of_program(program)
+    # A larger batch has no less data; a plan for it may take less temporary memory.
+    small, large = (memory_for(network(depth, channels, b, 2)) for b in (batch, factor * batch))
+    assert all(highest(many) >= highest(few) for few, many in zip(small, large))
+    # Recomputation lowers every stage but the last.
+    ipus = factor
+    graph = network(max(depth, 2 * ipus), channels, batch, ipus)
+    plain, again = (memory_for(graph, recomputation=r) for r in (Recomputation.NONE, Recomputation.PIPELINE))
+    for before, after in list(zip(plain, again))[:-1]:
+        assert highest(after) <= highest(before)
+        assert total(after, "stashes") <= total(before, "stashes")
+    assert again[ipus - 1].tiles == plain[ipus - 1].tiles
+    # Half precision takes no more, but for another plan that may have a phase more.
+    for mode in (Recomputation.NONE, Recomputation.ALL):
+        half, full = (
+            memory_for(network(depth, channels, batch, dtype=d), recomputation=mode, optimiser=adamw(d))[0]
+            for d in (HALF, FLOAT)
+        )
+        assert highest(half) <= highest(full)
+        assert total(half, *PARAMETERS) < total(full, *PARAMETERS)
+        assert half.max_tile_bytes <= full.max_tile_bytes * 1.05
+    # Inference takes less than training.
+    layers = nn.Sequential(*(nn.Linear(8 * channels, 8 * channels) for _ in range(depth)))
+    x = torch.zeros(4 * batch, 8 * channels)
+    used = memory_for(traced(layers, x, training=False), training=False, optimiser=None, accumulation=1)
+    assert used.max_tile_bytes < memory_for(graph_of(layers, x)).max_tile_bytes

@@ -31,86 +31,87 @@ def memory_with(*ipus: dict[str, float]) -> Memory:
 
 
 def program(ipus: int = 1, **options: object) -> Program:
-    return program_of(squares(ipus, width=16, ipus=ipus), **options)
+    return replace(program_of(squares(ipus, width=16, ipus=ipus)), **options)
 
 
-def refusal(*ipus: dict[str, float], subject: Program | None = None) -> Error:
-    error = out_of_memory(memory_with(*ipus), subject or program(len(ipus)))
+def refusal(*ipus: dict[str, float], **options: object) -> Error:
+    error = out_of_memory(memory_with(*ipus), program(len(ipus), **options))
     assert error is not None
     return error
 
 
-class TestVerdict:
-    @given(st.floats(0, 2))
-    def test_it_follows_the_share_of_the_fullest_tile(self, share: float) -> None:
-        """Between the ends of the band the model cannot tell; both ends belong to it but for what still fits."""
-        expected = Verdict.FITS if share <= 0.9 else Verdict.CLOSE if share <= 1.1 else Verdict.DOES_NOT_FIT
-        assert CloseBand(0.9, 1.1).verdict(share) is expected
-
-    def test_the_fullest_ipu_decides(self) -> None:
-        assert memory_with({"variables": 1000.0}, {"variables": 800_000.0}).verdict is Verdict.DOES_NOT_FIT
-
-    def test_a_full_tile_is_in_the_band(self) -> None:
-        """So a sure verdict never contradicts `profile.fits`, which asks for no more than a full tile."""
-        low, high = close_band()
-        assert low <= 1.0 <= high
-
-    @pytest.mark.parametrize(
-        ("ran", "failed", "overestimate", "band"),
-        [
-            ([0.5], [1.5], -0.1, (1.0, 1.0)),
-            # from the least that failed to the largest error of a report
-            ([0.9], [0.9785, 1.3], 0.0213, (0.978, 1.022)),
-            # a program that ran beyond it widens the band above a full tile only
-            ([0.9, 1.0356], [0.9785, 1.3], 0.0213, (0.978, 1.036)),
-            # what failed at a round share is too close to call
-            ([0.5], [0.97], 0.0, (0.969, 1.0)),
-            ([0.5], [1.0], 0.0, (0.999, 1.0)),
-        ],
-    )
-    def test_the_band_follows_from_published_outcomes(
-        self, ran: list[float], failed: list[float], overestimate: float, band: tuple[float, float]
-    ) -> None:
-        assert close_band_of(ran, failed, overestimate) == band
-
-    @given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1), st.floats(-0.2, 0.2))
-    def test_it_leaves_no_published_program_on_the_wrong_side(
-        self, ran: list[float], failed: list[float], overestimate: float
-    ) -> None:
-        band = close_band_of(ran, failed, overestimate)
-        assert Verdict.DOES_NOT_FIT not in map(band.verdict, ran)
-        assert Verdict.FITS not in map(band.verdict, failed)
-
-    @pytest.mark.parametrize(("size", "is_error", "is_note"), [(500e3, 0, 0), (639e3, 0, 1), (690e3, 1, 0)])
-    def test_only_clear_misses_are_errors(self, size: float, is_error: bool, is_note: bool) -> None:
-        memory = memory_with({"activations": size})
-        assert (out_of_memory(memory, program()) is not None) == is_error
-        assert (note_on_memory(memory, program()) is not None) == is_note
+# --- the verdict
 
 
-class TestMessage:
-    def test_an_error_names_the_tile_both_numbers_the_categories_by_weight_and_the_page(self) -> None:
-        """The guide's example, 6.1: a tile that needs 876,476 bytes of 638,976."""
-        error = refusal({"variables": 1.0}, {"variables": 100_000.0, "activations": 776_476.0})
-        assert str(error).startswith("'poplar_graph_memory_allocation_error': ")
-        for part in (
-            "the program does not fit, out of memory on tile 1 of IPU 1: 876,476 bytes used but tiles only have "
-            "638,976 bytes of memory (modelled; 1 tile is over)",
-            "Most of that tile's bytes: activations 776,476, variables 100,000.",
-            "The section 'Does not fit' of the course's docs/errors.md explains this message.",
-        ):
-            assert part in error.message
+@given(st.floats(0, 2))
+def test_it_follows_the_share_of_the_fullest_tile(share: float) -> None:
+    """Between the ends of the band the model cannot tell; both ends belong to it but for what still fits."""
+    expected = Verdict.FITS if share <= 0.9 else Verdict.CLOSE if share <= 1.1 else Verdict.DOES_NOT_FIT
+    assert CloseBand(0.9, 1.1).verdict(share) is expected
 
-    def test_several_tiles_are_counted(self) -> None:
-        assert "2 tiles are over" in refusal({"activations": 2.1 * LIMIT}).message
 
-    def test_a_close_call_names_the_share_and_the_band(self) -> None:
-        note = note_on_memory(memory_with({"activations": 1.01 * LIMIT}), program())
-        low, high = close_band()
-        assert note is not None
-        assert note.startswith("Memory is too close to call: tile 1 of IPU 0 holds 645,366 of 638,976 bytes")
-        assert f"101.0% (modelled; the model cannot tell between {low:.1%} and {high:.1%} of a tile)" in note
-        assert "The section 'Too close to call' of the course's docs/errors.md" in note
+def test_the_fullest_ipu_decides_and_a_full_tile_is_in_the_band() -> None:
+    """So a sure verdict never contradicts `profile.fits`, which asks for no more than a full tile."""
+    assert memory_with({"variables": 1000.0}, {"variables": 800_000.0}).verdict is Verdict.DOES_NOT_FIT
+    low, high = close_band()
+    assert low <= 1.0 <= high
+
+
+@pytest.mark.parametrize(
+    ("ran", "failed", "overestimate", "band"),
+    [
+        (0.5, 1.5, -0.1, (1.0, 1.0)),
+        # From the least that failed to the largest error of a report. A program that ran beyond it widens the band
+        # above a full tile only.
+        (0.9, 0.9785, 0.0213, (0.978, 1.022)),
+        (1.0356, 0.9785, 0.0213, (0.978, 1.036)),
+        # What failed at a round share is too close to call.
+        (0.5, 0.97, 0.0, (0.969, 1.0)),
+        (0.5, 1.0, 0.0, (0.999, 1.0)),
+    ],
+)
+def test_the_band_follows_from_published_outcomes(ran, failed, overestimate, band) -> None:
+    assert close_band_of([0.5, ran], [failed, 1.6], overestimate) == band
+
+
+@given(st.lists(st.floats(0.1, 1.5), min_size=1), st.lists(st.floats(0.5, 2.0), min_size=1), st.floats(-0.2, 0.2))
+def test_it_leaves_no_published_program_on_the_wrong_side(ran, failed, overestimate) -> None:
+    band = close_band_of(ran, failed, overestimate)
+    assert Verdict.DOES_NOT_FIT not in map(band.verdict, ran)
+    assert Verdict.FITS not in map(band.verdict, failed)
+
+
+# --- the message
+
+
+@pytest.mark.parametrize(("size", "is_error", "is_note"), [(500e3, 0, 0), (639e3, 0, 1), (690e3, 1, 0)])
+def test_only_clear_misses_are_errors(size: float, is_error: bool, is_note: bool) -> None:
+    memory = memory_with({"activations": size})
+    assert (out_of_memory(memory, program()) is not None) == is_error
+    assert (note_on_memory(memory, program()) is not None) == is_note
+
+
+def test_an_error_names_the_tile_both_numbers_the_categories_by_weight_and_the_page() -> None:
+    """The guide's example, 6.1: a tile that needs 876,476 bytes of 638,976."""
+    error = refusal({"variables": 1.0}, {"variables": 100_000.0, "activations": 776_476.0})
+    assert str(error).startswith("'poplar_graph_memory_allocation_error': ")
+    for part in (
+        "the program does not fit, out of memory on tile 1 of IPU 1: 876,476 bytes used but tiles only have "
+        "638,976 bytes of memory (modelled; 1 tile is over)",
+        "Most of that tile's bytes: activations 776,476, variables 100,000.",
+        "The section 'Does not fit' of the course's docs/errors.md explains this message.",
+    ):
+        assert part in error.message
+    assert "2 tiles are over" in refusal({"activations": 2.1 * LIMIT}).message
+
+
+def test_a_close_call_names_the_share_and_the_band() -> None:
+    note = note_on_memory(memory_with({"activations": 1.01 * LIMIT}), program())
+    low, high = close_band()
+    assert note is not None
+    assert note.startswith("Memory is too close to call: tile 1 of IPU 0 holds 645,366 of 638,976 bytes")
+    assert f"101.0% (modelled; the model cannot tell between {low:.1%} and {high:.1%} of a tile)" in note
+    assert "The section 'Too close to call' of the course's docs/errors.md" in note
 
 
 ADAM = {"optimiser": adamw(FLOAT)}
@@ -133,12 +134,9 @@ FULL, HALF_EMPTY = {"activations": 800e3}, {"activations": 100e3}
         ([{"activations": 1.4 * LIMIT}, {"activations": 1.1 * LIMIT}], {}, "recomputation", "", "move blocks"),
     ],
 )
-def test_remedies_follow_what_the_fullest_tile_is_full_of(
-    ipus: list[dict[str, float]], options: dict[str, object], first: str, other: str, never: str
-) -> None:
+def test_remedies_follow_what_the_fullest_tile_is_full_of(ipus, options, first, other, never) -> None:
     """Guide notes, 6.4."""
-    subject = replace(program(len(ipus)), **options)
-    remedies = refusal(*ipus, subject=subject).message.partition("What usually helps: ")[2]
+    remedies = refusal(*ipus, **options).message.partition("What usually helps: ")[2]
     assert first in remedies.split("; ")[0] + ";"
     assert other in remedies
     assert not never or never not in remedies

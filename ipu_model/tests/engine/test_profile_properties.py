@@ -1,4 +1,4 @@
-"""Rules that hold for the profile of every program, whatever its model and options are."""
+"""Whole profiles: rules that hold for every program, whatever its model and options are, and what limits one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import Calling, Trained
+from cost_support import Calling, Trained, stepped
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from tracing_support import traced
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph
 from ipu_model.errors import Error
-from ipu_model.explore.options import with_byte_inputs
+from ipu_model.explore.options import with_byte_inputs, with_options
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
 from ipu_model.predict.costs import costs_of
@@ -33,14 +30,15 @@ from ipu_model.report.files import from_json, to_json
 from ipu_model.report.text import MOST_LINES, text_report
 from ipu_model.step import FLOAT16, FLOAT32
 from published.building import begin_block
+from published.convolutional import day03_program
 
-HALF, FLOAT = torch.float16, torch.float32
+HALF = torch.float16
 EXAMPLES = settings(max_examples=40)
 ROUNDING = 1 + 1e-9
 FAMILIES = ("SGD1", "SGD2", "ADAM", "ADAMW", "LAMB", "RMSPROP", "RMSPROP_CENTERED")
 
 
-# --------------------------------------------------------------------------------- captured models
+# --- captured models
 
 
 def layers(ipus: int) -> nn.Module:
@@ -64,10 +62,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 10)), torch.zeros(8, 128)),
     "cnn": (lambda: layers(1).half(), torch.zeros(4, 3, 8, 8, dtype=HALF)),
     "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.zeros(2, 6, 32)),
-    "lstm": (
-        lambda: Calling(lambda lstm, x: lstm(x)[0], nn.LSTM(6, 8, batch_first=True)),
-        torch.zeros(2, 4, 6),
-    ),
+    "lstm": (lambda: Calling(lambda lstm, x: lstm(x)[0], nn.LSTM(6, 8, batch_first=True)), torch.zeros(2, 4, 6)),
     "words": (
         lambda: Calling(lambda words, last, x: last(words(x).mean(1)), nn.Embedding(500, 32), nn.Linear(32, 5)),
         torch.zeros(4, 7, dtype=torch.int32),
@@ -78,15 +73,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 WIDE = ("wide", "wide pipeline")
 PIPELINES = tuple(name for name in MODELS if "pipeline" in name)
-GRAPHS: dict[tuple[str, bool], Graph] = {
-    (name, training): traced(Trained(make()) if training else make().eval(), inputs, training=training)
+STEPS = {
+    (name, training): stepped(Trained(make()) if training else make().eval(), inputs, training=training)
     for name, (make, inputs) in MODELS.items()
     for training in (True, False)
 }
 
 
-# --------------------------------------------------------------------------------------- programs
-
+# --- programs
 
 LOCATIONS = st.builds(
     Location, on_chip=st.booleans(), sharded=st.booleans(), least_off_chip=st.sampled_from([0, 2, 1000]),
@@ -108,9 +102,8 @@ def programs(
 ) -> Program:
     """Draw a program; now and then one that the model refuses."""
     trains = draw(st.booleans()) if training is None else training
-    graph = GRAPHS[draw(st.sampled_from(models)), trains]
     system = system_named(draw(st.sampled_from(sorted(known_hardware().systems))))
-    plain = Program(step_of(graph), trains, system=system)
+    plain = Program(STEPS[draw(st.sampled_from(models)), trains], trains, system=system)
     overlaps = draw(st.booleans()) and draw(st.booleans())
     period = draw(st.integers(1, 3))
     batching = Batching(
@@ -147,7 +140,7 @@ def cost_settings(program: Program) -> st.SearchStrategy[CostSettings]:
 
 
 def profiled(program: Program, host: HostWork | None = None) -> Profile:
-    """Return the profile of a program; what the model refuses is no example."""
+    """Return a profile; what the model refuses is no example."""
     try:
         return profile_program(program, host)
     except Error:
@@ -158,19 +151,15 @@ def profiled(program: Program, host: HostWork | None = None) -> Profile:
 def numbers(value: Any, path: str = "profile") -> Iterator[tuple[str, float]]:
     """Yield every number in a profile with its place, but not those of the program that it is of."""
     if is_dataclass(value):
-        for field in filter(lambda each: each.compare, fields(value)):
-            yield from numbers(getattr(value, field.name), f"{path}.{field.name}")
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from numbers(each, f"{path}[{key}]")
-    elif isinstance(value, tuple):
-        for index, each in enumerate(value):
-            yield from numbers(each, f"{path}[{index}]")
+        value = {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
+    if isinstance(value, (dict, tuple)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inner, f"{path}.{key}")
     elif isinstance(value, (int, float)):
         yield path, value
 
 
-# ------------------------------------------------------------------------------------ every profile
+# --- every profile
 
 
 @settings(max_examples=100)
@@ -228,7 +217,7 @@ def test_larger_programs_than_the_machine_are_refused(program: Program) -> None:
         profile_program(replace(program, system=replace(program.system, ipus=needed - 1)))
 
 
-# ------------------------------------------------------------------------- what makes it faster or not
+# --- what makes it faster or not
 
 
 def clocked(program: Program, factor: float) -> Program:
@@ -278,11 +267,8 @@ class TestSpeed:
     @given(programs(), HOSTS, st.floats(0, 1), st.floats(0, 1))
     def test_work_on_the_host(self, program: Program, host: HostWork, per_sample: float, per_call: float) -> None:
         """More of it never makes the program faster, nor the device slower; a loader beside the device may."""
-        busier = replace(
-            host,
-            seconds_per_sample=host.seconds_per_sample + per_sample,
-            seconds_per_call=host.seconds_per_call + per_call,
-        )
+        busy = {"seconds_per_sample": host.seconds_per_sample + per_sample}
+        busier = replace(host, seconds_per_call=host.seconds_per_call + per_call, **busy)
         before, after = profiled(program, host), profiled(program, busier)
         assert after.samples_per_second <= before.samples_per_second * ROUNDING
         assert after.device_samples_per_second == before.device_samples_per_second
@@ -305,7 +291,7 @@ class TestSpeed:
         assert again.device_samples_per_second <= profiled(plain).device_samples_per_second * ROUNDING
 
 
-# ------------------------------------------------------------------------------- what it takes on tiles
+# --- what it takes on tiles
 
 
 def slack(program: Program) -> float:
@@ -342,3 +328,52 @@ class TestMemory:
     def test_stages_that_take_turns_keep_no_more_than_a_pipeline(self, program: Program) -> None:
         turns, pipeline = (replace(program, execution=e) for e in (Execution.SHARDED, Execution.PIPELINED))
         assert profiled(turns).memory.max_tile_bytes <= profiled(pipeline).memory.max_tile_bytes * ROUNDING
+
+
+# --- a program of two IPUs
+
+DAY03 = day03_program(accumulation=8)
+
+
+def test_ops_are_most_of_what_an_ipu_computes() -> None:
+    """OnTileExecute of IPU 1 = its ops + accumulation, update and passes, which are no ops of the graph."""
+    profile = profile_program(DAY03, HostWork(1e-3))
+    assert profile.samples_per_second == pytest.approx(512 / profile.call_seconds)
+    assert profile.device_samples_per_second == pytest.approx(512 / profile.device_seconds_per_call)
+    of_ops = sum(op.on_tile_execute * op.executions for op in profile.ops if op.ipu == 1)
+    assert 0.9 * profile.cycles[1].on_tile_execute < of_ops < profile.cycles[1].on_tile_execute
+    once = sum(op.flops for op in profile.ops) * 8  # without recomputation
+    assert once < profile.flops_per_call < 1.4 * once
+
+
+def test_a_loader_runs_before_the_call_or_beside_it() -> None:
+    profile = profile_program(DAY03, HostWork(1e-3))
+    load = next(span for span in profile.timeline if span.kind == "load")
+    assert load.end <= min(span.start for span in profile.timeline if span.kind != "load")
+    assert max(span.end for span in profile.timeline) == pytest.approx(profile.call_seconds)
+    beside = profile_program(DAY03, HostWork(1e-4, loading=Loading.ASYNC))
+    load = next(span for span in beside.timeline if span.kind == "load")
+    assert (load.start, load.label) == (0.0, "loading the next call")
+
+
+@pytest.mark.parametrize(
+    ("options", "host", "limit"),
+    [
+        ({}, HostWork(1e-3), "host loader"),
+        ({}, HostWork(seconds_per_call=1.0), "host call"),
+        ({"gradient_accumulation": 512}, None, "stage 0"),
+        ({"optimiser_off_chip": True}, None, "weight update"),
+    ],
+)
+def test_what_limits_a_program(options: dict[str, object], host: HostWork | None, limit: str) -> None:
+    assert profile_program(with_options(DAY03, **options), host).limited_by == limit
+
+
+def test_a_large_system_is_as_little_work_as_a_small_one_and_a_machine_that_is_too_small_is_refused() -> None:
+    """Equal cycles and replicas are counted, not run: as many spans and ops for 128 IPUs as for two."""
+    large = replace(with_options(DAY03, replicas=64, gradient_accumulation=1024), system=system_named("POD256"))
+    small, found = profile_program(with_options(DAY03, gradient_accumulation=16)), profile_program(large)
+    assert len(found.timeline) <= len(small.timeline) + 8
+    assert len(found.ops) == len(small.ops)
+    with pytest.raises(Error, match=r"needs 8 IPUs \(2 for each of 4 replicas\), and M2000 has 4"):
+        profile_program(with_options(DAY03, replicas=4))

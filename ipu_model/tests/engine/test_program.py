@@ -1,24 +1,86 @@
-"""The description of a program: what it counts, and what no program can have."""
+"""A program's description: batch arithmetic, counts, stages, the time of a call with its host, compilation time."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from cost_support import SETTINGS, Calling, Trained, stepped
 from hand_written import op, tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-from ipu_model.batching import Batching
+from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.errors import Error
+from ipu_model.predict import compilation_seconds
+from ipu_model.predict.calibration import calibrated
+from ipu_model.predict.costs import costs_of
+from ipu_model.predict.host import HostWork, Loading, call_time
 from ipu_model.predict.program import Program
-from ipu_model.step import Source, step_of_ops
+from ipu_model.step import Phase, Source, Stage, step_of_ops
+from published.building import begin_block
+from published.convolutional import day03_program
 
 STEP = step_of_ops([op("relu", (8, 4), "x")], [(tensor("x", 8, 4), Source.INPUT)])
-PROGRAM = Program(STEP, True, Batching(2, 3, 4), processes=5)
+PROGRAM = Program(STEP, True, Batching(2, 5, 3))
+SAMPLES = 8 * 2 * 5 * 3
+
+
+# --- batch arithmetic (executor reference, sections 6, 7)
+
+COUNT = st.integers(1, 5)
+
+
+@given(d=COUNT, a=COUNT, chunks=COUNT, group=COUNT, orthogonal=st.booleans())
+def test_every_slice_is_read_by_one_replica_or_one_whole_group(d, a, chunks, group, orthogonal) -> None:
+    alone = Batching(d, a, chunks)
+    read = [alone.slice_index(step, replica) for step in range(d * a) for replica in range(chunks)]
+    assert read == list(range(alone.slices))
+    batching = Batching(d, a, chunks * group, group, orthogonal)
+    assert batching.slices == d * a * chunks
+    for step in range(d * a):
+        readers = [batching.slice_index(step, replica) - step * chunks for replica in range(chunks * group)]
+        if orthogonal:
+            assert readers == [replica % chunks for replica in range(chunks * group)]
+        else:
+            assert readers == [replica // group for replica in range(chunks * group)]
+
+
+@pytest.mark.parametrize(
+    ("batching", "returns", "multiplier"),
+    [
+        # The shape table of section 7.2, with B taken out.
+        (Batching(10, 1, 1), Returns(Keep.FINAL), 1),
+        (Batching(10, 1, 1), Returns(Keep.SUM), 1),
+        (Batching(10, 1, 1), Returns(Keep.ALL), 10),
+        (Batching(10, 1, 1), Returns(Keep.EVERY_N, 5), 2),
+        (Batching(4, 8, 2), Returns(Keep.FINAL), 2),
+        (Batching(4, 8, 2), Returns(Keep.ALL), 64),
+        (Batching(4, 8, 2), Returns(Keep.EVERY_N, 2), 32),
+    ],
+)
+def test_the_shape_table_of_the_reference(batching: Batching, returns: Returns, multiplier: int) -> None:
+    assert returns.multiplier(batching) == multiplier
+
+
+@given(d=COUNT, a=COUNT, r=COUNT, keep=st.sampled_from([Keep.ALL, Keep.FINAL, Keep.EVERY_N]), data=st.data())
+def test_the_multiplier_counts_the_kept_results(d, a, r, keep, data) -> None:
+    divisors = [n for n in range(1, d + 1) if d % n == 0]
+    returns = Returns(keep, data.draw(st.sampled_from(divisors)) if keep is Keep.EVERY_N else 1)
+    batching = Batching(d, a, r)
+    kept = sum(returns.kept(step, batching.steps) for step in range(batching.steps))
+    assert kept * r == returns.multiplier(batching)
+
+
+# --- counts
 
 
 def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:
-    assert PROGRAM.samples_per_call == 8 * (2 * 3) * (4 * 5)
+    assert replace(PROGRAM, processes=7).samples_per_call == 8 * (2 * 5) * (3 * 7)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +98,111 @@ def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:
 def test_impossible_counts(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(Error, match=words):
         replace(PROGRAM, **changes)
+
+
+# --- stages: stretches of the forward pass on one IPU
+
+
+@pytest.mark.parametrize(("layers", "stages"), [((0, 1, 2), [0, 1, 2]), ((0, 0, 1, 1, 1), [0, 1]), ((0, 3), [0, 3])])
+def test_blocks_that_follow_one_another_on_one_ipu_are_one_stage(layers: tuple[int, ...], stages: list[int]) -> None:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in layers))
+    for layer, ipu in zip(model, layers, strict=True):
+        begin_block(layer, ipu)
+    assert [stage.ipu for stage in stepped(Trained(model), torch.zeros(4, 8)).stages] == stages
+
+
+def test_a_model_without_blocks_is_one_stage_and_backward_ops_belong_to_that_of_their_forward_ops() -> None:
+    assert stepped(Trained(nn.Linear(8, 8)), torch.zeros(4, 8)).stages == (Stage(0, 0),)
+    step = day03_program().step
+    assert len(step.stages) == 2
+    for phase in Phase:
+        assert {op.stage for op in step.ops if op.phase is phase} == {0, 1}
+
+
+# --- the time of a call with its host
+
+CALL, DEVICE = calibrated().host.call_seconds, 0.5
+LOADED = SAMPLES * 1e-3
+
+
+@pytest.mark.parametrize(
+    ("host", "changes", "loader", "total"),
+    [
+        # Synchronous loading comes before the call.
+        (HostWork(1e-3), {}, LOADED, LOADED + CALL + DEVICE),
+        # A process loads for its own replicas, and once for replicas that share their input.
+        (HostWork(1e-3), {"processes": 2}, LOADED, LOADED + CALL + DEVICE),
+        (HostWork(3e-3), {"batching": Batching(2, 5, 3, input_group=3)}, LOADED, LOADED + CALL + DEVICE),
+        # Asynchronous loading hides behind the device, or the device behind a slow loader.
+        (HostWork(1e-3, loading=Loading.ASYNC), {}, LOADED, CALL + DEVICE),
+        (HostWork(1.0, loading=Loading.ASYNC), {}, SAMPLES, SAMPLES),
+        # Workers share the loading and load ahead.
+        (HostWork(1.0, workers=4), {}, SAMPLES / 4, SAMPLES / 4),
+        (HostWork(seconds_per_call=1.0), {}, 0.0, CALL + 1.0 + DEVICE),
+        # Loaders take turns on the cores of their host: ceil(processes / hosts) processes with their workers, or
+        # themselves, on so many cores.
+        *(
+            (
+                HostWork(10.0, workers=workers, hosts=hosts, cores_per_host=cores),
+                {"processes": processes},
+                SAMPLES * 10 / max(1, workers) * turns,
+                SAMPLES * 10 / max(1, workers) * turns + (CALL + DEVICE) * (workers == 0),
+            )
+            for processes, workers, hosts, cores, turns in [
+                (1, 4, 1, 4, 1), (1, 4, 1, 2, 2), (4, 4, 1, 8, 2), (4, 4, 2, 8, 1), (4, 0, 1, 2, 2), (3, 2, 2, 2, 2),
+                (8, 8, 1, 0, 1),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_seconds_of_a_call(host: HostWork, changes: dict[str, Any], loader: float, total: float) -> None:
+    found = call_time(replace(PROGRAM, **changes), host, DEVICE)
+    assert (found.loader, found.total) == pytest.approx((loader, total))
+    assert found.waits_for_loader == (loader > CALL + host.seconds_per_call + DEVICE)
+    assert found.waits_for_host == (host.seconds_per_call > DEVICE)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 8), st.floats(1e-6, 1))
+def test_asynchronous_is_never_slower(sample: float, call: float, workers: int, device: float) -> None:
+    sync, overlapped = (
+        call_time(PROGRAM, HostWork(sample, call, loading, workers), device).total for loading in ("sync", "async")
+    )
+    assert device <= overlapped <= sync
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seconds_per_sample", -1), ("workers", -2), ("seconds_per_call", math.nan), ("hosts", 0), ("cores_per_host", -1)],
+)
+def test_impossible_numbers_are_refused(name: str, value: float) -> None:
+    with pytest.raises(Error, match=rf"HostWork.{name} cannot be"):
+        HostWork(**{name: value})
+
+
+# --- compilation: a line through published ones, 20 s for each IPU and 4.3 s for each layer with weights
+
+
+def attention(query: nn.Module, key: nn.Module, value: nn.Module, out: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return out((query(x) @ key(x).transpose(1, 2)).softmax(-1) @ value(x))
+
+
+def two_layers(*, freezes: bool = False, ipus: int = 1) -> nn.Module:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    model[0].requires_grad_(not freezes)
+    begin_block(model[1], ipus - 1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "seconds"),
+    [
+        (Calling(attention, *(nn.Linear(16, 16) for _ in range(4))), True, 20 + 4 * 4.3),  # products are no layers
+        (two_layers(freezes=True), True, 20 + 2 * 4.3),
+        (two_layers(ipus=2), True, 2 * 20 + 2 * 4.3),
+        (two_layers(), False, 0.385 * (20 + 2 * 4.3)),  # 35 s of 91 s, as published for the MNIST tutorial
+    ],
+)
+def test_ipus_and_layers_with_weights_count(model: nn.Module, training: bool, seconds: float) -> None:
+    module = Trained(model) if training else model.eval()
+    program = Program(stepped(module, torch.zeros(2, 8, 16), training=training), training)
+    assert compilation_seconds(program, costs_of(program.step, SETTINGS)) == pytest.approx(seconds)

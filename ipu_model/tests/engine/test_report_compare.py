@@ -1,21 +1,21 @@
-"""Two profiles side by side."""
+"""Two profiles side by side, and the tree of modules: shares add up from leaf to root, equal neighbours are folded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from cost_support import Trained, stepped
 from hypothesis import given, settings
-from report_strategies import PROFILES
-from report_support import inference_profile, pipeline_profile
+from report_support import PROFILES, inference_profile, op, pipeline_profile, resized
 from torch import nn, zeros
 
 from ipu_model.batching import Batching
 from ipu_model.explore.options import in_half_precision
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
-from ipu_model.predict.profile import LiveTensor, Memory, Profile, close_band
+from ipu_model.predict.profile import LiveTensor, Memory, OpProfile, Profile, close_band
 from ipu_model.predict.program import Program
 from ipu_model.report.compare import (
     compare,
@@ -28,6 +28,7 @@ from ipu_model.report.compare import (
     moved_tensors,
     parts,
 )
+from ipu_model.report.module_tree import Module, main_parts, module_tree
 from ipu_model.step import FLOAT16
 
 OPTIONS = "options that differ"
@@ -42,27 +43,36 @@ def cells(before: Profile, after: Profile, name: str) -> tuple[str, str, str]:
     return found
 
 
+def options(before: Profile, after: Profile) -> tuple[tuple[str, str, str, str], ...]:
+    return next((part.rows for part in parts(before, after) if part.title == OPTIONS), ())
+
+
 class TestTable:
-    def test_numbers_come_with_a_signed_change(self) -> None:
-        before, after = pipeline_profile(), pipeline_profile(overlaps=True)
-        # 168.6 ms one after another; the loader's 92.2 ms where they overlap.
-        assert cells(before, after, "time of a call") == ("168.6 ms", "92.20 ms", "-45.3 %")
-        assert cells(before, after, "samples/s end to end")[2] == "+82.9 %"
-        assert cells(before, after, "device time")[2] == "same"
-
-    def test_shares_differ_by_points(self) -> None:
-        before = replace(inference_profile(), shares={"main": 0.7, "update": 0.3})
-        after = replace(before, shares={"main": 0.9, "stream": 0.1})
-        assert cells(before, after, "share of main") == ("70.0 %", "90.0 %", "+20.0 points")
-        assert cells(before, after, "share of update") == ("30.0 %", "0.0 %", "-30.0 points")
-        assert cells(before, after, "share of stream") == ("0.0 %", "10.0 %", "+10.0 points")
-
-    def test_memory_is_compared_by_category(self) -> None:
-        """Of the IPU with the fullest tile, which is IPU 1: IPU 0 has more activations, but fewer bytes in all."""
-        before, after = pipeline_profile(), pipeline_profile(fits=False)
-        assert cells(before, after, "activations") == ("73,000", "94,900", "+30.0 %")
-        assert cells(before, after, "verdict") == (str(before.verdict), str(after.verdict), "")
-        assert cells(before, inference_profile(), "activations") == ("73,000", "0", "gone")
+    @pytest.mark.parametrize(
+        ("after", "rows"),
+        [
+            # 168.4 ms one after another; the loader's 92.2 ms where they overlap.
+            (pipeline_profile(overlaps=True), {
+                "time of a call": ("168.4 ms", "92.20 ms", "-45.2 %"),
+                "samples/s end to end": ("3,041", "5,553", "+82.6 %"),
+            }),
+            # Shares differ by points.
+            (replace(pipeline_profile(), shares={"main": 0.9, "update": 0.1}), {
+                "share of main": ("50.0 %", "90.0 %", "+40.0 points"),
+                "share of stream": ("50.0 %", "0.0 %", "-50.0 points"),
+                "share of update": ("0.0 %", "10.0 %", "+10.0 points"),
+            }),
+            # Of the IPU with the fullest tile, which is IPU 1: IPU 0 has more activations, but fewer bytes in all.
+            (pipeline_profile(fits=False), {
+                "activations": ("73,000", "94,900", "+30.0 %"),
+                "verdict": ("fits", "does not fit", ""),
+            }),
+            (inference_profile(), {"activations": ("73,000", "0", "gone")}),
+        ],
+    )  # fmt: skip
+    def test_rows_have_both_figures_and_a_signed_change(self, after: Profile, rows: dict) -> None:
+        before = replace(pipeline_profile(), shares={"main": 0.5, "stream": 0.5})
+        assert {name: cells(before, after, name) for name in rows} == rows
 
     def test_the_categories_add_up_to_the_fullest_tile_of_a_program_on_several_ipus(self) -> None:
         (memory,) = [part for part in parts(FEW_IPUS, MORE_IPUS) if any(row[0] == "fullest tile" for row in part.rows)]
@@ -75,8 +85,9 @@ class TestTable:
     def test_only_options_that_differ_are_listed(self) -> None:
         before = replace(inference_profile(), options={"accumulation": 4, "replicas": 1, "half": True})
         after = replace(before, options={"accumulation": 8, "replicas": 1, "scale": 2.0})
-        (options,) = [part for part in parts(before, after) if part.title == OPTIONS]
-        assert options.rows == (("accumulation", "4", "8", ""), ("half", "True", "-", ""), ("scale", "-", "2.0", ""))
+        expected = ("accumulation", "4", "8", ""), ("half", "True", "-", ""), ("scale", "-", "2.0", "")
+        assert options(before, after) == expected
+        assert options(before, before) == ()
 
     def test_types_and_state_are_named_and_no_fact_stands_twice(self) -> None:
         """As the model describes them: from plain SGD in single precision to AdamW with a first moment in half."""
@@ -84,9 +95,8 @@ class TestTable:
         module = Trained(nn.Linear(16, 16))
         before = Program(stepped(module, zeros(8, 16)), True, Batching(1, 4), optimiser=OptimiserSpec("SGD2", Hyper()))
         after = replace(before, step=in_half_precision(before.step), optimiser=spec)
-        (options,) = [part for part in parts(profile_program(before), profile_program(after)) if part.title == OPTIONS]
-        rows = {name: (first, second) for name, first, second, _ in options.rows}
-        assert rows == {
+        rows = options(profile_program(before), profile_program(after))
+        assert {name: (first, second) for name, first, second, _ in rows} == {
             "inputs": ("[8, 16] float32", "[8, 16] float16"),
             "weights": ("float32", "float16"),
             "optimiser": ("SGD2", "ADAMW"),
@@ -94,14 +104,13 @@ class TestTable:
             "gradient accumulators": ("float32", "float16"),
         }
 
-    def test_what_neither_has_is_left_out(self) -> None:
+    def test_what_neither_has_is_left_out_and_equal_figures_are_the_same(self) -> None:
         before = replace(inference_profile(), shares={"main": 1.0, "offload": 0.0})
-        names = [row[0] for part in parts(before, before) for row in part.rows]
-        assert "share of main" in names
-        assert "share of offload" not in names
+        rows = {row[0]: row[3] for part in parts(before, before) for row in part.rows}
+        assert rows["share of main"] == rows["device time"] == "same"
+        assert "share of offload" not in rows
         for part in parts(pipeline_profile(), inference_profile()):
             assert not [row for row in part.rows if {row[1], row[2]} <= {"0", "0.0 %", "0 s"}]
-        assert OPTIONS not in [part.title for part in parts(before, before)]
 
 
 class TestConclusion:
@@ -126,18 +135,14 @@ class TestConclusion:
     )  # fmt: skip
     def test_it_says_what_fits(self, room: tuple[int, int], words: str) -> None:
         """The fullest tile holds 1,000 bytes; with room for `CLOSE` it is in the middle of the close band."""
-        profile = inference_profile()
-        before, after = (replace(profile, memory=replace(profile.memory, tile_bytes=each)) for each in room)
-        assert words in conclusion(before, after)
+        assert words in conclusion(*(resized(inference_profile(), tile_bytes) for tile_bytes in room))
 
-    def test_it_says_what_the_speed_of_a_program_without_room_means(self) -> None:
-        words = " The speed of a program that does not fit is the speed that it would have on larger tiles."
-        assert conclusion(inference_profile(), pipeline_profile(fits=False)).endswith(words)
-        assert words not in conclusion(inference_profile(), inference_profile())
-
-    def test_it_says_what_limits_now(self) -> None:
+    def test_it_says_what_limits_now_and_what_the_speed_of_a_program_without_room_means(self) -> None:
         after = replace(inference_profile(), limited_by="weight update")
         assert "limited by: stage 0, then weight update" in conclusion(inference_profile(), after)
+        words = " The speed of a program that does not fit is the speed that it would have on larger tiles."
+        assert conclusion(inference_profile(), pipeline_profile(fits=False)).endswith(words)
+        assert words not in conclusion(inference_profile(), after)
 
 
 class TestForms:
@@ -152,9 +157,7 @@ class TestForms:
     def test_the_text_lines_up_and_names_both(self) -> None:
         lines = compare(pipeline_profile(), pipeline_profile(overlaps=True), ("sync", "async")).splitlines()
         assert lines[0] == "sync: resnet101 on POD4 (4 x GC200 at 1.33 GHz)"
-        head, rate = (
-            next(line for line in lines if line.startswith(f"  {name}")) for name in ("modelled", "samples/s")
-        )
+        (head, rate) = (next(x for x in lines if x.startswith(f"  {name}")) for name in ("modelled", "samples/s"))
         assert len(head) == len(rate)
         assert head.split() == ["modelled", "sync", "async", "change"]
 
@@ -170,48 +173,117 @@ class TestWhatMoved:
 
     OP = 1000 / 1.33e9
 
-    def with_op(self, **changes: object) -> Profile:
-        profile = inference_profile()
-        (op,) = profile.ops
-        return replace(profile, ops=(replace(op, **changes),))
-
     def test_layers_of_a_list_count_together(self) -> None:
         profile = inference_profile()
-        (op,) = profile.ops
-        ops = tuple(replace(op, scope=f"layers.{n}.norm2", name=f"layers.{n}.norm2: layer norm") for n in range(3))
+        ops = tuple(named(f"layers.{n}.norm2", "layer norm", 1000.0) for n in range(3))
         (moved,) = moved_ops(replace(profile, ops=ops), replace(profile, ops=ops[:1]))
         assert (moved.name, moved.what, moved.group) == ("layers.*.norm2", "layer norm", "forward")
         assert (moved.before, moved.after) == pytest.approx((3 * self.OP, self.OP))
 
     def test_recomputation_counts_apart_from_the_forward_pass(self) -> None:
-        moved = moved_ops(self.with_op(executions=2), self.with_op(executions=3, recomputations=1))
-        assert {each.group: each.change for each in moved} == {
-            "forward": pytest.approx(0.0), "recompute": pytest.approx(self.OP),
-        }  # fmt: skip
+        twice, again = (
+            replace(inference_profile(), ops=(named("a", "linear", 1000.0, executions=2 + n, recomputations=n),))
+            for n in (0, 1)
+        )
+        changes = {moved.group: moved.change for moved in moved_ops(twice, again)}
+        assert changes == pytest.approx({"forward": 0.0, "recompute": self.OP})
 
     def test_time_is_that_of_one_ipu_for_one_sample(self) -> None:
         """Twice the replicas do twice the samples in the same cycles: every sample costs what it did."""
         before = inference_profile()
         after = replace(before, replicas=2, samples_per_call=2 * before.samples_per_call)
-        assert [each.change for each in moved_modules(before, after)] == pytest.approx([0.0])
-        assert sum(each.change for each in moved_parts(before, after)) == pytest.approx(0.0)
+        assert [moved.change for moved in moved_modules(before, after)] == pytest.approx([0.0])
+        assert sum(moved.change for moved in moved_parts(before, after)) == pytest.approx(0.0)
 
     def test_the_largest_change_comes_first_whether_more_or_less(self) -> None:
         before, after = pipeline_profile(), pipeline_profile(fits=False)
-        changes = [abs(each.change) for each in moved_categories(before, after)]
+        changes = [abs(moved.change) for moved in moved_categories(before, after)]
         assert changes == sorted(changes, reverse=True)
         assert changes[0] > 0
 
     def test_tensors_are_those_of_the_fullest_tile(self) -> None:
         profile = inference_profile()
-        (memory,) = profile.memory
 
         def holding(count: int, size: float) -> Profile:
             alive = tuple(
                 LiveTensor(f"layers.{n}.weight", "variables", (4,), "float16", size, 8.0, True, 0, 0)
                 for n in range(count)
             )
-            return replace(profile, memory=Memory((replace(memory, live_at_peak=alive),), profile.memory.tile_bytes))
+            memory = replace(profile.memory[0], live_at_peak=alive)
+            return replace(profile, memory=Memory((memory,), profile.memory.tile_bytes))
 
         (moved,) = moved_tensors(holding(3, 100.0), holding(2, 200.0))
         assert (moved.name, moved.group, moved.before, moved.after) == ("layers.*.weight", "variables", 300.0, 400.0)
+
+
+# --- the tree of modules
+
+
+def named(scope: str, what: str, cycles: float, *, executions: int = 1, **about: object) -> OpProfile:
+    made = op(f"{scope}_{what}", "aten.mm", scope, "forward", 0, "contraction", cycles, executions)
+    return replace(made, name=f"{scope}: {what}" if scope else what, **about)
+
+
+def tree_of(*ops: OpProfile) -> Module:
+    return module_tree(replace(inference_profile(), ops=ops))
+
+
+def layers(count: int, *, different: int | None = None) -> Module:
+    """Return the tree of `count` layers of two modules each; layer `different` works on another shape."""
+    return tree_of(named("", "loss", 50.0), *(
+        named(f"blocks.{n}.{what}", what, 100.0 + n, operands=("float16[8]" if n == different else "float16[4]",))
+        for n in range(count)
+        for what in ("norm", "linear")
+    ))  # fmt: skip
+
+
+def walk(tree: Module) -> Iterator[Module]:
+    yield tree
+    for child in tree.children:
+        yield from walk(child)
+
+
+def blocks_of(tree: Module) -> tuple[Module, ...]:
+    return next(module for module in walk(tree) if module.path == "blocks").children
+
+
+class TestModules:
+    @settings(max_examples=60)
+    @given(PROFILES)
+    def test_every_op_and_every_cycle_counts_once_from_the_leaves_to_the_root(self, profile: Profile) -> None:
+        tree = module_tree(profile)
+        assert sum(op.count for module in walk(tree) for op in module.ops) == len(profile.work)
+        assert tree.cycles == pytest.approx(sum(op.cycles * op.executions for op in profile.work))
+        assert sum(part.cycles for part in main_parts(tree)) == pytest.approx(tree.cycles)
+        for module in walk(tree):
+            assert module.cycles == pytest.approx(sum(module.own) + sum(child.cycles for child in module.children))
+            shares = sum(child.share for child in module.children)
+            assert module.share == pytest.approx(module.own_share + shares, abs=1e-9)
+
+    def test_repetitions_of_the_forward_pass_count_as_recomputation(self) -> None:
+        passes = tree_of(named("a", "linear", 100.0, executions=8, recomputations=4)).passes
+        assert (passes.forward, passes.recompute) == pytest.approx((400.0, 400.0))
+
+    def test_equal_neighbours_are_one_module_that_counts_for_all(self) -> None:
+        (folded,) = blocks_of(layers(24))
+        assert (folded.name, folded.path, folded.count) == ("0-23", "blocks.0-23", 24)
+        assert [child.path for child in folded.children] == ["blocks.0-23.norm", "blocks.0-23.linear"]
+        assert folded.cycles == pytest.approx(sum(2 * (100 + number) for number in range(24)))
+
+    def test_layers_that_differ_in_what_they_do_how_often_or_by_name_stand_alone(self) -> None:
+        found = blocks_of(layers(6, different=2))
+        assert [(child.name, child.count) for child in found] == [("0-1", 2), ("2", 1), ("3-5", 3)]
+        often = tree_of(*(named(f"blocks.{n}", "linear", 10.0, executions=8 if n < 3 else 16) for n in range(5)))
+        assert [child.name for child in blocks_of(often)] == ["0-2", "3-4"]
+        by_name = tree_of(*(named(f"{name}.linear", "linear", 10.0) for name in ("query", "key", "value")))
+        assert len(by_name.children) == 3
+
+    def test_a_part_of_more_than_half_is_taken_apart(self) -> None:
+        names = [part.name for part in main_parts(layers(24))]
+        assert names == ["blocks.0-23.norm x 24", "blocks.0-23.linear x 24", "the model, its own ops"]
+        found = main_parts(module_tree(pipeline_profile()))
+        assert len(found) >= 5
+        assert found[0].share <= 0.5
+        assert "model.layer2" in [part.name for part in found]
+        (part,) = main_parts(module_tree(inference_profile()))
+        assert (part.name, part.share) == ("the model", 1.0)

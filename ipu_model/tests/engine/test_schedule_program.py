@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, stepped
+from cost_support import SETTINGS, Calling, Trained, stepped
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_support import profiled
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
@@ -29,6 +28,7 @@ from ipu_model.predict.order import held_tensors, order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remote import shared_seconds
+from ipu_model.predict.time import DeviceTime, time_of
 from ipu_model.predict.work import StageWork, workload_of
 from ipu_model.step import FLOAT16, Phase, Step
 from published.building import begin_block, captured
@@ -40,51 +40,44 @@ X = torch.zeros(BATCH, WIDTH)
 SIZE, WEIGHT = BATCH * WIDTH * 4, WIDTH * WIDTH * 4
 
 
-def in_a_row(layers: nn.ModuleList, x: Tensor) -> Tensor:
+def in_a_row(*values: Any) -> Tensor:
+    *layers, x = values
     for layer in layers:
         x = torch.relu(layer(x))
     return x
 
 
-class Layers(nn.Module):
-    """Linear layers on these IPUs, and a function that calls them."""
-
-    def __init__(self, ipus: Sequence[int], function: Callable[..., Tensor] = in_a_row, width: int = WIDTH) -> None:
-        super().__init__()
-        self.layers, self.function = nn.ModuleList(nn.Linear(width, width) for _ in ipus), function
-        for layer, before, ipu in zip(self.layers[1:], ipus, ipus[1:]):
-            if ipu != before:
-                begin_block(layer, ipu)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.function(self.layers, *inputs)
+def layers_on(ipus: Sequence[int], function: Callable[..., Tensor] = in_a_row, width: int = WIDTH) -> Trained:
+    """Return a function of linear layers on these IPUs."""
+    layers = [nn.Linear(width, width) for _ in ipus]
+    for layer, before, ipu in zip(layers[1:], ipus, ipus[1:]):
+        if ipu != before:
+            begin_block(layer, ipu)
+    return Trained(Calling(function, *layers))
 
 
 def chain(ipus: int = 2, *, training: bool = True, width: int = WIDTH) -> Step:
-    model = Layers(range(ipus), width=width)
-    return stepped(Trained(model), torch.zeros(BATCH, width), training=training)
+    return stepped(layers_on(range(ipus), width=width), torch.zeros(BATCH, width), training=training)
 
 
 def skipping(*, training: bool = True, offsets: torch.dtype = FLOAT) -> Step:
     """Four linear layers on three IPUs; the last one also reads what the first one made, and a second input."""
 
-    def function(layers: nn.ModuleList, values: Tensor, offsets: Tensor) -> Tensor:
-        first = torch.relu(layers[0](values))
-        middle = torch.relu(layers[2](torch.relu(layers[1](first))))
-        return layers[3](middle) + first + offsets
+    def function(a: nn.Module, b: nn.Module, c: nn.Module, d: nn.Module, values: Tensor, offsets: Tensor) -> Tensor:
+        first = torch.relu(a(values))
+        return d(torch.relu(c(torch.relu(b(first))))) + first + offsets
 
-    return stepped(
-        Trained(Layers([0, 1, 2, 2], function)), X, torch.zeros(BATCH, WIDTH, dtype=offsets), training=training
-    )
+    second = torch.zeros(BATCH, WIDTH, dtype=offsets)
+    return stepped(layers_on([0, 1, 2, 2], function), X, second, training=training)
 
 
 def tied(last_ipu: int) -> Step:
     """Three layers without biases in three stages; the last one uses the first one's weight, on its own IPU."""
-    model = Layers([0, 1, last_ipu])
-    for layer in model.layers:
-        layer.bias = None
-    model.layers[2].weight = model.layers[0].weight
-    return step_of(captured(Trained(model), TensorSpec.contiguous((BATCH, WIDTH), FLOAT)))
+    model = layers_on([0, 1, last_ipu])
+    first, second, last = model.module.layers
+    first.bias = second.bias = last.bias = None
+    last.weight = first.weight
+    return step_of(captured(model, TensorSpec.contiguous((BATCH, WIDTH), FLOAT)))
 
 
 STEP, ALONE = chain(), chain(1)
@@ -106,6 +99,10 @@ def works(program: Program) -> tuple[StageWork, ...]:
     return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages
 
 
+def profiled(program: Program) -> DeviceTime:
+    return time_of(program, costs_of(program.step, program.settings), order_of(program))
+
+
 class TestTraffic:
     def test_a_tensor_passes_through_the_stages_between_its_own_and_the_farthest_that_reads_it(self) -> None:
         """Inputs enter at the stage that reads them first; results leave where they are made, with the loss."""
@@ -120,9 +117,10 @@ class TestTraffic:
         assert traffic_of(skipping(training=False)).back == (0, 0, 0)
 
     def test_an_input_of_several_stages_is_sent_on(self) -> None:
-        twice = Layers([0, 1], lambda layers, x: layers[1](layers[0](x)) + x)
-        traffic = traffic_of(stepped(Trained(twice), X))
+        traffic = traffic_of(stepped(layers_on([0, 1], lambda a, b, x: b(a(x)) + x), X))
         assert (traffic.inputs, traffic.on) == ((SIZE, 0), (2 * SIZE, 0))
+        # One stage keeps everything to itself.
+        assert traffic_of(ALONE).on == traffic_of(ALONE).back == (0,)
 
     @pytest.mark.parametrize(
         ("dtype", "size"),
@@ -131,13 +129,8 @@ class TestTraffic:
     def test_elements_travel_in_the_devices_sizes(self, dtype: torch.dtype, size: int) -> None:
         assert traffic_of(skipping(offsets=dtype)).inputs[2] == BATCH * WIDTH * size
 
-    def test_one_stage_keeps_everything_to_itself(self) -> None:
-        assert traffic_of(ALONE).on == traffic_of(ALONE).back == (0,)
-
     @pytest.mark.parametrize(("last_ipu", "shared"), [(0, 0), (2, WEIGHT)])
-    def test_another_ipu_gets_a_tied_weight_and_sends_its_part_of_the_gradient(
-        self, last_ipu: int, shared: int
-    ) -> None:
+    def test_another_ipu_gets_a_tied_weight_and_sends_its_part_of_the_gradient(self, last_ipu, shared) -> None:
         """Both pass through the stage between, with every micro-batch. On one IPU neither is copied."""
         traffic = traffic_of(tied(last_ipu))
         assert traffic.on == (SIZE + shared, SIZE + shared, 0)
@@ -157,7 +150,7 @@ class TestHeld:
     def held(self, mode: Recomputation, step: Step = STEP, stage: int = 0, **changes: Any) -> set[str]:
         chosen = program(step, recomputation=mode, **changes)
         held = held_tensors(chosen, kept_for_backward(chosen))
-        return {each.tensor.name for each in held if each.stage == stage}
+        return {kept.tensor.name for kept in held if kept.stage == stage}
 
     def test_with_recomputation_only_what_entered_the_stage(self) -> None:
         """Also from another stage: the middle one of three starts again from what stage 0 sent, its ReLU's result."""
@@ -168,12 +161,10 @@ class TestHeld:
         assert maker is not None
         assert (maker.kind, maker.stage) == ("relu", 0)
 
-    def test_without_it_also_results_that_gradients_need(self) -> None:
+    def test_without_it_also_results_that_gradients_need_and_in_inference_nothing(self) -> None:
         """The input of a linear layer for its weights' gradient, the result of a ReLU for its own."""
         (relu,) = (op.name for op in STEP.ops if op.kind == "relu" and op.stage == 0)
         assert self.held(Recomputation.NONE) >= {INPUT, relu}
-
-    def test_inference_holds_nothing(self) -> None:
         assert self.held(Recomputation.NONE, chain(training=False), training=False) == set()
 
 
@@ -214,12 +205,10 @@ class TestPasses:
         assert stashing.forward.total - direct.forward.total == pytest.approx(copy)
         assert stashing.backward.total - direct.backward.total == pytest.approx(copy)
 
-    def test_gradients_are_added_up_only_with_accumulation(self) -> None:
+    def test_gradients_are_added_up_only_with_accumulation_and_io_tiles_slow_the_others_down(self) -> None:
         one, more = (works(program(ALONE, accumulation=g))[0] for g in (1, 2))
         assert more.backward.total > one.backward.total
         assert more.forward == one.forward
-
-    def test_io_tiles_slow_the_others_down(self) -> None:
         plain, reserved = (profiled(program(ALONE, io_tiles=tiles)).cycles[0] for tiles in (0, 192))
         extra = 1472 / (1472 - 192)
         assert reserved.do_exchange == pytest.approx(plain.do_exchange * extra)
@@ -242,6 +231,7 @@ class TestPasses:
 
 
 OVERLAPPING = {"io_tiles": 32, "overlaps_input": True}
+OFF_CHIP = placed(optimiser=Location(on_chip=False))
 
 
 class TestTransfers:
@@ -253,8 +243,7 @@ class TestTransfers:
         assert showing < streamed
         syncs = 3 * beside.system.chip.global_sync_cycles
         assert times[0].device_cycles - times[1].device_cycles == pytest.approx(streamed - showing + syncs)
-
-    def test_sharded_programs_may_overlap_them(self) -> None:
+        # Sharded programs may overlap them, too.
         assert profiled(program(**OVERLAPPING, execution=Execution.SHARDED)).device_cycles > 0
 
     @pytest.mark.parametrize(
@@ -262,11 +251,7 @@ class TestTransfers:
         [
             (ALONE, {"overlaps_input": True}, "I/O tiles, 32 to 192"),
             (STEP, OVERLAPPING, "sharded execution"),
-            (
-                STEP,
-                {"locations": placed(optimiser=Location(on_chip=False)), "system": system_named("C600")},
-                "C600-server has no streaming memory",
-            ),
+            (STEP, {"locations": OFF_CHIP, "system": system_named("C600")}, "C600-server has no streaming memory"),
         ],
     )
     def test_what_no_device_can_do(self, step: Step, changes: dict[str, Any], message: str) -> None:
@@ -275,13 +260,7 @@ class TestTransfers:
 
     @pytest.mark.parametrize(
         ("returns", "results"),
-        [
-            (Returns(Keep.FINAL), 1),
-            (Returns(Keep.SUM), 1),
-            (Returns(Keep.ALL), 20),
-            (Returns(Keep.EVERY_N, 2), 10),
-            (Returns(Keep.EVERY_N, 1), 20),
-        ],
+        [(Returns(Keep.FINAL), 1), (Returns(Keep.SUM), 1), (Returns(Keep.ALL), 20), (Returns(Keep.EVERY_N, 2), 10)],
     )
     def test_results_sent_in_a_call(self, returns: Returns, results: int) -> None:
         cycles = profiled(program(batching=Batching(4, 5), returns=returns)).cycles[1]
@@ -292,6 +271,7 @@ PARAMETERS = WIDTH * WIDTH + WIDTH
 RATE = 20e9  # of a machine's streaming memory, in bytes per second; two IPUs share it
 AWAY = Location(on_chip=False)
 ON_CHIP = Locations()
+STREAMED = Hyper(variable=frozenset({"lr", "momentum"}))
 LARGE_AWAY = Location(on_chip=False, least_off_chip=1000)
 
 
@@ -329,11 +309,7 @@ class TestOffChip:
             ({"optimiser": AWAY}, {"optimiser": OptimiserSpec("SGD1", Hyper(lr=0.1))}, 0),
             ({"optimiser": AWAY}, {"optimiser": OptimiserSpec("SGD2", Hyper(lr=0.1))}, 0),
             ({"optimiser": AWAY}, {"optimiser": OptimiserSpec("SGD2", Hyper(momentum=0.9))}, PARAMETERS * 4 * 2),
-            (
-                {"optimiser": AWAY},
-                {"optimiser": OptimiserSpec("SGD2", Hyper(variable=frozenset({"lr", "momentum"})))},
-                PARAMETERS * 4 * 2,
-            ),
+            ({"optimiser": AWAY}, {"optimiser": OptimiserSpec("SGD2", STREAMED)}, PARAMETERS * 4 * 2),
         ],
     )
     def test_what_is_moved(self, where: dict[str, Location], changes: dict[str, Any], moved: float) -> None:
@@ -341,7 +317,7 @@ class TestOffChip:
 
     def test_an_ipu_that_goes_on_alone_has_the_whole_rate(self) -> None:
         """IPU 1 has twice the parameters. Both get half of the rate until IPU 0 ends, then IPU 1 gets all of it."""
-        step = stepped(Trained(Layers([0, 1, 1])), X)
+        step = stepped(layers_on([0, 1, 1]), X)
         moved, where = PARAMETERS * 2 * 4 * 2, placed(optimiser=AWAY)
         assert streamed(0, step, where) == pytest.approx(2 * moved / RATE)
         assert streamed(1, step, where) == pytest.approx(2 * moved / RATE + moved / RATE)
@@ -374,15 +350,7 @@ def test_shared_transfers_end_when_their_machine_has_moved_everything(sizes: dic
     assert all(ends[key] >= size / 1e6 * (1 - 1e-9) for key, size in sizes.items())
 
 
-class Joined(nn.Module):
-    """A linear layer, and a weight without any element beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.empty = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(0, WIDTH))
-
-    def forward(self, values: Tensor) -> Tensor:
-        return torch.cat([self.linear(values), values @ self.empty.T], 1)
+SPLIT = placed(optimiser=Location(sharded=True))
 
 
 def exchanged(chosen: Program) -> float:
@@ -392,9 +360,12 @@ def exchanged(chosen: Program) -> float:
 
 class TestReplicas:
     def test_a_tensor_without_elements_has_no_parts(self) -> None:
+        linear = nn.Linear(WIDTH, WIDTH)
+        linear.empty = nn.Parameter(torch.ones(0, WIDTH))
+        joined = Calling(lambda linear, x: torch.cat([linear(x), x @ linear.empty.T], 1), linear)
         everything = Location(sharded=True, on_chip=False, least_sharded=0, least_off_chip=0)
-        locations = Locations(everything, everything, everything, everything)
-        assert profiled(program(stepped(Trained(Joined()), X), replicas=2, locations=locations)).device_cycles > 0
+        locations = Locations(*[everything] * 4)
+        assert profiled(program(stepped(Trained(joined), X), replicas=2, locations=locations)).device_cycles > 0
 
     def test_gradients_meet_at_the_update_only(self) -> None:
         alone, pair = (profiled(program(replicas=r)) for r in (1, 2))
@@ -414,15 +385,14 @@ class TestReplicas:
     def test_sharded_state_makes_the_update_cheaper(self) -> None:
         """Same bytes between replicas, a sixteenth of the update; tensors below 8192 elements are not split."""
         whole = program(chain(width=512), replicas=16)
-        parts = replace(whole, locations=placed(optimiser=Location(sharded=True)))
+        parts = replace(whole, locations=SPLIT)
         assert profiled(parts).cycles[0].on_tile_execute < profiled(whole).cycles[0].on_tile_execute
         # Reduce-scatter and all-gather are two calls of 2 us, an all-reduce is one.
         assert exchanged(parts) == pytest.approx(exchanged(whole) + 2e-6, rel=1e-3)
 
     def test_the_norms_of_lamb_are_added_up_over_replicas_that_update_parts(self) -> None:
         """Two numbers for each weight that is split, those of the weight and of its update; none otherwise."""
-        locations = placed(optimiser=Location(sharded=True))
-        chosen = program(ALONE, replicas=4, optimiser=OptimiserSpec("LAMB", Hyper(lr=1e-3)), locations=locations)
+        chosen = program(ALONE, replicas=4, optimiser=OptimiserSpec("LAMB", Hyper(lr=1e-3)), locations=SPLIT)
         ring = ring_of(chosen)
         split = ring.reduce_scatter(WEIGHT) + ring.all_gather(WEIGHT) + 2 * ring.all_reduce(4)
         assert exchanged(chosen) == pytest.approx(split + ring.all_reduce(WIDTH * 4))
@@ -446,12 +416,6 @@ class TestReplicas:
         few, many = (profiled(program(replicas=r)).device_cycles for r in (replicas, replicas + 1))
         assert many >= few * (1 - 1e-9)
 
-    def test_what_is_drawn_does_not_grow_with_replicas_and_accumulation(self) -> None:
-        step = chain(4)
-        one, many = (profiled(program(step, replicas=r, accumulation=g)) for r, g in ((2, 64), (64, 1024)))
-        assert len(many.timeline) == len(one.timeline)
-        assert len(many.cycles) == 4
-
 
 def often(step: Step, accumulation: int, replicas: int = 1) -> Program:
     """Return a program with so many updates in a call that starting the call takes next to nothing."""
@@ -470,16 +434,12 @@ class TestLimits:
             (often(chain(4), accumulation=1000), "stage "),
             (often(chain(1, width=1024), accumulation=1, replicas=64), "weight update"),
             (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1), "run start"),
+            (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1000), "st"),  # a stage, or streams
             (inference(nn.ReLU(), torch.zeros(64, 3, 224, 224), 10), "stream"),
         ],
     )
     def test_what_limits_a_program(self, chosen: Program, limit: str) -> None:
         assert profiled(chosen).limited_by.startswith(limit)
-
-    def test_the_start_of_a_call_matters_until_a_call_does_more(self) -> None:
-        once, many = (profiled(inference(nn.Linear(64, 64), torch.zeros(4, 64), d)) for d in (1, 1000))
-        assert max(once.shares, key=lambda name: once.shares[name]) == "run start"
-        assert many.limited_by != "run start"
 
     @pytest.mark.parametrize("execution", list(Execution))
     def test_shares_are_parts_of_the_whole(self, execution: Execution) -> None:

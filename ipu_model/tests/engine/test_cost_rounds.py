@@ -47,7 +47,7 @@ def cycles(work: Work) -> float:
     return GC200.total(work.cycles)
 
 
-# ------------------------------------------------------------- rules by sizes, on steps written by hand
+# --- rules by sizes, on steps written by hand
 
 
 def farthest(points: int = 4096, features: int = 3, samples: int = 2, picks: int = 64) -> Work:
@@ -60,9 +60,7 @@ def nearest(rows: int = 1, others: int = 1, features: int = 3) -> Work:
     return work_of("nearest_points", (rows,), *tensors, dtype=INT32)
 
 
-def ctc(
-    kind: str = "ctc_loss", steps: int = 12, samples: int = 2, labels: int = 5, classes: int = 7, dtype=FLOAT32
-) -> Work:
+def ctc(kind: str = "ctc_loss", steps: int = 12, samples: int = 2, labels: int = 5, classes: int = 7, dtype=FLOAT32):
     """Return the work of a loss over 2 x 5 + 1 = 11 states, or of its gradient."""
     log_probabilities = tensor("p", steps, samples, classes, dtype=dtype)
     operands = (log_probabilities, tensor("targets", samples, labels, dtype=INT32))
@@ -101,11 +99,6 @@ def test_more_of_anything_never_takes_fewer_cycles(work: Callable[..., Work], mo
         assert cycles(work(**larger)) >= least
 
 
-def test_every_pick_takes_the_same_and_they_follow_one_another() -> None:
-    assert farthest(picks=64).cycles == farthest(picks=1).cycles.times(64)
-    assert rounds(count=64).cycles == rounds(count=1).cycles.times(64)
-
-
 def test_a_row_and_a_column_are_received_faster_than_everything() -> None:
     def work(received: str) -> Work:
         return estimated(GC200, Rounds(1, 10**6, ("add",), received), Element.FLOAT, 10**6)
@@ -113,6 +106,9 @@ def test_a_row_and_a_column_are_received_faster_than_everything() -> None:
     # 680 elements on a tile, or a row and a column of a square of them: 2 x 27.
     saved = work("all").cycles.exchange - work("row and column").cycles.exchange
     assert saved == (680 - 2 * 27) * 4 / GC200.chip.exchange_bytes_per_cycle
+    # Every round and every pick takes the same, and they follow one another.
+    assert farthest(picks=64).cycles == farthest(picks=1).cycles.times(64)
+    assert rounds(count=64).cycles == rounds(count=1).cycles.times(64)
 
 
 def test_a_row_with_many_others_is_shared_by_tiles() -> None:
@@ -140,11 +136,9 @@ class TestCtc:
         lookup = 6 * 21 * (ceil(13 * 11 / 6) - ceil(12 * 11 / 6))
         assert ctc(steps=13).cycles.compute - ctc().cycles.compute == pytest.approx(step + lookup)
 
-    def test_a_sample_stays_on_one_tile_while_it_is_small(self) -> None:
+    def test_a_small_sample_stays_on_one_tile_and_a_long_one_is_shared_by_tiles_that_meet_in_every_step(self) -> None:
         assert ctc().cycles.phases == 1
         assert ctc(samples=1472).cycles == ctc().cycles
-
-    def test_a_long_target_is_shared_by_tiles_that_meet_in_every_step(self) -> None:
         long, alone = ctc(labels=2000), ctc(labels=2000, samples=GC200.chip.tiles)
         assert long.cycles.phases == 1 + 12
         assert cycles(long) < cycles(alone)
@@ -158,7 +152,7 @@ class TestCtc:
         assert gradient.temporary_bytes >= once.temporary_bytes - 2 * (2 * labels + 1) * 4
 
 
-# ---------------------------------------------------------------------------- ops of captured programs
+# --- ops of captured programs
 
 
 def recognised(values: Tensor, targets: Tensor) -> Tensor:
@@ -231,7 +225,7 @@ def test_distances_work_on_every_feature_of_every_pair() -> None:
     assert distances(500, 64).cycles == distances(1000, 32).cycles
 
 
-# -------------------------------------------------------------------------------- recurrent layers
+# --- recurrent layers
 
 STEPS, ROWS, INPUTS, STATES = 7, 3, 6, 8
 X = torch.zeros(STEPS, ROWS, INPUTS)
@@ -239,37 +233,30 @@ GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 
 
-def recurrent(network: nn.Module) -> Scaled:
-    """Return a module that computes the output of a recurrent network."""
-    return Scaled(lambda network, x: network(x)[0], network)
+def output_of(network: nn.RNNBase, x: Tensor) -> Tensor:
+    return network(x)[0]
 
 
-def unrolled(cell: nn.RNNCellBase) -> Scaled:
-    """Return the same as a loop over a cell."""
-
-    def loop(cell: nn.RNNCellBase, x: Tensor) -> Tensor:
-        state, outputs = None, []
-        for step in x.unbind(0):
-            state = cell(step, state)
-            outputs.append(state[0] if isinstance(state, tuple) else state)
-        return torch.stack(outputs)
-
-    return Scaled(loop, cell)
+def loop(cell: nn.RNNCellBase, x: Tensor) -> Tensor:
+    """Return the same, computed by a loop over a cell."""
+    state, outputs = None, []
+    for step in x.unbind(0):
+        state = cell(step, state)
+        outputs.append(state[0] if isinstance(state, tuple) else state)
+    return torch.stack(outputs)
 
 
 @pytest.mark.parametrize(
     ("kind", "directions", "settings"),
     [*((kind, directions, {}) for kind in GATES for directions in (1, 2)), (nn.LSTM, 1, {"proj_size": 5})],
 )
-def test_arithmetic_is_that_of_the_gates_and_of_the_cells_in_a_loop(
-    kind: type[nn.RNNBase], directions: int, settings: dict[str, int]
-) -> None:
+def test_arithmetic_is_that_of_the_gates_and_of_the_cells_in_a_loop(kind, directions, settings) -> None:
     """G x (I + H) multiply-adds for a sequence and step, or G x (I + P) + H x P with a projection to P outputs; a first
     state of zeros needs no gradient. A loop over cells also multiplies the first state of zeros for the weight's
     gradient, and so does the layer.
     """
     projection = settings.get("proj_size", 0)
-    costs = costed(recurrent(kind(INPUTS, STATES, bidirectional=directions == 2, **settings)), X)
+    costs = costed(Scaled(output_of, kind(INPUTS, STATES, bidirectional=directions == 2, **settings)), X)
     outputs = projection or STATES
     gates = GATES[kind] * STATES
     forward = directions * STEPS * ROWS * 2 * (gates * (INPUTS + outputs) + STATES * projection)
@@ -277,19 +264,16 @@ def test_arithmetic_is_that_of_the_gates_and_of_the_cells_in_a_loop(
     assert sum(op.work.flops for op in costs.of(phase=Phase.FORWARD)) == forward
     assert sum(op.work.flops for op in costs.of(phase=Phase.BACKWARD)) == 2 * forward - first_step
     if directions == 1 and not projection:
-        assert costs.flops == costed(unrolled(CELLS[kind](INPUTS, STATES)), X).flops
+        assert costs.flops == costed(Scaled(loop, CELLS[kind](INPUTS, STATES)), X).flops
 
 
 def test_the_loops_repeat_once_for_each_step_and_what_is_outside_does_not() -> None:
-    ops = costed(recurrent(nn.LSTM(INPUTS, STATES)), X).ops
+    ops = costed(Scaled(output_of, nn.LSTM(INPUTS, STATES)), X).ops
     repeats = {(op.target, op.part): op.work.repeats for op in ops if "lstm" in op.target}
     assert repeats["ipu_model.lstm.default", "steps"] == STEPS
     assert repeats["ipu_model.lstm_backward.default", "steps"] == STEPS
     assert {repeats[key] for key in repeats if key[1] != "steps"} == {1}
-
-
-def test_the_gradient_of_an_input_without_one_costs_nothing() -> None:
-    network = Calling(lambda lstm, x: lstm(x)[0], nn.LSTM(INPUTS, STATES))
-    parts = {op.part for op in costed(network, X).ops}
+    # The gradient of an input without one costs nothing.
+    parts = {op.part for op in costed(Calling(output_of, nn.LSTM(INPUTS, STATES)), X).ops}
     assert "weight gradient" in parts
     assert "data gradient" not in parts

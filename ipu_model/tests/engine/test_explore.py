@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, cycles, stepped
+from cost_support import SETTINGS, Calling, Trained, cycles, stepped
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_support import squares
-from torch import Tensor, nn
+from torch import nn
 
 from ipu_model.batching import Batching, Keep
-from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
-from ipu_model.explore.advise import AdviceList, advise, other_loaders
+from ipu_model.explore.advise import advise, other_loaders
 from ipu_model.explore.options import OPTIONS, Risk, in_half_precision, with_byte_inputs, with_options
 from ipu_model.explore.split import (
     Balance,
@@ -40,10 +39,10 @@ from ipu_model.predict.profile import Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remote import variables_of
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step
-from published.building import FLOAT
-from published.convolutional import day03, day03_program
+from published.building import FLOAT, marked_loss
+from published.convolutional import day03_program
 
-PROGRAM = Program(step_of(day03()), True, Batching(accumulation=8), recomputation=Recomputation.PIPELINE)
+PROGRAM = replace(day03_program(), optimiser=None)
 """ResNet-101 in half precision, cut before layer3[8]."""
 SINGLE = day03_program(dtype=FLOAT, accumulation=3)
 SGD = OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9))
@@ -88,9 +87,7 @@ SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
 
 
 @pytest.mark.parametrize(("options", "read", "wanted"), SET)
-def test_options_set_fields_of_the_program(
-    options: dict[str, Any], read: Callable[[Program], Any], wanted: object
-) -> None:
+def test_options_set_fields_of_the_program(options, read, wanted) -> None:
     assert read(with_options(PROGRAM, **options)) == wanted
 
 
@@ -99,10 +96,7 @@ def test_every_option_can_be_set() -> None:
     assert {name for options, _, _ in SET for name in options} | {"half_precision"} == set(OPTIONS)
     for name, value in (("replicas", 2), ("optimiser_off_chip", True), ("half_optimiser_state", True)):
         assert OPTIONS[name].now(with_options(replace(PROGRAM, optimiser=SGD), **{name: value})) == value
-
-
-def test_another_optimiser_brings_its_state() -> None:
-    """One tensor of 4 bytes for an element of velocity, where the program had no optimiser."""
+    # Another optimiser brings its state: 4 bytes for an element of velocity, where the program had no optimiser.
     weights = [tensor for tensor in variables_of(with_options(PROGRAM, optimizer=SGD)) if tensor.trainable]
     assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
 
@@ -119,6 +113,9 @@ def test_reserved_ipus_are_known_until_the_program_uses_others(options: dict[str
     assert with_options(replace(PROGRAM, reserved_ipus=4), **options).reserved_ipus == reserved
 
 
+NO_IPUS = (2, -1, "IPU9", "0.5", True, None)
+
+
 @pytest.mark.parametrize(
     ("option", "values", "words"),
     [
@@ -132,11 +129,7 @@ def test_reserved_ipus_are_known_until_the_program_uses_others(options: dict[str
         ("gradient_accumulation", [2], r"gradient_accumulation must be at least 2 x 2 - 1 = 3 .* it is 2"),
         ("execution", ["fast"], "execution must be one of 'pipelined', 'interleaved', 'sharded', not 'fast'"),
         ("available_memory_proportion", [1.5, -1, float("nan"), "0.1", None, [], {0: None}], "between 0 and 1"),
-        (
-            "available_memory_proportion",
-            [{ipu: 0.1} for ipu in (2, -1, "IPU9", "0.5", True, None)],
-            r"has no IPU .* It has IPU0, IPU1",
-        ),
+        ("available_memory_proportion", [{ipu: 0.1} for ipu in NO_IPUS], r"has no IPU .* It has IPU0, IPU1"),
         ("machine", ["POD3"], "no machine 'POD3'"),
     ],
 )
@@ -158,28 +151,17 @@ def test_inference_has_no_optimiser_and_needs_a_micro_batch_for_each_stage() -> 
 # --- other types
 
 
-class Summed(Trained):
-    """A module with the sum of its output as loss, in the type of the output."""
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.module(*inputs)
-        loss = output.sum()
-        trace = tracing.current()
-        assert trace is not None
-        trace.loss_marks.append(loss)
-        return output, loss
-
-
 def small(dtype: torch.dtype) -> Step:
-    module = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
-    return stepped(Summed(module).to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype))
+    """Return the training of a small network with the sum of its output as loss, in the type of the output."""
+    layers = (nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
+    module = Calling(lambda net, x: (y := net(x), marked_loss(y.sum())), nn.Sequential(*layers))
+    return stepped(module.to(dtype), torch.zeros(4, 3, 8, 8, dtype=dtype))
 
 
 def test_a_derived_step_costs_what_a_capture_in_half_precision_costs() -> None:
     whole, step = SINGLE.step, small(torch.float32)
-    assert cycles(costs_of(in_half_precision(whole), SETTINGS)) == pytest.approx(
-        cycles(costs_of(PROGRAM.step, SETTINGS)), rel=0.001
-    )
+    half = cycles(costs_of(PROGRAM.step))
+    assert cycles(costs_of(in_half_precision(whole))) == pytest.approx(half, rel=0.001)
     derived = in_half_precision(step)
     assert cycles(costs_of(derived)) == pytest.approx(cycles(costs_of(small(torch.float16))), rel=0.03)
     variables = [derived.tensors[variable.tensor] for variable in derived.variables]
@@ -255,19 +237,9 @@ def test_an_even_split_by_memory_holds_less_where_weights_are_uneven() -> None:
     assert memory <= time
 
 
-class Around(nn.Module):
-    """Runs ops of its own around two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x.exp()).sin()).cos()
-
-
 def test_ops_of_the_model_itself_stay_on_either_side_of_a_cut() -> None:
-    step = split_before(Program(stepped(Trained(Around()), torch.zeros(4, 8)), True), ["module.second"]).step
+    module = Calling(lambda first, second, x: second(first(x.exp()).sin()).cos(), nn.Linear(8, 8), nn.Linear(8, 8))
+    step = split_before(Program(stepped(Trained(module), torch.zeros(4, 8)), True), ["module.layers.1"]).step
     stages = {op.kind: op.stage for op in step.ops if not op.is_backward}
     assert (stages["exp"], stages["sin"], stages["cos"]) == (0, 0, 1)
 
@@ -281,9 +253,7 @@ def test_a_split_is_what_blocks_at_those_modules_give() -> None:
     three = split_before(PROGRAM, ["model.layer1", "model.layer3.2", "model.layer4.1"])
     assert list(stage_modules(three)) == ["model.layer1.0", "model.layer3.2", "model.layer4.1"]
     assert len(split_before(PROGRAM, []).step.stages) == 1
-
-
-def test_a_program_of_one_ipu_recomputes_once_it_has_two() -> None:
+    # A program of one IPU recomputes once it has two.
     one = replace(split_before(PROGRAM, []), recomputation=Recomputation.NONE)
     assert split_before(one, ["model.layer3.8"]).recomputation is Recomputation.PIPELINE
     chosen = replace(PROGRAM, recomputation=Recomputation.NONE)
@@ -324,19 +294,15 @@ def test_checkpoints_between_blocks_save_memory_for_time() -> None:
 # --- advice on the published programs: what their own authors went on to do
 
 
-@pytest.fixture(scope="module")
-def for_single_precision() -> AdviceList:
-    return advise(SINGLE)
-
-
-def test_single_precision_that_does_not_fit_is_told_to_go_half(for_single_precision: AdviceList) -> None:
+def test_single_precision_that_does_not_fit_is_told_to_go_half() -> None:
     """published/day03-resnet101.md: the base configuration is out of memory; 16.16 with half-precision state fits.
 
     Of half precision with the state left in single precision nothing is published: the model may find that it fits, or
     that it is too close to call. Of the published program, with both in half precision, it may not doubt.
     """
     assert profile_program(SINGLE).verdict is Verdict.DOES_NOT_FIT
-    first = for_single_precision[0]
+    advice = advise(SINGLE)
+    first = advice[0]
     assert first.change.startswith("half precision")
     assert first.verdict is not Verdict.DOES_NOT_FIT
     assert first.max_tile_bytes_change < 0
@@ -344,14 +310,11 @@ def test_single_precision_that_does_not_fit_is_told_to_go_half(for_single_precis
     assert "numerics change" in first.cost
     assert "->" in first.evidence
     state = "types of accumulators and first moments: float32 -> float16"
-    assert any(item.change.startswith(state) for item in for_single_precision)
+    assert any(item.change.startswith(state) for item in advice)
     both = with_options(SINGLE, half_precision=True, half_optimiser_state=True)
     assert profile_program(both).verdict is Verdict.FITS
-
-
-def test_a_notebook_shows_the_text(for_single_precision: AdviceList) -> None:
-    pretty = pytest.importorskip("IPython.lib.pretty")
-    assert pretty.pretty(for_single_precision) == str(for_single_precision)
+    # A notebook shows the text.
+    assert pytest.importorskip("IPython.lib.pretty").pretty(advice) == str(advice)
 
 
 def test_what_fits_is_not_advised_to_stop_fitting_and_a_slow_loader_comes_first() -> None:
@@ -372,17 +335,11 @@ def test_where_nothing_fits_the_least_memory_comes_first_and_nothing_promises_sp
     assert "ipu_model.make_it_fit(program) searches combinations" in advice.note
 
 
-@pytest.mark.parametrize(
-    ("cores", "words"),
-    [
-        (0, "The host needs that many free cores."),
-        (1, "The effect counts with 1 core; a host with a free core for each process loads faster."),
-        (2, "The effect counts with 2 cores; a host with a free core for each process loads faster."),
-        (4, "The host needs that many free cores."),
-    ],
-)
-def test_more_workers_than_cores_are_said_to_share_them(cores: int, words: str) -> None:
+def test_more_workers_than_cores_are_said_to_share_them() -> None:
     """One process loads now, so that four are proposed."""
-    *_, workers = other_loaders(HostWork(seconds_per_sample=1e-3, cores_per_host=cores))
-    assert workers.host.workers == 4
-    assert workers.explanation == f"4 processes share the loading. {words}"
+    enough = "The host needs that many free cores."
+    few = "The effect counts with {}; a host with a free core for each process loads faster."
+    for cores, words in ((0, enough), (1, few.format("1 core")), (2, few.format("2 cores")), (4, enough)):
+        *_, workers = other_loaders(HostWork(seconds_per_sample=1e-3, cores_per_host=cores))
+        assert workers.host.workers == 4
+        assert workers.explanation == f"4 processes share the loading. {words}"

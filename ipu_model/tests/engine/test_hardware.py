@@ -40,15 +40,12 @@ class TestChips:
             ("GC2", 4, False, 31.1),
         ],
     )
-    def test_matrix_units_give_the_published_peak(
-        self, name: str, element_bytes: int, half: bool, published_teraflops: float
-    ) -> None:
+    def test_matrix_units_give_the_published_peak(self, name, element_bytes, half, published_teraflops) -> None:
         peak = chip(name).peak_flops(element_bytes, half_partials=half) / 1e12
         assert peak == pytest.approx(published_teraflops, rel=0.01)
 
-    @pytest.mark.parametrize(("version", "name"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
-    def test_offline_versions(self, version: int, name: str) -> None:
-        assert chip_of_offline_target(version).name == name
+    def test_offline_versions(self) -> None:
+        assert [chip_of_offline_target(version).name for version in (1, 2, 21)] == ["GC2", "GC200", "C600"]
 
 
 class TestSystems:
@@ -75,15 +72,12 @@ class TestSystems:
     def test_spelling_does_not_matter(self, spelling: str, name: str) -> None:
         assert system_named(spelling) is system_named(name)
 
-    def test_host_links_are_those_measured_on_one_m2000(self) -> None:
-        """published/other.md, M4."""
-        m2000 = system_named("M2000")
-        assert (m2000.host_to_device_bytes_per_second, m2000.device_to_host_bytes_per_second) == (14.55e9, 6.33e9)
-
     def test_the_smallest_system_that_is_large_enough(self) -> None:
         sizes = [system.ipus for system in known_hardware().systems.values() if system.chip.name == "GC200"]
         for ipus in range(1, 257):
             assert system_with("GC200", ipus).ipus == min(size for size in sizes if size >= ipus)
+        # What only some machines have may be nothing.
+        assert replace(system_named("M2000"), streaming_bytes=0.0).streaming_bytes == 0
 
 
 class TestProvenance:
@@ -149,10 +143,7 @@ def test_a_chip_like_a_described_one() -> None:
         (lambda: described('like = "Y"'), "is like 'Y', which is not described"),
         (lambda: described('like = "X"'), "never ends"),
         (lambda: described("tiles = 1472"), "has no tile_bytes"),
-        (
-            lambda: described("\n".join(f"{name} = 1" for name in provenance("GC200"))),
-            "tiles must be a table with value, unit, source, confidence",
-        ),
+        (lambda: described(" = 1\n".join([*provenance("GC200"), ""])), "tiles must be a table with value, unit"),
         (lambda: read('[systems.Y]\nchip = "Z"'), "system Y has chip 'Z'"),
         (lambda: replace(chip("GC200"), tiles=0), "tiles = 0: it must be above 0"),
         (lambda: replace(chip("GC200"), clock_hz=-1.0), "clock_hz = -1.0: it must be above 0"),
@@ -168,7 +159,3 @@ def test_a_chip_like_a_described_one() -> None:
 def test_what_no_machine_has_is_refused_by_name(call, message: str) -> None:
     with pytest.raises(Error, match=message):
         call()
-
-
-def test_what_only_some_machines_have_may_be_nothing() -> None:
-    assert replace(system_named("M2000"), streaming_bytes=0.0).streaming_bytes == 0

@@ -1,36 +1,164 @@
-"""Ops made of vector vertices: how many passes, reductions and exchanges each is (hardware reference, B5)."""
+"""Vertices by PopLibs' published formulas, and the passes, reductions and exchanges of ops and updates made of them.
+
+Worked out by hand (hardware reference, B2 and B5). 600 elements on each tile are 100 for each of six workers, which are
+25 vectors of fp16 or 50 of fp32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
+from cost_support import SETTINGS, Trained, stepped
 from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops import indexing, moves, normalisation, pointwise, reductions, updates
 from ipu_model.predict.ops.normalisation import Normalised
-from ipu_model.predict.ops.updates import Updated
-from ipu_model.step import FLOAT32, INT32, UINT8
+from ipu_model.predict.ops.updates import Updated, accumulation_costs, update_costs, variable_ipus
+from ipu_model.predict.vertices import MatrixUnit
+from ipu_model.step import FLOAT16, FLOAT32, INT32, UINT8
+from published.building import begin_block
 
 GC200 = Device()
-HALF, FLOAT = Element.HALF, Element.FLOAT
+HALF, FLOAT, INT = Element.HALF, Element.FLOAT, Element.INT
 FIXED = GC200.constants.exchange_fixed_cycles
-# 600 elements on each tile: 100 for each of six workers, 25 vectors of fp16.
 SPREAD = (1472, 600)
 
 
-class TestExchange:
-    def test_four_bytes_a_cycle_and_a_fixed_part(self) -> None:
-        assert GC200.exchange(4000, phases=2) == Cycles(exchange=1000 + 2 * FIXED, phases=2)
+# --- vertices
 
-    def test_total_counts_synchronisation(self) -> None:
-        assert GC200.total(Cycles(10, 20, 3)) == 10 + 20 + 3 * GC200.sync_cycles
+
+def matrix_unit(units: int = 8, element_bytes: int = 2, workers: int = 6, partial_bytes: int = 4) -> MatrixUnit:
+    return MatrixUnit(element_bytes, partial_bytes, units, 32 // element_bytes, workers)
+
+
+UNIT, FOUR_WORKERS, SINGLE = matrix_unit(), matrix_unit(workers=4), matrix_unit(element_bytes=4)
+
+
+def one(vertex: Callable[..., np.ndarray], *sizes: float, **other: object) -> float:
+    """Return the cycles of a vertex that takes arrays of sizes."""
+    return float(vertex(*(np.array([size]) for size in sizes), *other.values())[0])
+
+
+def conv_1x1(field: float, gi: float = 1, unit: MatrixUnit = UNIT) -> float:
+    return one(vertices.conv_1x1, field, gi, 1.0, 1.0, unit=unit)
+
+
+def conv_nx1(rows: float, width: float, kernel: tuple[int, int], unit: MatrixUnit = UNIT) -> float:
+    return one(vertices.conv_nx1, rows, width, rows * width, 1.0, 1.0, 1.0, kernel=kernel, unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("cycles", "by_hand"),
+    [
+        # 96 elements: 16 for each worker, 30 + 4 (16 - 3) = 82 thread cycles; all are equal, so 6 x 82 + 14 = 506.
+        # 50 + 6 (7 + 0) + 13 + 11 + (18 + 7 + 32 + 506), weights of 8 units load in 32 cycles.
+        (conv_1x1(96), 50 + 42 + 13 + 11 + 18 + 7 + 32 + 506),
+        # Each further group: 15 + 19 + 6 + load + inner, one thread cycle more than the zeroing one (x 6), and
+        # three cycles for each worker's set-up.
+        (conv_1x1(96, gi=3) - conv_1x1(96, gi=2), 15 + 19 + 6 + 32 + 506 + 6 + 18),
+        # fp32 zeroes first. 24 elements: 4 for each worker, 46 + 8 = 54; zeroing adds 2 + 8 x 4 = 34; weights load in
+        # 64 cycles.
+        (conv_1x1(24, unit=matrix_unit(16, 4)), 50 + 42 + 13 + 11 + 18 + 7 + 64 + (6 * 54 + 14) + 6 * 34),
+        # Four workers have 24 of 96 elements each, 30 + 4 (24 - 3) = 114 thread cycles; 4 x 114 + 14 = 470; set-up 28.
+        (conv_1x1(96, unit=FOUR_WORKERS), 50 + 28 + 13 + 11 + 18 + 7 + 32 + 470),
+        # 6 rows of 8: one whole row for each worker, 17 + 16 + 4 x 8 = 65; 3 x 3 positions of 6 x 65 + 9 = 399;
+        # 3 (14 + 3 (12 + 32 + 18)) = 600; zeroing 6 (ceil(48 x 8 / 12) + 5) = 222.
+        (conv_nx1(6, 8, (3, 3)), 109 + 54 + 57 - 6 + 1 + 17 + 1 + 6 + 16 + (14 + 14 + 600 + 9 * 399) + 222),
+        # 3 rows of 64 on four workers: whole rows take 16 + 4 x 64 = 272. Cut, each worker has 48 elements of at most
+        # two rows: 2 x 16 + 4 x 48 = 224. With 17 before: 241, and 4 x 241 + 9 for the only kernel position.
+        (
+            conv_nx1(3, 64, (1, 1), FOUR_WORKERS),
+            109 + 54 + 57 - 6 + 1 + 17 + 1 + 6 + 16 + (14 + 14 + 14 + 12 + 32 + 18 + 4 * 241 + 9) + 4 * (192 + 5),
+        ),
+        # 100 results of 10 partials: 25 quads, 5 for the busiest worker: 33 + 6 (20 + (2 x 10 + 9) x 5). Half partials
+        # are added eight at a time: 13 groups of eight, 3 for the busiest worker.
+        (one(vertices.reduce_stage, 100, 10, unit=UNIT), 33 + 6 * (20 + 29 * 5)),
+        (one(vertices.reduce_stage, 100, 10, unit=matrix_unit(16, partial_bytes=2)), 33 + 6 * (20 + 29 * 3)),
+        # 17 results for the busiest worker, four at a time.
+        (one(vertices.cast_stage, 100, workers=6), 12 + 6 * (37 + 2 * 5)),
+        # 6 rows of 8, one for each worker: 15 + (8 - 5). Two passes (fp32 partials) for each of three rows of a
+        # kernel, whose columns are one step; two blocks of channels. Weights take 16 + 21 + 6 x 11.
+        (
+            one(vertices.conv_slic, 6, 8, 2, kernel=(3, 3), unit=UNIT),
+            28 + 2 * (15 + 3 * (20 + 16 + 21 + 66 + 6 * 2 * 18)),
+        ),
+        # 12 products of two vectors of 32: two for each worker, eight vectors of fp16, 16 of fp32 at two cycles.
+        (one(vertices.conv_hmac, 12, 32, unit=UNIT), 60 + 23 + 15 + 10 + 6 * 2 * (14 + 8)),
+        (one(vertices.conv_hmac, 12, 32, unit=SINGLE), 60 + 48 + 6 * 2 * (14 + 32)),
+        # 48 results of nine products: two vectors of four results for each worker.
+        (one(vertices.conv_vmac, 48, 9, unit=UNIT), 60 + 23 + 15 + 10 + 6 * 2 * (7 + 9)),
+        # The vector unit.
+        (vertices.elementwise(GC200, 600, HALF, ("add",), vertices.BINARY), 11 + 6 * (29 + 3 * 25)),
+        (vertices.elementwise(GC200, 600, FLOAT, ("add",), vertices.BINARY), 11 + 6 * (29 + 3 * 50)),
+        (vertices.elementwise(GC200, 600, INT, ("add",), vertices.BINARY), 11 + 6 * (29 + 5 * 100)),  # one by one
+        (vertices.loop_cycles(("exp", "add"), HALF), 4 + 3 - 2),  # a chain loads and stores once
+        # 13 rows of eight channels for each worker. fp16: 19 + 3 + 15 + 2 x 13, all at once; fp32: 17 + 8 (8 + 2 x
+        # 13), one channel after another.
+        (vertices.broadcast_vector(GC200, 600, HALF), 13 + 6 * (22 + 15 + 2 * 13)),
+        (vertices.broadcast_vector(GC200, 600, FLOAT), 13 + 6 * (17 + 8 * (8 + 2 * 13))),
+        # 12 rows of 128 fp16 elements: two for each worker, 7 + 2 x 32; shared they would take 12 (7 + 2 x 6). One row
+        # is shared: 6 vectors for each worker. Rows of 197 are 50 vectors, and take 25 cycles instead of 7 to start.
+        (vertices.broadcast_rows(GC200, 12 * 128, 128, HALF), 11 + 6 * (15 + 2 * (7 + 2 * 32))),
+        (vertices.broadcast_rows(GC200, 128, 128, HALF), 11 + 6 * (15 + 7 + 2 * 6)),
+        (vertices.broadcast_rows(GC200, 12 * 197, 197, HALF), 11 + 6 * (15 + 2 * (25 + 2 * 50))),
+        # 98 thread cycles for 16 x 16 fp16 elements are 0.19 a byte; by the same formula fp32 elements, which move in
+        # pairs, take 258 for 1,024 bytes. Single elements take what PopLibs' regression has for pieces of two and of
+        # four bytes: 587 + 5.15 and 587 + 3.13 a byte.
+        (vertices.layout_copy(GC200, 1000.0, 2), 150 + 0.19 * 1000),
+        (vertices.layout_copy(GC200, 1000.0, 4), 150 + 0.19 * 1000 * (258 / 1024) / (98 / 512)),
+        (vertices.layout_copy(GC200, 1000.0, 2, in_blocks=False), 587 + 5.15 * 1000),
+        (vertices.layout_copy(GC200, 1000.0, 4, in_blocks=False), 587 + 3.13 * 1000),
+        (vertices.cast(GC200, 600), 12 + 6 * (37 + 2 * 25)),
+        # 13 times eight fp16, 25 times four fp32.
+        (vertices.reduce_rows(GC200, 600, HALF), 33 + 6 * (20 + 5 * 13)),
+        (vertices.reduce_rows(GC200, 600, FLOAT), 33 + 6 * (20 + 5 * 25)),
+        # Scaled additions of one type and of mixed types.
+        (vertices.scaled_add(GC200, 600, HALF, HALF), 57 + 6 * (24 + 2 * 25)),
+        (vertices.scaled_add(GC200, 600, FLOAT, FLOAT), 57 + 6 * (24 + 2 * 50)),
+        (vertices.scaled_add(GC200, 600, HALF, FLOAT), 57 + 6 * (24 + 5 * 25)),
+        (vertices.scaled_add(GC200, 600, FLOAT, HALF), 57 + 6 * (24 + 4 * 50)),
+        # 3 x 3 window, three cycles for each position and vector, a tenth more for rows.
+        (vertices.pool(GC200, 600, 9, HALF, 3), 7 + 6 * (60 + 1.1 * 27 * 25)),
+        # Elements on a tile: small tensors stay together, at least 128 bytes.
+        (GC200.spread(1472 * 1000, HALF), 1000),
+        (GC200.spread(1472 * 1000 + 1, HALF), 1001),
+        *((GC200.spread(*tensor), on_tile) for tensor, on_tile in (((256, HALF), 64), ((256, FLOAT), 32))),
+        *((GC200.spread(count, HALF), count) for count in (10, 0)),
+    ],
+)
+def test_vertices_by_hand(cycles: float, by_hand: float) -> None:
+    assert cycles == pytest.approx(by_hand, rel=1e-12)
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 2000), st.sampled_from([UNIT, SINGLE]))
+def test_more_rows_or_elements_are_never_faster(rows: int, width: int, field: int, unit: MatrixUnit) -> None:
+    assert conv_nx1(rows + 1, width, (3, 3)) >= conv_nx1(rows, width, (3, 3))
+    assert conv_1x1(field + 1, unit=unit) >= conv_1x1(field, unit=unit)
+
+
+# --- ops
+
+
+def test_an_exchange_takes_a_cycle_for_four_bytes_and_a_fixed_part_and_synchronises() -> None:
+    assert GC200.exchange(4000, phases=2) == Cycles(exchange=1000 + 2 * FIXED, phases=2)
+    assert GC200.total(Cycles(10, 20, 3)) == 10 + 20 + 3 * GC200.sync_cycles
+
+
+def test_repeating_piles_up_results_but_not_temporaries() -> None:
+    twice = Work("contraction", Cycles(1, 2, 3), temporary_bytes=10, flops=5, outputs_on_busiest_tile=7).times(2)
+    assert twice.cycles == Cycles(2, 4, 6)
+    assert (twice.temporary_bytes, twice.flops, twice.outputs_on_busiest_tile) == (10, 10, 14)
 
 
 class TestElementwise:
@@ -41,12 +169,10 @@ class TestElementwise:
         assert there.cycles == here.cycles + GC200.exchange(1200)
         assert there.temporary_bytes == 1200
 
-    def test_rectifier_in_place_by_hand(self) -> None:
+    def test_a_rectifier_in_place_and_its_gradient_by_hand(self) -> None:
         assert work_of("relu", SPREAD, SPREAD).cycles == Cycles(compute=9 + 6 * (20 + 2 * 25))
-
-    def test_rectifier_gradient_by_hand(self) -> None:
-        work = work_of("threshold_backward", SPREAD, SPREAD, SPREAD)
-        assert work.cycles == Cycles(compute=9 + 6 * (29 + 3 * 25)) + GC200.exchange(1200)
+        gradient = work_of("threshold_backward", SPREAD, SPREAD, SPREAD)
+        assert gradient.cycles == Cycles(compute=9 + 6 * (29 + 3 * 25)) + GC200.exchange(1200)
 
     def test_a_root_is_slower_than_a_sum_and_a_sine_much_slower(self) -> None:
         ops = [(op,) for op in ("add", "sqrt", "power", "sine")]
@@ -56,87 +182,25 @@ class TestElementwise:
 
 
 class TestReductions:
-    def test_one_tile_needs_no_exchange(self) -> None:
-        assert reductions.reduced(GC200, 64, 64, 1, HALF).cycles.phases == 0
-
     @pytest.mark.parametrize(("depth", "stages"), [(2, 1), (16, 1), (17, 2), (125, 2), (126, 3), (1472, 3)])
     def test_stages_bound_the_number_of_messages(self, depth: int, stages: int) -> None:
         assert reductions.combined(GC200, 8, depth).phases >= stages
+        assert reductions.reduced(GC200, 64, 64, 1, HALF).cycles.phases == 0  # one tile needs no exchange
 
     @given(st.integers(1, 10**5), st.sampled_from([1, 10, 1000]))
     def test_longer_rows_are_never_faster(self, length: int, rows: int) -> None:
-        def cycles(count: int) -> float:
-            work = reductions.reduced(GC200, rows * count, GC200.spread(rows * count, HALF), rows, HALF)
-            return GC200.total(work.cycles)
+        """But for rounding: partial sums over more tiles can happen to divide better."""
+        longer, shorter = (
+            reductions.reduced(GC200, rows * n, GC200.spread(rows * n, HALF), rows, HALF) for n in (4 * length, length)
+        )
+        assert GC200.total(longer.cycles) >= GC200.total(shorter.cycles) * 0.95
 
-        # But for rounding: partial sums over more tiles can happen to divide better.
-        assert cycles(length * 4) >= cycles(length) * 0.95
-
-
-class TestNorms:
-    NORM = Normalised(elements=64 * 64 * 256, n=800, statistics=64, element=HALF)
-
-    def test_forward_is_four_passes_and_two_reductions(self) -> None:
-        whole = 4 * vertices.broadcast_vector(GC200, 800, HALF) + 2 * vertices.reduce_rows(GC200, 800, HALF)
-        work = normalisation.forward(GC200, self.NORM)
-        small = GC200.constants.least_bytes_per_tile / 2
-        once = 4 * vertices.broadcast_vector(GC200, small, HALF)
-        assert whole + once < work.cycles.compute < whole + once + 2000
-
-    def test_inference_is_two_passes(self) -> None:
-        work = normalisation.inference(GC200, self.NORM)
-        small = 2 * vertices.broadcast_vector(GC200, 64, HALF)
-        assert work.cycles == Cycles(compute=2 * vertices.broadcast_vector(GC200, 800, HALF) + small)
-
-    def test_backward_is_more_than_two_forwards(self) -> None:
-        # Eight elements take 2 thread cycles in a pass and 5 in a reduction: 10 and 4 of them against 4 and 2.
-        large = replace(self.NORM, n=20000, elements=20000 * 1472)
-        forward, backward = normalisation.forward(GC200, large), normalisation.backward(GC200, large)
-        expected = (10 * 2 + 4 * 5) / (4 * 2 + 2 * 5)
-        assert backward.cycles.compute / forward.cycles.compute == pytest.approx(expected, rel=0.02)
-
-    def test_values_for_rows_take_longer_than_values_for_channels(self) -> None:
-        # A value for each row of eight channels is loaded once for two vectors, that of a channel once for all rows.
-        of_rows = normalisation.forward(GC200, replace(self.NORM, by_row=True))
-        assert of_rows.cycles.compute > 1.1 * normalisation.forward(GC200, self.NORM).cycles.compute
-
-    def test_a_stable_norm_reduces_twice(self) -> None:
-        plain = normalisation.forward(GC200, self.NORM)
-        stable = normalisation.forward(GC200, replace(self.NORM, stable=True))
-        assert stable.cycles.compute > plain.cycles.compute
-        assert stable.cycles.phases > plain.cycles.phases
-
-
-class TestPools:
-    """Windows of 3 x 3: 600 results and 2,400 inputs on each tile."""
-
-    LARGE = (1, 1472, 60, 40)
-    SMALL = (1, 1472, 30, 20)
-
-    def test_forward_by_hand(self) -> None:
-        work = work_of("avg_pool2d", self.SMALL, self.LARGE, arguments=((3, 3),))
-        assert work.cycles.compute == pytest.approx(7 + 6 * (60 + 1.1 * 27 * 25))
-        assert work.cycles.exchange == GC200.exchange(4800, phases=2).exchange
-        assert (work.cycles.phases, work.temporary_bytes) == (2, 4800)
-
-    @pytest.mark.parametrize(
-        ("kind", "per_vector", "read", "phases"),
-        # A maximum compares inputs and outputs again.
-        [("avg_pool2d_backward", 3, 600, 2), ("max_pool2d_with_indices_backward", 5, 2 * 600 + 2400, 3)],
-    )
-    def test_gradients_by_hand(self, kind: str, per_vector: int, read: int, phases: int) -> None:
-        work = work_of(kind, self.LARGE, self.SMALL, self.LARGE, arguments=((3, 3),))
-        filled = vertices.fill(GC200, 2400, HALF)
-        assert work.cycles.compute == pytest.approx(7 + 6 * (60 + 1.1 * per_vector * 9 * 25) + filled)
-        assert work.cycles.exchange == GC200.exchange(2 * read, phases).exchange
-        assert (work.cycles.phases, work.temporary_bytes) == (phases, 2 * read)
-
-
-class TestSoftmaxAndLosses:
-    def test_softmax_costs_more_than_its_exponential(self) -> None:
+    def test_softmax_costs_more_than_its_exponential_and_sorting_than_finding_the_largest(self) -> None:
         work = work_of("_softmax", (64, 1000), (64, 1000), arguments=(1,))
         assert work.cycles.compute > vertices.elementwise(GC200, 64, HALF, ("exp",), vertices.UNARY)
         assert work.outputs_on_busiest_tile == 64
+        ordered = reductions.ordered(GC200, 64000, 64, 64, HALF)
+        assert GC200.total(ordered.cycles) > GC200.total(reductions.arg_reduced(GC200, 64, 64).cycles)
 
     def test_the_loss_of_a_small_classifier_takes_microseconds(self) -> None:
         """Section 1.2 of the feasibility note: about 12 k cycles for softmax, loss and accuracy."""
@@ -149,6 +213,55 @@ class TestSoftmaxAndLosses:
             reductions.arg_reduced(GC200, 64, 64),
         )
         assert 4000 < sum(GC200.total(work.cycles) for work in parts) < 20000
+
+
+class TestNorms:
+    NORM = Normalised(elements=64 * 64 * 256, n=800, statistics=64, element=HALF)
+
+    def test_forward_is_four_passes_and_two_reductions_and_inference_two_passes(self) -> None:
+        whole = 4 * vertices.broadcast_vector(GC200, 800, HALF) + 2 * vertices.reduce_rows(GC200, 800, HALF)
+        small = GC200.constants.least_bytes_per_tile / 2
+        whole += 4 * vertices.broadcast_vector(GC200, small, HALF)
+        assert whole < normalisation.forward(GC200, self.NORM).cycles.compute < whole + 2000
+        two = 2 * vertices.broadcast_vector(GC200, 64, HALF) + 2 * vertices.broadcast_vector(GC200, 800, HALF)
+        assert normalisation.inference(GC200, self.NORM).cycles == Cycles(compute=two)
+
+    def test_backward_is_more_than_two_forwards(self) -> None:
+        # Eight elements take 2 thread cycles in a pass and 5 in a reduction: 10 and 4 of them against 4 and 2.
+        large = replace(self.NORM, n=20000, elements=20000 * 1472)
+        forward, backward = normalisation.forward(GC200, large), normalisation.backward(GC200, large)
+        expected = (10 * 2 + 4 * 5) / (4 * 2 + 2 * 5)
+        assert backward.cycles.compute / forward.cycles.compute == pytest.approx(expected, rel=0.02)
+
+    def test_values_for_rows_take_longer_than_values_for_channels_and_a_stable_norm_reduces_twice(self) -> None:
+        """A value for each row of eight channels is loaded once for two vectors, that of a channel once for all."""
+        plain, of_rows, stable = (
+            normalisation.forward(GC200, replace(self.NORM, **changes)).cycles
+            for changes in ({}, {"by_row": True}, {"stable": True})
+        )
+        assert of_rows.compute > 1.1 * plain.compute
+        assert stable.compute > plain.compute
+        assert stable.phases > plain.phases
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_gradient", "per_vector", "read", "phases"),
+    # A gradient fills its result first; that of a maximum compares inputs and outputs again.
+    [
+        ("avg_pool2d", False, 3, 2400, 2),
+        ("avg_pool2d_backward", True, 3, 600, 2),
+        ("max_pool2d_with_indices_backward", True, 5, 2 * 600 + 2400, 3),
+    ],
+)
+def test_pools_by_hand(kind: str, is_gradient: bool, per_vector: int, read: int, phases: int) -> None:
+    """Windows of 3 x 3: 600 results and 2,400 inputs on each tile."""
+    large, small = (1, 1472, 60, 40), (1, 1472, 30, 20)
+    shapes = (large, small, large) if is_gradient else (small, large)
+    work = work_of(kind, *shapes, arguments=((3, 3),))
+    filled = vertices.fill(GC200, 2400, HALF) if is_gradient else 0
+    assert work.cycles.compute == pytest.approx(7 + 6 * (60 + 1.1 * per_vector * 9 * 25) + filled)
+    assert work.cycles.exchange == GC200.exchange(2 * read, phases).exchange
+    assert (work.cycles.phases, work.temporary_bytes) == (phases, 2 * read)
 
 
 class TestEmbeddings:
@@ -167,28 +280,20 @@ class TestEmbeddings:
         assert (picked.temporary_bytes, picked.outputs_on_busiest_tile) == ((24 + 4) * 2, 24)
         assert added.outputs_on_busiest_tile == 4
 
-    def test_more_lookups_take_longer(self) -> None:
-        few, many = (indexing.gather(GC200, 30000, 768, n, HALF).cycles for n in (128, 8192))
-        assert GC200.total(few) < GC200.total(many)
-
-    def test_a_gradient_fills_the_table_first(self) -> None:
-        gather = indexing.gather(GC200, 30000, 768, 128, HALF)
+    def test_more_lookups_take_longer_and_a_gradient_has_the_layout_of_the_table(self) -> None:
+        few, many = (GC200.total(indexing.gather(GC200, 30000, 768, n, HALF).cycles) for n in (128, 8192))
+        assert few < many
         scatter = indexing.scatter(GC200, 30000, 768, 128, HALF)
-        assert scatter.cycles.compute > gather.cycles.compute
         assert scatter.outputs_on_busiest_tile == GC200.spread(30000 * 768, HALF)
-
-    def test_sorting_takes_more_than_finding_the_largest(self) -> None:
-        ordered = reductions.ordered(GC200, 64000, 64, 64, HALF)
-        assert GC200.total(ordered.cycles) > GC200.total(reductions.arg_reduced(GC200, 64, 64).cycles)
 
 
 class TestCopies:
     def test_a_rearrangement_moves_everything_in_blocks(self) -> None:
         turned = replace(tensor("x", *SPREAD), stride=(1, 1472))
-        rearranged = work_of("clone", SPREAD, turned)
+        rearranged, copied = work_of("clone", SPREAD, turned), moves.copied(GC200, 600, HALF)
         assert rearranged.cycles == Cycles(compute=vertices.layout_copy(GC200, 1200, 2)) + GC200.exchange(1200)
-        assert work_of("clone", SPREAD, SPREAD).cycles == moves.copied(GC200, 600, HALF).cycles
-        assert GC200.total(rearranged.cycles) > GC200.total(moves.copied(GC200, 600, HALF).cycles)
+        assert work_of("clone", SPREAD, SPREAD).cycles == copied.cycles
+        assert GC200.total(rearranged.cycles) > GC200.total(copied.cycles)
 
     def test_casts_between_floating_types_have_a_vertex(self) -> None:
         assert work_of("_to_copy", SPREAD, SPREAD, dtype=FLOAT32).cycles.compute == vertices.cast(GC200, 600)
@@ -205,51 +310,81 @@ class TestCopies:
         assert GC200.chip.seconds(GC200.total(work.cycles)) == pytest.approx(0.5e-3 + 1.16e-3 + 2.4e-3)
 
 
+# --- accumulation and updates
+
+
+def accumulated(**changes: object) -> float:
+    return updates.accumulate(GC200, replace(TENSOR, **changes)).cycles.compute
+
+
+def adam(**changes: object) -> float:
+    return updates.adam(GC200, replace(TENSOR, **changes)).cycles.compute
+
+
+def rmsprop(*, centred: bool, with_momentum: bool) -> float:
+    return updates.rmsprop(GC200, TENSOR, centred=centred, with_momentum=with_momentum).cycles.compute
+
+
+TENSOR = Updated(elements=1472 * 600, weight=HALF, accumulator=HALF)
+
+
 class TestUpdates:
-    TENSOR = Updated(elements=1472 * 600, weight=HALF, accumulator=HALF)
-
-    def test_accumulation_by_hand(self) -> None:
-        work = updates.accumulate(GC200, self.TENSOR)
+    def test_accumulation_by_hand_and_slower_in_fp32(self) -> None:
+        work = updates.accumulate(GC200, TENSOR)
         assert work.cycles == Cycles(compute=57 + 6 * (24 + 2 * 25)) + GC200.exchange(1200)
-
-    def test_accumulation_in_fp32_is_slower(self) -> None:
-        wide = updates.accumulate(GC200, replace(self.TENSOR, accumulator=FLOAT))
-        assert wide.cycles.compute > updates.accumulate(GC200, self.TENSOR).cycles.compute
+        assert accumulated(accumulator=FLOAT) > accumulated()
 
     def test_families_in_the_order_of_their_work(self) -> None:
-        families: tuple[Callable[[Device, Updated], Work], ...] = (
-            updates.sgd,
-            lambda d, t: updates.momentum(d, t, combined=False),
-            updates.adam,
-            updates.lamb,
-        )
-        cycles = [GC200.total(family(GC200, self.TENSOR).cycles) for family in families]
+        momentum = updates.momentum(GC200, TENSOR, combined=False)
+        works = [updates.sgd(GC200, TENSOR), momentum, updates.adam(GC200, TENSOR), updates.lamb(GC200, TENSOR)]
+        cycles = [GC200.total(work.cycles) for work in works]
         assert cycles == sorted(cycles)
+        plain, centred = (rmsprop(centred=centred, with_momentum=False) for centred in (False, True))
+        assert plain < centred < rmsprop(centred=True, with_momentum=True)
 
     def test_adam_takes_fifteen_to_twenty_cycles_for_each_parameter_of_a_tile(self) -> None:
         """Hardware reference, H12, for the element types of the day-03 program."""
-        tensor = replace(self.TENSOR, first=HALF)
-        some = updates.adam(GC200, tensor).cycles.compute
-        more = updates.adam(GC200, replace(tensor, elements=2 * tensor.elements)).cycles.compute
+        some, more = (adam(first=HALF, elements=times * TENSOR.elements) for times in (1, 2))
         assert 15 <= (more - some) / 600 <= 20
-
-    def test_centred_rmsprop_and_momentum_add_passes(self) -> None:
-        def cycles(*, centred: bool, with_momentum: bool) -> float:
-            work = updates.rmsprop(GC200, self.TENSOR, centred=centred, with_momentum=with_momentum)
-            return work.cycles.compute
-
-        plain = cycles(centred=False, with_momentum=False)
-        assert plain < cycles(centred=True, with_momentum=False) < cycles(centred=True, with_momentum=True)
-
-    def test_without_accumulation_nothing_is_reset(self) -> None:
-        once = updates.adam(GC200, replace(self.TENSOR, accumulates=False)).cycles.compute
-        reset = vertices.fill(GC200, 600, HALF)
-        assert updates.adam(GC200, self.TENSOR).cycles.compute == pytest.approx(once + reset)
+        # Without accumulation nothing is reset.
+        assert adam() == pytest.approx(adam(accumulates=False) + vertices.fill(GC200, 600, HALF))
 
 
-class TestWork:
-    def test_repeating_piles_up_results_but_not_temporaries(self) -> None:
-        work = Work("contraction", Cycles(1, 2, 3), temporary_bytes=10, flops=5, outputs_on_busiest_tile=7)
-        twice = work.times(2)
-        assert twice.cycles == Cycles(2, 4, 6)
-        assert (twice.temporary_bytes, twice.flops, twice.outputs_on_busiest_tile) == (10, 10, 14)
+ADAMW = OptimiserSpec("ADAMW", Hyper(weight_decay=0.01), loss_scaling=1e3, accum_dtype=FLOAT16, first_dtype=FLOAT16)
+MODEL = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+begin_block(MODEL[1], 1)
+STEP = stepped(Trained(MODEL), torch.zeros(8, 64))
+
+
+class TestUpdatesOfPrograms:
+    def test_each_gradient_is_accumulated_where_its_variable_is_first_used(self) -> None:
+        ipus = {"module.0.weight": 0, "module.0.bias": 0, "module.1.weight": 1, "module.1.bias": 1}
+        assert variable_ipus(STEP) == ipus
+        assert {cost.variable: cost.ipu for cost in accumulation_costs(STEP, SETTINGS)} == ipus
+
+    def test_frozen_weights_are_not_updated(self) -> None:
+        model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        model[0].requires_grad_(False)
+        costs = update_costs(stepped(Trained(model), torch.zeros(8, 64)), SETTINGS, ADAMW, accumulates=True)
+        assert [cost.variable for cost in costs] == ["module.1.weight", "module.1.bias"]
+
+    @pytest.mark.parametrize("family", ["SGD1", "SGD2", "ADAM", "ADAMW", "RMSPROP", "RMSPROP_CENTERED", "LAMB"])
+    def test_every_family_has_a_cost(self, family: str) -> None:
+        costs = update_costs(STEP, SETTINGS, OptimiserSpec(family, Hyper(lr=0.1, momentum=0.9)), accumulates=True)
+        assert len(costs) == 4
+        assert all(cost.work.cycles.compute > 0 for cost in costs)
+
+    def test_groups_have_their_own_numbers(self) -> None:
+        spec = OptimiserSpec("SGD2", Hyper(lr=0.1), (Hyper(lr=0.1, weight_decay=0.1),))
+        plain = update_costs(STEP, SETTINGS, spec, accumulates=False)
+        decayed = update_costs(STEP, SETTINGS, spec, accumulates=False, group_of={"module.0.weight": 0})
+        assert decayed[0].work.cycles.compute > plain[0].work.cycles.compute
+        assert decayed[1:] == plain[1:]
+
+    def test_clipping_adds_a_norm_and_a_pass_that_scales_each_gradient(self) -> None:
+        """Of four tensors; scaling a tensor of one vector a worker takes 11 + 6 (20 + 2) cycles, here 64 elements."""
+        plain = update_costs(STEP, SETTINGS, ADAMW, accumulates=True)
+        clipped = update_costs(STEP, SETTINGS, replace(ADAMW, max_grad_norm=1.0), accumulates=True)
+        for before, after in zip(plain, clipped, strict=True):
+            assert after.work.cycles.compute - before.work.cycles.compute > 11 + 6 * (20 + 2)
+            assert after.work.cycles.phases > before.work.cycles.phases  # the factor goes to all tiles

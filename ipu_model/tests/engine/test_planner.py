@@ -1,4 +1,4 @@
-"""The plan of a contraction: published products, the search against brute force, memory bounds, slices."""
+"""The plan of a contraction: the search against brute force, reads by hand, memory bounds, slices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipu_model.predict.device import Device, Work
-from ipu_model.predict.hardware import chip
 from ipu_model.predict.planner import (
     LayerPass,
     Parts,
@@ -55,15 +54,6 @@ def problems(draw: st.DrawFn) -> Problem:
     )  # fmt: skip
 
 
-class TestPublished:
-    def test_large_product_with_half_partials(self) -> None:
-        """published/other.md, M3: 4096 x 4096 x 1024 at 197.7 TFLOP/s, on a Bow IPU; modelled a tenth too fast."""
-        bow = Device(chip=chip("Bow"))
-        problem = matrix_product(4096, 4096, 1024, 2)
-        published = 2 * 4096 * 4096 * 1024 / 197.7e12 * bow.chip.clock_hz
-        assert total(problem, bow, HALF_PARTIALS) == pytest.approx(published, rel=0.1)
-
-
 class TestSearch:
     @given(st.integers(1, 400), st.integers(1, 400))
     def test_distinct_splits_reach_every_part_size(self, length: int, most: int) -> None:
@@ -78,15 +68,12 @@ class TestSearch:
         best = min(evaluate(split, device).total(device).min() for split in either)
         assert total(matrix_product(m, k, n, 2), device) == pytest.approx(best)
 
-    def test_plans_are_found_once(self) -> None:
+    def test_plans_are_found_once_for_each_machine_and_its_constants(self) -> None:
         problem = matrix_product(123, 45, 67, 2)
         first = contraction(problem, GC200)
         hits = contraction.cache_info().hits
         assert contraction(replace(problem), Device()) is first
         assert contraction.cache_info().hits == hits + 1
-
-    def test_the_cache_tells_machines_and_constants_apart(self) -> None:
-        problem = matrix_product(123, 45, 67, 2)
         slow = Device(calibration=GC200.calibration.with_values({"cost.exchange_fixed_cycles": 1000.0}))
         assert total(problem, slow) > total(problem)
         assert total(problem, with_tiles(2)) > total(problem)
@@ -97,8 +84,7 @@ class TestSearch:
         small, large = matrix_product(1, 16, 8, 2), matrix_product(4096, 1024, 1024, 2)
         assert total(small, few) < total(small)
         assert total(large, few) > 0.9 * total(large)
-
-    def test_nothing_to_multiply_costs_nothing(self) -> None:
+        # Nothing to multiply costs nothing.
         assert contraction(matrix_product(0, 16, 16, 2), GC200).cycles.compute == 0
 
 
@@ -114,15 +100,11 @@ def every_split(field: int, outs: int, groups: int, device: Device) -> Split:
     f, i, o = np.array(cuts, dtype=np.float64).T
     part, gi, go = np.ceil(field / f), np.ceil(groups / i), np.ceil(blocks / o)
     one = np.ones_like(f)
+    vertex = conv_1x1(part, gi, go, one, unit)
     return Split(
-        "every",
-        unit,
-        vertex=conv_1x1(part, gi, go, one, unit),
-        inputs=part * gi * 16,
-        weights=gi * 16 * go * 8,
-        results=part * go * 8,
+        "every", unit, vertex=vertex, inputs=part * gi * 16, weights=gi * 16 * go * 8, results=part * go * 8,
         parts=Parts(np.ceil(field / part), i, o, one),
-    )
+    )  # fmt: skip
 
 
 class TestReads:
@@ -130,6 +112,7 @@ class TestReads:
 
     LAYER = Problem(LayerPass.FORWARD, 1, 1, 16, 8, (8, 12), (8, 12), (3, 5))
     STRIDED = replace(LAYER, image=(16, 24), stride=(2, 2))
+    GRADIENT = replace(STRIDED, which=LayerPass.DATA_GRADIENT, in_channels=8, out_channels=16)
 
     @pytest.mark.parametrize(
         ("problem", "method", "reads"),
@@ -141,11 +124,7 @@ class TestReads:
             # Every second row and column has a result: 2 x 1 + 3 rows for two, 2 x 5 + 5 columns for six.
             (STRIDED, "rows", {(2 + 3) * 24 * 16, (6 + 3) * (10 + 5) * 16, 16 * (4 + 5) * 16}),
             # Of the gradients with a stride of two: half of four rows and the two above, rounded up.
-            (
-                replace(STRIDED, which=LayerPass.DATA_GRADIENT, in_channels=8, out_channels=16),
-                "rows",
-                {3 * 12 * 16, 5 * 8 * 16, 8 * 5 * 16},
-            ),
+            (GRADIENT, "rows", {3 * 12 * 16, 5 * 8 * 16, 8 * 5 * 16}),
         ],
     )
     def test_by_hand(self, problem: Problem, method: str, reads: set[float]) -> None:
@@ -234,8 +213,7 @@ class TestMemory:
         assert all(work.temporary_bytes <= share * GC200.chip.tile_bytes for share, work in works.items())
         cycles = [GC200.total(work.cycles) for work in works.values()]
         assert cycles == sorted(cycles)
-
-    def test_little_memory_is_met_by_serial_slices_and_none_asks_for_the_least(self) -> None:
+        # Little memory is met by serial slices, and none asks for the least.
         assert "serial slices" in self.work(0.1).plan
         least = self.work(0.0).temporary_bytes
         assert all(least <= self.work(proportion).temporary_bytes for proportion in (0.05, 0.1, 0.6))
@@ -248,8 +226,7 @@ class TestMemory:
         )
         assert 0.4 < odd / GC200.chip.tile_bytes <= 0.8
         assert padded <= 0.2 * GC200.chip.tile_bytes
-
-    def test_small_products_do_not_depend_on_it(self) -> None:
+        # Small products do not depend on it.
         problem = matrix_product(64, 64, 64, 2)
         assert contraction(problem, GC200, Precision(proportion=0.1)) == contraction(problem, GC200)
 

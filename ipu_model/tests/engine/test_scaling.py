@@ -12,13 +12,12 @@ import pytest
 from cost_support import Trained, stepped
 from hypothesis import given
 from hypothesis import strategies as st
-from optimiser_support import spec_of
 from torch import nn, zeros
 
 from ipu_model.batching import Batching
 from ipu_model.errors import Error
 from ipu_model.explore.scaling import constant_share, limit, scaling, speed_up, update_time
-from ipu_model.optimiser import Hyper
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.program import Program
@@ -27,7 +26,7 @@ PROGRAM = Program(
     stepped(Trained(nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256))), zeros(16, 256)),
     training=True,
     batching=Batching(accumulation=8),
-    optimiser=spec_of("SGD2", Hyper(lr=0.1, momentum=0.9)),
+    optimiser=OptimiserSpec("SGD2", Hyper(lr=0.1, momentum=0.9)),
 )
 
 
@@ -48,14 +47,10 @@ def test_one_per_cent_constant(replicas: int, times: float) -> None:
 
 
 @given(share=st.floats(0.0, 1.0), replicas=st.integers(1, 4096))
-def test_bounds(share: float, replicas: int) -> None:
+def test_bounds_and_the_share_that_can_be_read_off_a_speed_up(share: float, replicas: int) -> None:
     gained = speed_up(share, replicas)
     assert 1 - 1e-9 <= gained <= min(replicas, limit(share)) * (1 + 1e-9)
-
-
-@given(share=st.floats(0.001, 1.0), replicas=st.integers(2, 4096))
-def test_the_share_can_be_read_off_a_speed_up(share: float, replicas: int) -> None:
-    assert constant_share(speed_up(share, replicas), replicas) == pytest.approx(share)
+    assert replicas == 1 or constant_share(gained, replicas) == pytest.approx(share, abs=1e-9)
     assert limit(0.0) == math.inf
 
 
@@ -84,13 +79,10 @@ def test_two_runs_predict_a_third() -> None:
     assert replace(update, micro_batches=40).total == pytest.approx(third)
     assert update.total == pytest.approx(profile_program(PROGRAM).call_seconds)
     assert update.constant_share == pytest.approx(update.constant / update.total)
-
-
-def test_replicas_lengthen_the_constant_part_and_device_iterations_share_it() -> None:
+    # Replicas lengthen the constant part, and device iterations share it.
     more, longer = Batching(accumulation=8, replicas=4), Batching(accumulation=8, device_iterations=10)
-    constant = update_time(PROGRAM).constant
-    assert update_time(replace(PROGRAM, batching=longer)).constant < constant
-    assert update_time(replace(PROGRAM, batching=more)).constant > constant
+    assert update_time(replace(PROGRAM, batching=longer)).constant < update.constant
+    assert update_time(replace(PROGRAM, batching=more)).constant > update.constant
 
 
 def test_each_point_has_the_smallest_machine_that_is_large_enough() -> None:

@@ -81,7 +81,7 @@ class TestSystems:
 
 
 class TestProvenance:
-    def test_every_number_has_unit_source_and_confidence(self) -> None:
+    def test_every_number_has_unit_source_and_confidence_and_inherited_ones_keep_their_source(self) -> None:
         labels = {"published", "derived", "estimated"}
         for facts, allowed in ((known_hardware().facts, labels), (constant_facts(), labels | {"fitted"})):
             for name, numbers in facts.items():
@@ -89,8 +89,6 @@ class TestProvenance:
                     assert fact.unit, (name, number)
                     assert len(fact.source) > 10, (name, number)
                     assert fact.confidence in allowed, (name, number)
-
-    def test_inherited_numbers_keep_their_source(self) -> None:
         assert provenance("Bow")["tiles"] == provenance("GC200")["tiles"]
         assert provenance("Bow")["clock_hz"].source != provenance("GC200")["clock_hz"].source
 

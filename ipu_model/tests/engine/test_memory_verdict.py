@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.profile import CloseBand, IpuMemory, LivenessStep, Memory, MemoryCategory, Verdict, close_band
 from ipu_model.predict.program import Program, Recomputation
-from published.record import close_band_of
+from published.comparison import close_band_of
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")
@@ -91,7 +91,7 @@ def test_only_clear_misses_are_errors(size: float, is_error: bool, is_note: bool
     assert (note_on_memory(memory, program()) is not None) == is_note
 
 
-def test_an_error_names_the_tile_both_numbers_the_categories_by_weight_and_the_page() -> None:
+def test_an_error_and_a_close_call_name_the_tile_both_numbers_and_the_page() -> None:
     """The guide's example, 6.1: a tile that needs 876,476 bytes of 638,976."""
     error = refusal({"variables": 1.0}, {"variables": 100_000.0, "activations": 776_476.0})
     assert str(error).startswith("'poplar_graph_memory_allocation_error': ")
@@ -103,9 +103,6 @@ def test_an_error_names_the_tile_both_numbers_the_categories_by_weight_and_the_p
     ):
         assert part in error.message
     assert "2 tiles are over" in refusal({"activations": 2.1 * LIMIT}).message
-
-
-def test_a_close_call_names_the_share_and_the_band() -> None:
     note = note_on_memory(memory_with({"activations": 1.01 * LIMIT}), program())
     low, high = close_band()
     assert note is not None

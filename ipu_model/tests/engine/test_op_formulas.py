@@ -14,8 +14,6 @@ import pytest
 import torch
 from cost_support import SETTINGS, Trained, stepped
 from hand_written import tensor, work_of
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -141,12 +139,6 @@ def test_vertices_by_hand(cycles: float, by_hand: float) -> None:
     assert cycles == pytest.approx(by_hand, rel=1e-12)
 
 
-@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 2000), st.sampled_from([UNIT, SINGLE]))
-def test_more_rows_or_elements_are_never_faster(rows: int, width: int, field: int, unit: MatrixUnit) -> None:
-    assert conv_nx1(rows + 1, width, (3, 3)) >= conv_nx1(rows, width, (3, 3))
-    assert conv_1x1(field + 1, unit=unit) >= conv_1x1(field, unit=unit)
-
-
 # --- ops
 
 
@@ -187,21 +179,6 @@ class TestReductions:
         assert reductions.combined(GC200, 8, depth).phases >= stages
         assert reductions.reduced(GC200, 64, 64, 1, HALF).cycles.phases == 0  # one tile needs no exchange
 
-    @given(st.integers(1, 10**5), st.sampled_from([1, 10, 1000]))
-    def test_longer_rows_are_never_faster(self, length: int, rows: int) -> None:
-        """But for rounding: partial sums over more tiles can happen to divide better."""
-        longer, shorter = (
-            reductions.reduced(GC200, rows * n, GC200.spread(rows * n, HALF), rows, HALF) for n in (4 * length, length)
-        )
-        assert GC200.total(longer.cycles) >= GC200.total(shorter.cycles) * 0.95
-
-    def test_softmax_costs_more_than_its_exponential_and_sorting_than_finding_the_largest(self) -> None:
-        work = work_of("_softmax", (64, 1000), (64, 1000), arguments=(1,))
-        assert work.cycles.compute > vertices.elementwise(GC200, 64, HALF, ("exp",), vertices.UNARY)
-        assert work.outputs_on_busiest_tile == 64
-        ordered = reductions.ordered(GC200, 64000, 64, 64, HALF)
-        assert GC200.total(ordered.cycles) > GC200.total(reductions.arg_reduced(GC200, 64, 64).cycles)
-
     def test_the_loss_of_a_small_classifier_takes_microseconds(self) -> None:
         """Section 1.2 of the feasibility note: about 12 k cycles for softmax, loss and accuracy."""
         logits, labels = (64, 1000), tensor("labels", 64, dtype=INT32)
@@ -213,6 +190,9 @@ class TestReductions:
             reductions.arg_reduced(GC200, 64, 64),
         )
         assert 4000 < sum(GC200.total(work.cycles) for work in parts) < 20000
+        # Sorting takes more than finding the largest.
+        ordered = reductions.ordered(GC200, 64000, 64, 64, HALF)
+        assert GC200.total(ordered.cycles) > GC200.total(parts[-1].cycles)
 
 
 class TestNorms:
@@ -264,27 +244,20 @@ def test_pools_by_hand(kind: str, is_gradient: bool, per_vector: int, read: int,
     assert (work.cycles.phases, work.temporary_bytes) == (phases, 2 * read)
 
 
-class TestEmbeddings:
-    def test_one_row_looked_up_six_times_on_every_tile_by_hand(self) -> None:
-        """A row of four fp16 elements is one vector, and once for each worker: 30 + 19 + 2 thread cycles.
+def test_one_row_of_a_table_looked_up_six_times_on_every_tile_by_hand() -> None:
+    """A row of four fp16 elements is one vector, and once for each worker: 30 + 19 + 2 thread cycles.
 
-        A tile receives six indices, and the row unless it holds it. A gradient also collects six results in two phases,
-        and fills the table: 26 + 1.
-        """
-        picked, added = (f(GC200, 1, 4, 6 * 1472, HALF) for f in (indexing.gather, indexing.scatter))
-        row = 4 * 2 * (1 - 1 / 1472)
-        assert picked.cycles.compute == 6 * (30 + 19 + 2)
-        assert picked.cycles.exchange == pytest.approx(6 + row / 4 + 2 * FIXED)
-        assert added.cycles.compute == picked.cycles.compute + 6 * (26 + 1)
-        assert added.cycles.exchange == pytest.approx(6 + (row + 6 * 4 * 2) / 4 + 3 * FIXED)
-        assert (picked.temporary_bytes, picked.outputs_on_busiest_tile) == ((24 + 4) * 2, 24)
-        assert added.outputs_on_busiest_tile == 4
-
-    def test_more_lookups_take_longer_and_a_gradient_has_the_layout_of_the_table(self) -> None:
-        few, many = (GC200.total(indexing.gather(GC200, 30000, 768, n, HALF).cycles) for n in (128, 8192))
-        assert few < many
-        scatter = indexing.scatter(GC200, 30000, 768, 128, HALF)
-        assert scatter.outputs_on_busiest_tile == GC200.spread(30000 * 768, HALF)
+    A tile receives six indices, and the row unless it holds it. A gradient also collects six results in two phases,
+    and fills the table: 26 + 1.
+    """
+    picked, added = (f(GC200, 1, 4, 6 * 1472, HALF) for f in (indexing.gather, indexing.scatter))
+    row = 4 * 2 * (1 - 1 / 1472)
+    assert picked.cycles.compute == 6 * (30 + 19 + 2)
+    assert picked.cycles.exchange == pytest.approx(6 + row / 4 + 2 * FIXED)
+    assert added.cycles.compute == picked.cycles.compute + 6 * (26 + 1)
+    assert added.cycles.exchange == pytest.approx(6 + (row + 6 * 4 * 2) / 4 + 3 * FIXED)
+    assert (picked.temporary_bytes, picked.outputs_on_busiest_tile) == ((24 + 4) * 2, 24)
+    assert added.outputs_on_busiest_tile == 4
 
 
 class TestCopies:

@@ -156,12 +156,6 @@ class TestProperties:
         assert total(replace(filled, batch=filled.batch + 4)) >= total(filled) * 0.92
         assert total(replace(filled, batch=filled.batch * 4)) >= total(filled) * 0.95
 
-    @pytest.mark.parametrize("which", list(LayerPass))
-    @pytest.mark.parametrize("channels", [64, 256])
-    def test_fp32_is_slower_than_fp16(self, which: LayerPass, channels: int) -> None:
-        half = Problem(which, 1, 16, channels, channels, (14, 14), (14, 14), (3, 3))
-        assert total(replace(half, element_bytes=4)) > 1.5 * total(half)
-
     def test_a_data_gradient_costs_a_forward_pass_and_its_weights(self) -> None:
         layer = Problem(LayerPass.FORWARD, 1, 16, 64, 64, (16, 16), (16, 16), (3, 3))
         forward, gradient = total(layer), total(replace(layer, which=LayerPass.DATA_GRADIENT))

@@ -76,39 +76,28 @@ def test_both_ipus_take_the_whole_call_and_run_every_op_for_each_micro_batch() -
     assert totals == pytest.approx([PROFILE.device_seconds_per_call * CLOCK] * 2)
 
 
-def test_the_first_stage_keeps_three_micro_batches_of_its_input() -> None:
+def test_stashes_copies_and_refills() -> None:
     """2 (K - 1 - s) + 1 slots; the last stage goes straight on to its backward pass and needs none."""
     assert ORDER.slots == (3, 0)
     assert (0, "input") in [(held.stage, held.tensor.name) for held in ORDER.held]
-
-
-def test_the_product_goes_on_while_the_gradient_comes_back() -> None:
-    """One tensor in each direction in every cycle, at the same time, at half of the 160 GB/s of an IPU's links."""
+    # One tensor in each direction in every cycle, at the same time, at half of the 160 GB/s of an IPU's links.
     copies = [ipu.global_exchange for ipu in PROFILE.cycles]
     assert copies == pytest.approx([CYCLES * SIZE / (0.5 * 160e9) * CLOCK] * 2)
-
-
-def test_the_host_refills_its_buffers_for_each_micro_batch() -> None:
-    """Only IPU 0 gets inputs, at 1 GB/s; results come once, from IPU 1, which then waits for as many bytes."""
+    # Only IPU 0 gets inputs, at 1 GB/s; results come once, from IPU 1, which then waits for as many bytes.
     first, second = (ipu.stream_copy_begin for ipu in PROFILE.cycles)
     waits = second - SIZE / 1e9 * CLOCK  # the start of the run, which both wait for
     assert first == pytest.approx(MICRO_BATCHES * SIZE / 1e9 * CLOCK + waits)
 
 
-def test_tiles_hold_weight_accumulator_and_stash() -> None:
+def test_tiles_hold_weight_accumulator_and_stash_and_ops_take_the_cycles_of_poplibs_vertices() -> None:
     """Without an optimiser gradients are accumulated all the same; the second IPU has no variable."""
     first, second = ({category.name: category.total_bytes for category in ipu.categories} for ipu in PROFILE.memory)
     assert first["variables"] == first["gradient accumulators"] == SIZE
     assert first["stashes"] == 3 * SIZE
     assert not {"variables", "gradient accumulators", "stashes"} & set(second)
-
-
-def test_ops_take_the_cycles_of_poplibs_vertices() -> None:
-    """96 elements of a tile are 8 vectors of two floats for each of six workers, which take turns.
-
-    A vertex has a fixed part, of its supervisor and of each worker; a vector takes two cycles to load and store, and a
-    third to be added or multiplied. "back" multiplies a tensor by itself: a vertex with one operand.
-    """
+    # 96 elements of a tile are 8 vectors of two floats for each of six workers, which take turns. A vertex has a fixed
+    # part, of its supervisor and of each worker; a vector takes two cycles to load and store, and a third to be added
+    # or multiplied. "back" multiplies a tensor by itself: a vertex with one operand.
     assert {op.node: op.on_tile_execute for op in PROFILE.ops} == {
         "product": 11 + 6 * (29 + 8 * 3),
         "rectified": 9 + 6 * (20 + 8 * 2),

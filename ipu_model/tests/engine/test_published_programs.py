@@ -7,16 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cost_support import cycles
-from memory_support import on_fullest, total
+from memory_support import on_fullest
 
 from ipu_model.capture.describe import step_of
-from ipu_model.predict import memory_of_program, profile_program
+from ipu_model.predict import memory_of_program
 from ipu_model.predict.costs import costs_of
-from ipu_model.predict.device import CostSettings
-from ipu_model.predict.ops.updates import update_costs
 from ipu_model.predict.order import traffic_of
-from ipu_model.predict.profile import CODE, PARAMETERS, Verdict
+from ipu_model.predict.profile import PARAMETERS, Verdict
 from ipu_model.predict.program import Program, Recomputation
 from published import convolutional, transformers
 from published.building import FLOAT, HALF
@@ -68,27 +65,10 @@ class TestResNet101:
 
     PROGRAM, SINGLE = (day03_program(dtype=dtype, accumulation=3) for dtype in (HALF, FLOAT))
 
-    def test_costs(self) -> None:
-        half, full = (costs_of(program.step) for program in (self.PROGRAM, self.SINGLE))
-        assert half.fallbacks == ()
-        assert 1.6 < cycles(full) / cycles(half) < 2.2
-        optimiser = self.PROGRAM.optimiser
-        assert optimiser is not None
-        updates = update_costs(self.PROGRAM.step, CostSettings(), optimiser, accumulates=True)
-        assert len([cost for cost in updates if cost.ipu == 0]) == 147
-
-    @pytest.mark.parametrize(("accumulation", "limit"), [(3, "pipeline fill and flush"), (8, "stage 0")])
-    def test_ipu_1_computes_less_and_waits_more(self, accumulation: int, limit: str) -> None:
-        """Published: 0.85 to 0.9 of IPU 0's share; the model is some 10 % below that."""
-        profile = profile_program(day03_program(accumulation=accumulation))
-        first, second = profile.cycles
-        assert 0.74 < second.on_tile_execute / first.on_tile_execute < 0.9
-        assert second.external_sync > first.external_sync
-        assert profile.limited_by == limit
-
     def test_the_cut_moves_two_mebibytes_each_way(self) -> None:
         """64 x 1024 x 4 x 4 fp16 forward, its gradient back; inputs of 1.5 MiB to IPU 0 and 64 labels to IPU 1."""
         traffic = traffic_of(self.PROGRAM.step)
+        assert costs_of(self.PROGRAM.step).fallbacks == ()
         assert (traffic.on, traffic.back) == ((2_097_152, 0), (0, 2_097_152))
         assert traffic.inputs == (1_572_864, 256)
         # Published: IPU 1 sends 141 kB in a run. Logits are 64 x 1000 fp16; loss and accuracy a number each.
@@ -111,17 +91,9 @@ class TestResNet101:
             assert program is self.SINGLE or tiles[-1] < 0.9 * np.median(tiles)  # a dip where one IPU ends
 
     def test_the_first_ipu_is_full_of_activations_and_the_last_of_parameters(self) -> None:
-        memory = memory_of_program(self.PROGRAM)
-        first, last = memory
+        first, last = memory_of_program(self.PROGRAM)
         assert on_fullest(first, "activations") > on_fullest(first, *PARAMETERS)
         assert on_fullest(last, "activations") < on_fullest(last, *PARAMETERS)
-        step = self.PROGRAM.step
-        parameters = sum(step.tensors[v.tensor].elements for v in step.variables if v.trainable)
-        state = sum(total(ipu, "optimiser state", "gradient accumulators") for ipu in memory)
-        assert state == parameters * (2 + 2 + 4)
-        # As much code as the report of ResNet-50 has, 152 KiB: it is twice as deep, but of equal blocks.
-        average = sum(on_fullest(ipu, *CODE) for ipu in memory) / 2 / KIB
-        assert average == pytest.approx(152, rel=0.1)
 
     def test_it_does_not_fit_without_recomputation(self) -> None:
         kept = memory_of_program(replace(self.PROGRAM, recomputation=Recomputation.NONE))

@@ -136,13 +136,11 @@ class TestOps:
         assert len(many.text) == pytest.approx(len(few.text), rel=0.2)
         assert len(many.text) < 20e6
 
-    def test_the_first_drawing_of_an_op_says_what_it_works_on(self) -> None:
+    def test_an_op_says_what_it_works_on_at_first_and_memory_is_a_counter_that_reaches_the_peak(self) -> None:
         first = next(event for event in resnet().on("IPU 0 ops") if event["name"].endswith("conv1: convolution"))
         assert "float16[64, 3, 64, 64]" in first["args"]["operands"]
         assert first["args"]["FLOPs"] > 0
         assert 0 < first["args"]["share of the matrix units' peak"] < 1
-
-    def test_memory_is_a_counter_that_reaches_the_peak(self) -> None:
         for memory in resnet().profile.memory:
             name = f"IPU {memory.ipu}: memory of the fullest tile"
             held = [event["args"]["KiB"] for event in resnet().of("C") if event["name"] == name]

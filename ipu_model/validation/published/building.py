@@ -37,8 +37,8 @@ class Classifier(nn.Module):
         self.model = model
         self.normalises = normalises
         # ImageNet's, as the published program has them.
-        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406], dtype=dtype).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225], dtype=dtype).view(3, 1, 1))
+        for name, values in (("mean", [0.485, 0.456, 0.406]), ("std", [0.229, 0.224, 0.225])):
+            self.register_buffer(name, torch.tensor(values, dtype=dtype).view(3, 1, 1))
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.normalises:
@@ -61,8 +61,7 @@ def marked_loss(loss: Tensor) -> Tensor:
 class AutoIncrement:
     """Places blocks as PopTorch's pipelines do by default: a new stage begins whenever the IPU changes."""
 
-    def __init__(self) -> None:
-        self._last = Placement(block="", stage=0, ipu=0)
+    _last = Placement(block="", stage=0, ipu=0)
 
     def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
         ipu = ipu_id or 0
@@ -113,12 +112,11 @@ def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> G
 
 
 def images(batch: int, channels: int, size: int, dtype: torch.dtype) -> tuple[TensorSpec, TensorSpec]:
-    """Return descriptions of images [batch, channels, size, size] and of their labels [batch]."""
+    """Describe images [batch, channels, size, size] and their labels [batch]."""
     return TensorSpec.contiguous((batch, channels, size, size), dtype), integers(batch)
 
 
 def integers(*shape: int) -> TensorSpec:
-    """Return the description of an input of 32-bit integers: token ids, positions, labels."""
     return TensorSpec.contiguous(shape, torch.int32)
 
 
@@ -127,9 +125,8 @@ def networks() -> Any:
     try:
         import torchvision
     except ImportError as problem:
-        raise Error(
-            f"The published programs use torchvision's networks, and it cannot be imported: {problem}"
-        ) from problem
+        words = "The published programs use torchvision's networks, and it cannot be imported"
+        raise Error(f"{words}: {problem}") from problem
     return torchvision.models
 
 
@@ -147,8 +144,7 @@ def program_of(
     `proportions` are the available memory proportions of its IPUs; `options` are other fields of `Program`.
     """
     if machine:
-        system = system_named(machine)
-        options["system"] = system
+        options["system"] = system = system_named(machine)
         options["settings"] = CostSettings(
             device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
         )
@@ -157,8 +153,8 @@ def program_of(
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
     """Return the workshop's AdamW: half accumulators and first moments for a half model."""
-    hyper = Hyper(lr=1e-3, weight_decay=0.01)
-    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=dtype_of(dtype), first_dtype=dtype_of(dtype))
+    state, hyper = dtype_of(dtype), Hyper(lr=1e-3, weight_decay=0.01)
+    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=state, first_dtype=state)
 
 
 def momentum_sgd(dtype: DType = FLOAT16) -> OptimiserSpec:

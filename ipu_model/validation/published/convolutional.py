@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.graph import Graph
@@ -28,9 +28,6 @@ from published.building import (
     networks,
     program_of,
 )
-
-MLPERF_CHECKPOINTS = ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3")
-
 
 # --- ResNet-101 and ResNet-50 on small images: the workshop's
 
@@ -83,7 +80,7 @@ def small_resnet50_program(*, ipus: int = 2) -> Program:
 def mlperf_resnet50(batch: int = 20, *, checkpoints: bool = True) -> Graph:
     """Return ResNet-50 on 224 x 224 byte images, fp16. The checkpoints are those of the published configuration."""
     network = networks().get_model("resnet50")
-    for name in MLPERF_CHECKPOINTS if checkpoints else ():
+    for name in ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3") if checkpoints else ():
         checkpoint(network.get_submodule(name))
     return captured(Classifier(network, normalises=True).half(), *images(batch, 3, 224, torch.uint8))
 
@@ -114,16 +111,11 @@ bow_training_program = partial(mlperf_program, batch=22, system="Bow-POD16")
 
 
 @lru_cache(maxsize=8)
-def resnet50_inference(batch: int, dtype: torch.dtype = HALF) -> Graph:
-    """Return ResNet-50 on 224 x 224 images, to logits."""
-    network = networks().get_model("resnet50").eval().to(dtype)
-    return captured(network, images(batch, 3, 224, dtype)[0], training=False)
-
-
 def resnet50_inference_program(batch: int, *, dtype: torch.dtype = HALF, io_tiles: int = 0) -> Program:
     """Return ResNet-50 on one C600 card (B4 to B7, F1; F2 in fp32): 100 micro-batches a call, of synthetic data."""
+    network = networks().get_model("resnet50").eval().to(dtype)
     return program_of(
-        resnet50_inference(batch, dtype),
+        captured(network, images(batch, 3, 224, dtype)[0], training=False),
         Batching(100),
         "C600-server",
         half_partials=dtype == HALF,
@@ -185,26 +177,14 @@ def _regroup(layer: nn.Conv2d) -> None:
 # --- handwritten digits
 
 
-class Digits(nn.Module):
-    """The network of the pipelining tutorial: images [N, 1, 28, 28] to logits [N, 10]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer1 = nn.Sequential(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU())
-        self.layer2 = nn.Sequential(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU())
-        self.layer3 = nn.Sequential(nn.Flatten(), nn.Linear(320, 256), nn.ReLU())
-        self.layer4 = nn.Linear(256, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(images))))
-        return logits
-
-
 @lru_cache(maxsize=2)
 def digits(*, training: bool = True) -> Graph:
     """Return the tutorial's network over four IPUs in fp32: micro-batch 40 with a loss, or 8 for inference."""
-    network = Digits()
-    for ipu, layer in enumerate((network.layer1, network.layer2, network.layer3, network.layer4)):
+    first = nn.Sequential(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU())
+    third = nn.Sequential(nn.Flatten(), nn.Linear(320, 256), nn.ReLU())
+    network = nn.Sequential(first, second, third, nn.Linear(256, 10))
+    for ipu, layer in enumerate(network):
         begin_block(layer, ipu)
     if not training:
         return captured(network.eval(), images(8, 1, 28, FLOAT)[0], training=False)

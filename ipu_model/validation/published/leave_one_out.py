@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
-from ipu_model.predict.calibration import Calibration, calibrated, constant_facts, fitted
+from ipu_model.predict.calibration import Calibration, calibrated, fitted
 from published.comparison import Compared
 from published.predictions import Predictions
 from published.rows import Kind, Row, published
@@ -66,13 +67,11 @@ def _sorted_out(rows: Sequence[Row]) -> tuple[Sequence[Row], tuple[Untested, ...
     """
     untested: tuple[Untested, ...] = ()
     while True:
-        lacking = {
-            row.id: tuple(name for name in row.settles if not _is_determined_without(row, name, rows)) for row in rows
-        }
-        if not any(lacking.values()):
+        lacking = [tuple(name for name in row.settles if not _is_determined_without(row, name, rows)) for row in rows]
+        if not any(lacking):
             return rows, untested
-        untested += tuple(Untested(row, lacking[row.id]) for row in rows if lacking[row.id])
-        rows = [row for row in rows if not lacking[row.id]]
+        untested += tuple(Untested(row, names) for row, names in zip(rows, lacking) if names)
+        rows = [row for row, names in zip(rows, lacking) if not names]
 
 
 def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
@@ -84,8 +83,7 @@ def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
 
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
     """Return how much the error of each row changes with a constant; only rows that settle it can."""
-    section, constant = name.split(".")
-    value = constant_facts()[section][constant].value
+    value = attrgetter(name)(calibrated())
     settling = [index for index, row in enumerate(rows) if name in row.settles]
     moved = _errors([rows[index] for index in settling], calibrated().with_values({name: value * (1 + STEP)}))
     slope = np.zeros(len(rows))

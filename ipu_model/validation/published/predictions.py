@@ -21,19 +21,7 @@ from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import order_of
 from ipu_model.predict.planner import Precision, contraction, matrix_product
-from ipu_model.predict.profile import (
-    CONTROL_CODE,
-    EXCHANGE_CODE,
-    GLOBAL_EXCHANGE_CODE,
-    HOST_EXCHANGE_CODE,
-    OPTIMISER_STATE,
-    VARIABLES,
-    VERTEX_CODE,
-    VERTEX_STATE,
-    Memory,
-    PhaseCycles,
-    Profile,
-)
+from ipu_model.predict.profile import CODE, OPTIMISER_STATE, VARIABLES, Memory, PhaseCycles, Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
 from ipu_model.predict.work import StageWork, workload_of
@@ -48,14 +36,7 @@ Build = Callable[[], Program]
 _PHASES = tuple(phase.name for phase in fields(PhaseCycles))
 
 # The category of memory of each row about code, by the end of its id.
-_CODE = {
-    "control_code": CONTROL_CODE,
-    "exchange_code": EXCHANGE_CODE,
-    "vertex_state": VERTEX_STATE,
-    "vertex_code": VERTEX_CODE,
-    "host_exchange_code": HOST_EXCHANGE_CODE,
-    "global_exchange_code": GLOBAL_EXCHANGE_CODE,
-}
+_CODE = {category.removeprefix("internal ").replace(" ", "_"): category for category in CODE}
 
 _resnet50 = convolutional.resnet50_inference_program
 
@@ -133,8 +114,8 @@ class Predictions:
         table |= {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
         for end, category in _CODE.items():
             table[f"guide.code.{end}"] = partial(self._growth, category)
-            table[f"guide.code.one.{end}"] = partial(mean_kibibytes, partial(self._bert_large, 1), category)
-            table[f"small.memory.{end}"] = partial(mean_kibibytes, lambda: self._small().memory, category)
+            table[f"guide.code.one.{end}"] = partial(self._mean_kibibytes, partial(self._bert_large, 1), category)
+            table[f"small.memory.{end}"] = partial(self._mean_kibibytes, self._small, category)
         return table | self._traces() | self._day03_calls() | self._day02() | self._other_programs()
 
     def _other_programs(self) -> dict[str, Value]:
@@ -217,9 +198,7 @@ class Predictions:
             "small.compilation.one": lambda: self._small(ipus=1).compilation_seconds,
             "small.compilation.two": lambda: self._small().compilation_seconds,
             # Data that the report counts as always live: accumulators are zeroed for each update.
-            "small.memory.data": lambda: (
-                sum(total_bytes(self._small().memory, category) for category in (VARIABLES, OPTIMISER_STATE)) / MEBIBYTE
-            ),
+            "small.memory.data": lambda: total_bytes(self._small(), VARIABLES, OPTIMISER_STATE) / MEBIBYTE,
             "small.memory.fullest": lambda: self._small().memory.max_tile_bytes / KIBIBYTE,
         }
 
@@ -252,12 +231,17 @@ class Predictions:
         updates = convolutional.digits_program().batching.device_iterations
         return cycles * (1 - profile.shares["run start"]) / updates
 
-    def _bert_large(self, replicas: int) -> Memory:
-        return self._profile(partial(transformers.bert_large_program, replicas=replicas)).memory
+    def _bert_large(self, replicas: int) -> Profile:
+        return self._profile(partial(transformers.bert_large_program, replicas=replicas))
 
     def _growth(self, category: str) -> float:
         """The bytes of each of four replicas of BERT-Large against those of one alone."""
         return total_bytes(self._bert_large(4), category) / total_bytes(self._bert_large(1), category)
+
+    def _mean_kibibytes(self, build: Callable[[], Profile], category: str) -> float:
+        """The KiB of one category on the average tile of one replica."""
+        profile = build()
+        return total_bytes(profile, category) / sum(len(ipu.tiles) for ipu in profile.memory) / KIBIBYTE
 
     def _large_product(self, columns: int, element_bytes: int) -> float:
         """TFLOP/s of 4096 x 4096 x `columns` on a whole Bow chip, with half partials in fp16."""
@@ -296,12 +280,6 @@ def on_tile_product(rows: int) -> float:
     return float(conv_1x1(np.array([float(rows)]), one, one, one, unit)[0])
 
 
-def mean_kibibytes(memory_of: Callable[[], Memory], category: str) -> float:
-    """Return the KiB of one category on the average tile of one replica."""
-    memory = memory_of()
-    return total_bytes(memory, category) / sum(len(ipu.tiles) for ipu in memory) / KIBIBYTE
-
-
-def total_bytes(memory: Memory, category: str) -> float:
-    """Return the bytes of one category on all tiles of one replica."""
-    return sum(entry.total_bytes for ipu in memory for entry in ipu.categories if entry.name == category)
+def total_bytes(profile: Profile, *categories: str) -> float:
+    """Return the bytes of categories on all tiles of one replica."""
+    return sum(entry.total_bytes for ipu in profile.memory for entry in ipu.categories if entry.name in categories)

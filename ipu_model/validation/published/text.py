@@ -9,9 +9,17 @@ from textwrap import fill
 
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import constant_facts, fitted
-from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
+from published.comparison import (
+    Compared,
+    ComparedVerdict,
+    Comparison,
+    Outcome,
+    bands_of,
+    left_out_verdicts,
+    record_of,
+    recorded,
+)
 from published.leave_one_out import LeftOut, Untested
-from published.record import bands_of, left_out_verdicts, record_of, recorded
 from published.rows import Kind, published
 
 _PAGE, _WIDTH = 120, 96
@@ -84,7 +92,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _line(what: str, *cells: str) -> str:
-    """Return a line: `what`, published and modelled figure, the error before if there is one, and the rest as it is."""
+    """Align `what`, published and modelled figure, the error before if there is one, and the rest as it is."""
     *figures, rest = cells
     aligned = (f"{cell:>{width}}" for cell, width in zip(figures, (13, 13, 9)))
     return " ".join((f"{what:{_WIDTH}}", *aligned, rest))

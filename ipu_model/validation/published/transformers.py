@@ -40,58 +40,41 @@ MASKED_TOKENS = 20
 SEQUENCES_PER_PACK = 1.17
 
 
-class SelfAttention(nn.Module):
-    """Attention over the tokens of a sequence, with its output layer: [N, S, hidden] to [N, S, hidden].
+class Layer(nn.Module):
+    """Self-attention and the feed-forward network of one layer, with a norm before each or after it: [N, S, hidden].
 
     Queries, keys and values have linear layers of their own; two products surround a softmax and dropout. `mask` is
     added to the scores [N, heads, S, S].
     """
 
-    def __init__(self, hidden: int, heads: int, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden)
-        self.value = nn.Linear(hidden, hidden)
-        self.weights_dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(hidden, hidden)
-        self.output_dropout = nn.Dropout(dropout)
-
-    def _by_head(self, tensor: Tensor) -> Tensor:
-        batch, length, hidden = tensor.shape
-        return tensor.view(batch, length, self.heads, hidden // self.heads).permute(0, 2, 1, 3)
-
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        query, key, value = (self._by_head(layer(hidden)) for layer in (self.query, self.key, self.value))
-        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
-        if mask is not None:
-            scores = scores + mask
-        weights = self.weights_dropout(scores.softmax(dim=-1))
-        context = torch.matmul(weights, value).permute(0, 2, 1, 3).reshape(hidden.shape)
-        attended: Tensor = self.output_dropout(self.output(context))
-        return attended
-
-
-class Layer(nn.Module):
-    """Self-attention and the feed-forward network of one layer, with a norm before each or after it: [N, S, hidden]."""
-
     def __init__(self, hidden: int, heads: int, *, norms_first: bool = False) -> None:
         super().__init__()
-        self.norms_first = norms_first
-        self.attention = SelfAttention(hidden, heads)
+        self.heads, self.norms_first = heads, norms_first
+        self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
         self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.wide = nn.Linear(hidden, 4 * hidden)
-        self.narrow = nn.Linear(4 * hidden, hidden)
-        self.dropout = nn.Dropout(0.1)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.norm, self.dropout = nn.LayerNorm(hidden, eps=1e-12), nn.Dropout(0.1)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.norms_first:
-            attended: Tensor = self.attention(self.attention_norm(hidden), mask) + hidden
+            attended = self._attended(self.attention_norm(hidden), mask) + hidden
             return self._fed_forward(self.norm(attended)) + attended
-        attended = self.attention_norm(self.attention(hidden, mask) + hidden)
+        attended = self.attention_norm(self._attended(hidden, mask) + hidden)
         output: Tensor = self.norm(self._fed_forward(attended) + attended)
         return output
+
+    def _attended(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        by_head = (*hidden.shape[:2], self.heads, hidden.shape[2] // self.heads)
+        query, key, value = (
+            layer(hidden).view(by_head).permute(0, 2, 1, 3) for layer in (self.query, self.key, self.value)
+        )
+        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = scores + mask
+        weights = self.dropout(scores.softmax(dim=-1))
+        context = torch.matmul(weights, value).permute(0, 2, 1, 3).reshape(hidden.shape)
+        attended: Tensor = self.dropout(self.output(context))
+        return attended
 
     def _fed_forward(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.dropout(self.narrow(F.gelu(self.wide(hidden))))
@@ -116,25 +99,8 @@ BASE = BertSize(768, 12, (0, 4, 4, 4))
 LARGE = BertSize(1024, 16, (3, 7, 7, 7))
 
 
-class Embeddings(nn.Module):
-    """Words, positions and token types, added and normalised: [N, S] to [N, S, hidden]."""
-
-    def __init__(self, size: BertSize) -> None:
-        super().__init__()
-        self.words = nn.Embedding(size.vocabulary, size.hidden)
-        self.positions = nn.Embedding(size.positions, size.hidden)
-        self.types = nn.Embedding(2, size.hidden)
-        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, tokens: Tensor, positions: Tensor, types: Tensor) -> Tensor:
-        embedded = self.words(tokens) + self.types(types) + self.positions(positions)
-        hidden: Tensor = self.dropout(self.norm(embedded))
-        return hidden
-
-
 class Encoder(nn.Module):
-    """Embeddings and layers: tokens [N, S] to [N, S, hidden].
+    """Embeddings of words, positions and token types, then layers: tokens [N, S] to [N, S, hidden].
 
     `sequences` numbers the sequence that each token belongs to, 0 for padding. With `packed`, a row holds several
     sequences that do not see each other.
@@ -143,11 +109,16 @@ class Encoder(nn.Module):
     def __init__(self, size: BertSize, *, packed: bool = False) -> None:
         super().__init__()
         self.packed = packed
-        self.embeddings = Embeddings(size)
+        self.words = nn.Embedding(size.vocabulary, size.hidden)
+        self.positions = nn.Embedding(size.positions, size.hidden)
+        self.types = nn.Embedding(2, size.hidden)
+        self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(0.1)
         self.layers = nn.ModuleList(Layer(size.hidden, size.heads) for _ in range(sum(size.layers)))
 
     def forward(self, tokens: Tensor, positions: Tensor, types: Tensor, sequences: Tensor) -> Tensor:
-        hidden: Tensor = self.embeddings(tokens, positions, types)
+        embedded = self.words(tokens) + self.types(types) + self.positions(positions)
+        hidden: Tensor = self.dropout(self.norm(embedded))
         hidden_from = sequences[:, None, None, :] == 0
         if self.packed:
             hidden_from = hidden_from | (sequences[:, None, :, None] != sequences[:, None, None, :])
@@ -166,8 +137,7 @@ class Heads(nn.Module):
     def __init__(self, size: BertSize, words: nn.Embedding, slices: int) -> None:
         super().__init__()
         self.slices = slices
-        self.pooler = nn.Linear(size.hidden, size.hidden)
-        self.follows = nn.Linear(size.hidden, 2)
+        self.pooler, self.follows = nn.Linear(size.hidden, size.hidden), nn.Linear(size.hidden, 2)
         self.transform = nn.Linear(size.hidden, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=1e-12)
         self.words = words
@@ -185,25 +155,19 @@ class Heads(nn.Module):
 
 
 class Pretraining(nn.Module):
-    """BERT with both losses of its pretraining: returns their sum and the two, all []."""
+    """BERT with both losses of its pretraining: returns their sum and the two, all [].
+
+    Inputs are the encoder's, the places and labels of masked tokens [N, masked], and which sentences follow [N].
+    """
 
     def __init__(self, size: BertSize, slices: int, *, packed: bool) -> None:
         super().__init__()
         self.encoder = Encoder(size, packed=packed)
-        self.heads = Heads(size, self.encoder.embeddings.words, slices)
+        self.heads = Heads(size, self.encoder.words, slices)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        types: Tensor,
-        sequences: Tensor,
-        masked_positions: Tensor,
-        masked_labels: Tensor,
-        follows: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = self.encoder(tokens, positions, types, sequences)
-        scores, next_scores = self.heads(hidden, masked_positions)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        *tokens, masked_positions, masked_labels, follows = inputs
+        scores, next_scores = self.heads(self.encoder(*tokens), masked_positions)
         words = F.cross_entropy(scores, masked_labels.flatten().long(), ignore_index=0).float()
         sentences = F.cross_entropy(next_scores, follows.long()).float()
         return marked_loss(words + sentences), words, sentences
@@ -216,7 +180,6 @@ def bert_pretraining(size: BertSize, batch: int, length: int = 128, *, slices: i
     `slices` is the factor by which the decoder's product is serialised.
     """
     module = Pretraining(size, slices, packed=packed).half()
-    begin_block(module.encoder.embeddings, 0)
     ipus = [ipu for ipu, count in enumerate(size.layers) for _ in range(count)]
     for layer, ipu in zip(module.encoder.layers, ipus, strict=True):
         begin_block(layer, ipu)

@@ -36,8 +36,6 @@ class Trained(nn.Module):
 
 
 class Calling(nn.Module):
-    """A function of layers and inputs."""
-
     def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
         super().__init__()
         self.layers, self.function = nn.ModuleList(layers), function
@@ -47,7 +45,6 @@ class Calling(nn.Module):
 
 
 def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:
-    """Capture `module` for micro-batches like `inputs`, and describe it as a step."""
     return step_of(traced(module, *inputs, training=training))
 
 

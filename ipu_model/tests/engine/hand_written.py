@@ -24,13 +24,11 @@ from ipu_model.step import (
 def tensor(
     name: str, *shape: int, dtype: DType = FLOAT16, producer: str | None = None, of_weight: bool = False
 ) -> Tensor:
-    """Return a contiguous tensor with storage of its own."""
     stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     return Tensor(name, shape, dtype, stride, name, producer, of_weight=of_weight)
 
 
 def op(kind: str, shape: tuple[int, ...], *reads: str, name: str = "", dtype: DType = FLOAT16, **more: object) -> Op:
-    """Return an op with one result that has the op's name."""
     name = name or kind
     result = tensor(name, *shape, dtype=dtype, producer=name)
     more = {"target": kind, "arguments": tuple(map(Ref, reads)), **more}

@@ -26,7 +26,6 @@ PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
-    """Return AdamW with accumulators and first moments of that type."""
     state = dtype_of(dtype)
     return OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=state, first_dtype=state)
 
@@ -46,7 +45,6 @@ def memory_for(graph: Graph, **options: Any) -> Memory:
 
 
 def total(memory: IpuMemory, *names: str) -> float:
-    """Return the bytes of categories on all tiles together."""
     return sum(category.total_bytes for category in memory.categories if category.name in names)
 
 
@@ -60,12 +58,10 @@ def graph_of(module: nn.Module, *inputs: Tensor) -> Graph:
 
 
 def linear(ins: int, outs: int, *, batch: int = 8, dtype: torch.dtype = FLOAT) -> Graph:
-    """Capture one layer without bias: a single weight of `ins` x `outs`."""
     return graph_of(nn.Linear(ins, outs, bias=False).to(dtype), torch.zeros(batch, ins, dtype=dtype))
 
 
 def squares(depth: int, *, width: int = 256, batch: int = 64, ipus: int = 1) -> Graph:
-    """Capture `depth` equal layers with rectifiers, cut into equal stages on `ipus`."""
     layers = [nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(inplace=True)) for _ in range(depth)]
     for ipu in range(1, ipus):
         begin_block(layers[ipu * depth // ipus], ipu)

@@ -141,7 +141,6 @@ def op(
     node: str, target: str, scope: str, phase: str, stage: int, family: str, cycles: float, executions: int,
     *, part: str = "", plan: str = "", is_fallback: bool = False,
 ) -> OpProfile:  # fmt: skip
-    """Return an op whose cycles are split as those of a whole pass."""
     split = SPLIT.times(cycles)
     return OpProfile(
         node, target, part, scope, phase, stage, stage, family, split.on_tile_execute, split.do_exchange,
@@ -170,7 +169,6 @@ def inference_profile() -> Profile:
 
 
 def wide_profile(ipus: int = 16) -> Profile:
-    """Return a pipeline over many IPUs: more than any table or figure has room for."""
     base = pipeline_profile()
     memory = tuple(replace(base.memory[ipu % 2], ipu=ipu) for ipu in range(ipus))
     timeline = tuple(
@@ -184,7 +182,6 @@ def wide_profile(ipus: int = 16) -> Profile:
 
 
 def resized(profile: Profile, tile_bytes: float) -> Profile:
-    """Return a profile with tiles of another size."""
     return replace(profile, memory=replace(profile.memory, tile_bytes=int(tile_bytes)))
 
 
@@ -228,7 +225,6 @@ VALUES = WORDS | st.integers() | st.floats(allow_nan=False, allow_infinity=False
 
 
 def few(strategy, *, least=0, most=4):
-    """Return tuples of a few."""
     return st.lists(strategy, min_size=least, max_size=most).map(tuple)
 
 

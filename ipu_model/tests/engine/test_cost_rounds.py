@@ -36,7 +36,6 @@ class Scaled(Calling):
 
 
 def cost_of(name: str, function: Callable[..., Tensor], *inputs: Tensor, phase: Phase = Phase.FORWARD) -> OpCost:
-    """Return the cost of the only op of that name in a captured program."""
     costs = costed(Scaled(function), *inputs)
     assert not costs.fallbacks
     (op,) = [op for op in costs.of(phase=phase) if name in op.target]
@@ -109,10 +108,7 @@ def test_a_row_and_a_column_are_received_faster_than_everything() -> None:
     # Every round and every pick takes the same, and they follow one another.
     assert farthest(picks=64).cycles == farthest(picks=1).cycles.times(64)
     assert rounds(count=64).cycles == rounds(count=1).cycles.times(64)
-
-
-def test_a_row_with_many_others_is_shared_by_tiles() -> None:
-    """A million distances of three features on one tile would be 3 x 2^20 / 12 vectors of six cycles and more."""
+    # A million distances of three features on one tile would be 3 x 2^20 / 12 vectors of six cycles and more.
     work = nearest(1, 1 << 20, 3)
     assert work.cycles.phases == 2
     assert work.cycles.compute < (3 << 20) / 12 * 6 / 100

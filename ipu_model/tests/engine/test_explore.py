@@ -193,9 +193,7 @@ def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
     scopes = [scope for unit in units for scope in unit.scopes]
     assert len(scopes) == len(set(scopes))
     assert set(scopes) >= {op.scope for op in PROGRAM.step.ops}
-
-
-def test_a_module_that_runs_twice_begins_no_block() -> None:
+    # A module that runs twice begins no block.
     shared = nn.Linear(64, 64)
     step = stepped(Trained(nn.Sequential(nn.Linear(64, 64), shared, nn.Linear(64, 64), shared)), torch.zeros(8, 64))
     assert not any(unit.name.endswith(".1") for unit in units_of(Program(step, True)))
@@ -234,15 +232,12 @@ def test_even_stages_are_those_of_blocks_at_their_modules_or_hold_less_memory() 
     assert memory <= time
 
 
-def test_ops_of_the_model_itself_stay_on_either_side_of_a_cut() -> None:
+def test_a_split_is_what_blocks_at_those_modules_give() -> None:
     module = Calling(lambda first, second, x: second(first(x.exp()).sin()).cos(), nn.Linear(8, 8), nn.Linear(8, 8))
     step = split_before(Program(stepped(Trained(module), torch.zeros(4, 8)), True), ["module.layers.1"]).step
     stages = {op.kind: op.stage for op in step.ops if not op.is_backward}
     assert (stages["exp"], stages["sin"], stages["cos"]) == (0, 0, 1)
-
-
-def test_a_split_is_what_blocks_at_those_modules_give() -> None:
-    """Against the capture of the published program, whose second block begins at layer3[8]."""
+    # Against the capture of the published program, whose second block begins at layer3[8].
     elsewhere = split_before(PROGRAM, ["model.layer2.0"])
     assert list(stage_modules(elsewhere)) == ["model.layer2.0"]
     there = split_before(elsewhere, ["model.layer3.8"])
@@ -275,10 +270,7 @@ def test_checkpoints_are_the_results_that_leave_their_modules_and_no_others() ->
     assert any(scope.startswith("model.layer3.6") for scope in readers)
     others = ["model.layer3.7"]
     assert with_checkpoints(step, others).ops == with_checkpoints(PROGRAM.step, others).ops
-
-
-def test_checkpoints_between_blocks_save_memory_for_time() -> None:
-    """Recomputing between checkpoints holds one block's activations, not those of all six."""
+    # Recomputing between checkpoints holds one block's activations, not those of all six.
     blocks = [nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4))) for _ in range(6)]
     kept = Program(stepped(Trained(nn.Sequential(*blocks)), torch.zeros(512, 64)), True)
     names = repeated_blocks(kept.step)

@@ -71,26 +71,22 @@ class TestStorage:
         assert highest(deep) == pytest.approx(2, rel=0.05)
         assert total(linear, "I/O buffers") == total(linear, "activations") == WIDTH * BATCH * 4
 
-    def test_views_are_not_tensors_of_their_own(self) -> None:
+    def test_views_and_types_that_are_others_only_on_the_host_make_no_tensors(self) -> None:
         plain = of(lambda layer, x: layer(x).sigmoid().sigmoid())
         viewed = of(lambda layer, x: layer(x).sigmoid().view(-1).view(BATCH, 2, -1).sigmoid())
         assert total(viewed, "activations") == total(plain, "activations")
-
-    def test_a_type_that_is_another_only_on_the_host_makes_no_tensor(self) -> None:
-        """64-bit numbers do not exist on the device: converting 32-bit ones to them changes nothing."""
+        # 64-bit numbers do not exist on the device: converting 32-bit ones to them changes nothing.
         numbers = torch.zeros(2**20, dtype=torch.int32)
         plain = of(lambda table, x: table(x) * x[:, None], nn.Embedding(10, 16), numbers)
         converted = of(lambda table, x: table(x.long()) * x[:, None], nn.Embedding(10, 16), numbers)
         assert max(phases(converted, "forward")) == max(phases(plain, "forward"))
 
-    def test_gradients_of_a_convolution_come_one_by_one(self) -> None:
+    def test_gradients_of_a_convolution_come_one_by_one_and_constants_are_always_there(self) -> None:
         layers = (nn.Conv2d(256, 256, 3, padding=1, bias=False) for _ in range(2))
         memory = of_layers(*layers, x=torch.zeros(1, 256, 4, 4))
         first, second = [s for s in memory.liveness if s.node == "convolution_backward_default"][:2]
         weights = 256 * 256 * 9 * 4 / TILES
         assert (data(second) - data(first)) * ON_TILE == pytest.approx(weights, rel=0.1)
-
-    def test_constants_are_always_there(self) -> None:
         linear = nn.Linear(WIDTH, WIDTH)
         linear.register_buffer("steps", torch.arange(WIDTH, dtype=torch.int32))
         memory = of(lambda layer, x: layer(x + layer.steps), linear)
@@ -172,7 +168,7 @@ class TestSeveralIpus:
         memory = memory_for(self.GRAPH, execution=Execution.SHARDED, recomputation=Recomputation.NONE)[0]
         assert max(phases(memory, "backward")) <= 5 + 2.1  # input, four results, gradients in and out
 
-    def test_a_weight_of_another_ipu_is_copied(self) -> None:
+    def test_a_weight_of_another_ipu_is_copied_and_unused_ipus_are_empty(self) -> None:
         """Layers on two of three IPUs share one weight, which lives on the first; the copy is none to stash."""
         memories = []
         for ties in (False, True):
@@ -186,8 +182,7 @@ class TestSeveralIpus:
         assert [total(ipu, "variables") for ipu in tied] == [2**22, 0, 2**22]
         assert total(tied[1], "stashes") == total(apart[1], "stashes")
         assert (highest(tied[1]) - highest(apart[1])) * ON_TILE == pytest.approx(2**22 / TILES, rel=0.1)
-
-    def test_unused_ipus_are_empty(self) -> None:
+        # Unused IPUs are empty.
         layers = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         begin_block(layers[1], 2)
         memory = memory_for(graph_of(layers, torch.zeros(4, 64)))
@@ -260,7 +255,6 @@ DEPTHS, CHANNELS, BATCHES = st.integers(2, 6), st.sampled_from([32, 64]), st.sam
 
 
 def network(depth: int, channels: int, batch: int, ipus: int) -> Graph:
-    """Capture equal blocks of convolution, norm and rectifier, cut into equal stages."""
     blocks = [
         nn.Sequential(nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(True))
         for _ in range(depth)

@@ -39,7 +39,6 @@ CONTROL, HOST, GLOBAL = "control code", "host exchange code", "global exchange c
 
 
 def laid_out(spreads: list[Spread], space: TileSpace = SPACE) -> list[float]:
-    """Return the bytes on each tile, by walking over all pieces."""
     pieces, tiles = pieces_of(spreads, space), np.zeros(space.tiles)
     for start, end, value in zip(pieces.starts, pieces.ends, pieces.values):
         tiles[start:end] += value
@@ -89,8 +88,7 @@ class TestLinearMapping:
         needed = [max(step.temporary_bytes for step in memory.liveness) for memory in (all_tiles, fewer)]
         assert needed[1] == pytest.approx(needed[0] * 1472 / (1472 - 192))
         assert total(fewer, "variables") == total(all_tiles, "variables")
-
-    def test_another_chip_has_its_own_tiles(self) -> None:
+        # Another chip has its own tiles.
         memory = memory_for(squares(2), settings=CostSettings(device=Device(chip("GC2"))))
         assert memory.tile_bytes == 262_144
         assert len(memory[0].tiles) == 1216
@@ -211,7 +209,6 @@ class TestStreamingMemory:
 
 
 def code(memory: IpuMemory) -> float:
-    """Return KiB of code on each tile."""
     return on_fullest(memory, *CODE) / KIB
 
 
@@ -266,7 +263,7 @@ class TestCode:
         # Only gradients need a collective.
         assert on_fullest(memory_for(squares(2), training=False, optimiser=None, replicas=4)[0], GLOBAL) == 0
 
-    def test_replicas_of_many_racks_take_little(self) -> None:
+    def test_replicas_of_many_racks_take_little_code_and_copies_take_it_at_both_ends(self) -> None:
         """Links join 64 IPUs; beyond them rings of racks are joined: 256 replicas are a ring of 64 and one of 4.
 
         The published programs on 64 to 256 IPUs take 1 % of a tile from their convolutions at most (0.15 to 0.14).
@@ -277,8 +274,6 @@ class TestCode:
         )
         assert many - few == pytest.approx((64 + 4 - 16) * calibrated().memory.global_exchange_bytes_per_replica)
         assert many < 16 * KIB
-
-    def test_copies_take_code_at_both_ends(self) -> None:
-        """Three stages: an activation and its gradient cross each border, so the middle has twice as many ends."""
+        # Three stages: an activation and its gradient cross each border, so the middle has twice as many ends.
         ends = [on_fullest(ipu, GLOBAL) for ipu in memory_for(squares(6, ipus=3), accumulation=8)]
         assert ends[1] == 2 * ends[0] == 2 * ends[2] > 0

@@ -29,7 +29,6 @@ SQUARE = torch.zeros(64, 64)
 
 
 def inference(function: Callable[..., Tensor], *inputs: Tensor) -> Costs:
-    """Return the costs of a function, or of a module, without a backward pass."""
     module = function if isinstance(function, nn.Module) else Calling(function)
     return costs_of(stepped(module, *inputs, training=False))
 
@@ -78,20 +77,6 @@ class TestLayouts:
         conv, relu = (op for op in costs.ops if op.part == "")
         assert costs.layouts[relu.node] == costs.layouts[conv.node]
         assert relu.work.outputs_on_busiest_tile >= conv.work.outputs_on_busiest_tile
-
-    def test_scores_find_both_operands_as_they_need_them_and_what_is_attended_to_is_turned(self) -> None:
-        """The matrix unit takes operands whose reduced dimension lies innermost; others are turned, in one phase.
-
-        Queries and keys lie with their features innermost, which the scores reduce; the second product reduces tokens,
-        and values lie with their features innermost too.
-        """
-
-        def attention(x: Tensor) -> Tensor:
-            heads = x.view(2, 64, 4, 32).permute(0, 2, 1, 3)
-            return (heads @ heads.transpose(-1, -2)) @ heads
-
-        scores, context = (op for op in inference(attention, torch.zeros(2, 64, 128)).ops if "bmm" in op.target)
-        assert context.work.cycles.phases == scores.work.cycles.phases + 1
 
     def test_a_product_without_a_weight_in_the_backward_pass_is_no_weight_gradient(self) -> None:
         """d(y y^T) = g^T y and g y, with a gradient g that is the same everywhere; the weight gradient comes last and
@@ -188,7 +173,6 @@ def attended(qkv: nn.Module, x: Tensor) -> Tensor:
 
 
 def flops(module: nn.Module, *inputs: Tensor) -> tuple[int, int]:
-    """Return what the model and `torch.utils.flop_counter` count for forward and backward."""
     with FlopCounterMode(display=False) as counter:
         module(*inputs).float().sum().backward()
     return costed(module, *inputs).flops, counter.get_total_flops()

@@ -41,7 +41,6 @@ FAMILIES = ("SGD1", "SGD2", "ADAM", "ADAMW", "LAMB", "RMSPROP", "RMSPROP_CENTERE
 
 
 def layers(ipus: int) -> nn.Module:
-    """Return a convolution, its norm and linear layers, shared out over `ipus` IPUs."""
     first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64))
     model = nn.Sequential(first, *(nn.Sequential(nn.ReLU(), nn.Linear(64, 64)) for _ in range(ipus - 1)))
     for ipu in range(1, ipus):
@@ -50,7 +49,6 @@ def layers(ipus: int) -> nn.Module:
 
 
 def wide(ipus: int) -> nn.Module:
-    """Return two linear layers whose weights take kilobytes of every tile."""
     model = nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 1024))
     if ipus > 1:
         begin_block(model[2], 1)
@@ -222,7 +220,6 @@ def test_what_holds_for_every_profile(program: Program, host: HostWork) -> None:
 
 
 def clocked(program: Program, factor: float) -> Program:
-    """Return the program on a machine whose chips have another clock."""
     chip = replace(program.system.chip, clock_hz=program.system.chip.clock_hz * factor)
     device = replace(program.settings.device, chip=chip)
     return replace(
@@ -231,7 +228,6 @@ def clocked(program: Program, factor: float) -> Program:
 
 
 def moved(program: Program, which: str, **changes: bool | int) -> Program:
-    """Return the program with one category of tensors in another place."""
     there = replace(getattr(program.locations, which), **changes)
     return replace(program, locations=replace(program.locations, **{which: there}))
 
@@ -303,7 +299,7 @@ class TestSpeed:
 DAY03 = day03_program(accumulation=8)
 
 
-def test_ops_are_most_of_what_an_ipu_computes() -> None:
+def test_ops_are_most_of_what_an_ipu_computes_and_a_loader_runs_before_the_call_or_beside_it() -> None:
     """OnTileExecute of IPU 1 = its ops + accumulation, update and passes, which are no ops of the graph."""
     profile = profile_program(DAY03, HostWork(1e-3))
     assert profile.samples_per_second == pytest.approx(512 / profile.call_seconds)
@@ -312,9 +308,6 @@ def test_ops_are_most_of_what_an_ipu_computes() -> None:
     assert 0.9 * profile.cycles[1].on_tile_execute < of_ops < profile.cycles[1].on_tile_execute
     once = sum(op.flops for op in profile.ops) * 8  # without recomputation
     assert once < profile.flops_per_call < 1.4 * once
-
-
-def test_a_loader_runs_before_the_call_or_beside_it() -> None:
     profile = profile_program(DAY03, HostWork(1e-3))
     load = next(span for span in profile.timeline if span.kind == "load")
     assert load.end <= min(span.start for span in profile.timeline if span.kind != "load")

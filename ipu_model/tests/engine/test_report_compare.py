@@ -82,15 +82,13 @@ class TestTable:
         rows = [row[0] for part in parts(FEW_IPUS, MORE_IPUS) for row in part.rows]
         assert [name for name in rows if "IPUs" in name] == ["IPUs per replica"]
 
-    def test_only_options_that_differ_are_listed(self) -> None:
+    def test_only_options_that_differ_are_listed_and_types_and_state_named_once(self) -> None:
         before = replace(inference_profile(), options={"accumulation": 4, "replicas": 1, "half": True})
         after = replace(before, options={"accumulation": 8, "replicas": 1, "scale": 2.0})
         expected = ("accumulation", "4", "8", ""), ("half", "True", "-", ""), ("scale", "-", "2.0", "")
         assert options(before, after) == expected
         assert options(before, before) == ()
-
-    def test_types_and_state_are_named_and_no_fact_stands_twice(self) -> None:
-        """As the model describes them: from plain SGD in single precision to AdamW with a first moment in half."""
+        # As the model describes them: from plain SGD in single precision to AdamW with a first moment in half.
         spec = OptimiserSpec("ADAMW", Hyper(lr=0.1), accum_dtype=FLOAT16, first_dtype=FLOAT16)
         module = Trained(nn.Linear(16, 16))
         before = Program(stepped(module, zeros(8, 16)), True, Batching(1, 4), optimiser=OptimiserSpec("SGD2", Hyper()))
@@ -154,14 +152,12 @@ class TestForms:
         assert text.splitlines()[-1].startswith("Modelled end to end")
         assert compare_html(before, after).rstrip().endswith("</html>")
 
-    def test_the_text_lines_up_and_names_both(self) -> None:
+    def test_the_text_lines_up_and_names_both_and_the_page_escapes_and_needs_nothing_else(self) -> None:
         lines = compare(pipeline_profile(), pipeline_profile(overlaps=True), ("sync", "async")).splitlines()
         assert lines[0] == "sync: resnet101 on POD4 (4 x GC200 at 1.33 GHz)"
         (head, rate) = (next(x for x in lines if x.startswith(f"  {name}")) for name in ("modelled", "samples/s"))
         assert len(head) == len(rate)
         assert head.split() == ["modelled", "sync", "async", "change"]
-
-    def test_the_page_escapes_and_needs_nothing_else(self) -> None:
         page = compare_html(replace(inference_profile(), name="<script>x</script>"), inference_profile())
         assert "<script>x" not in page
         assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
@@ -173,14 +169,12 @@ class TestWhatMoved:
 
     OP = 1000 / 1.33e9
 
-    def test_layers_of_a_list_count_together(self) -> None:
+    def test_layers_of_a_list_count_together_and_recomputation_apart_from_the_forward_pass(self) -> None:
         profile = inference_profile()
         ops = tuple(named(f"layers.{n}.norm2", "layer norm", 1000.0) for n in range(3))
         (moved,) = moved_ops(replace(profile, ops=ops), replace(profile, ops=ops[:1]))
         assert (moved.name, moved.what, moved.group) == ("layers.*.norm2", "layer norm", "forward")
         assert (moved.before, moved.after) == pytest.approx((3 * self.OP, self.OP))
-
-    def test_recomputation_counts_apart_from_the_forward_pass(self) -> None:
         twice, again = (
             replace(inference_profile(), ops=(named("a", "linear", 1000.0, executions=2 + n, recomputations=n),))
             for n in (0, 1)
@@ -188,14 +182,12 @@ class TestWhatMoved:
         changes = {moved.group: moved.change for moved in moved_ops(twice, again)}
         assert changes == pytest.approx({"forward": 0.0, "recompute": self.OP})
 
-    def test_time_is_that_of_one_ipu_for_one_sample(self) -> None:
+    def test_time_is_that_of_one_ipu_for_one_sample_and_the_largest_change_comes_first(self) -> None:
         """Twice the replicas do twice the samples in the same cycles: every sample costs what it did."""
         before = inference_profile()
         after = replace(before, replicas=2, samples_per_call=2 * before.samples_per_call)
         assert [moved.change for moved in moved_modules(before, after)] == pytest.approx([0.0])
         assert sum(moved.change for moved in moved_parts(before, after)) == pytest.approx(0.0)
-
-    def test_the_largest_change_comes_first_whether_more_or_less(self) -> None:
         before, after = pipeline_profile(), pipeline_profile(fits=False)
         changes = [abs(moved.change) for moved in moved_categories(before, after)]
         assert changes == sorted(changes, reverse=True)
@@ -264,13 +256,12 @@ class TestModules:
         passes = tree_of(named("a", "linear", 100.0, executions=8, recomputations=4)).passes
         assert (passes.forward, passes.recompute) == pytest.approx((400.0, 400.0))
 
-    def test_equal_neighbours_are_one_module_that_counts_for_all(self) -> None:
+    def test_equal_neighbours_are_one_module_and_those_that_differ_stand_alone(self) -> None:
         (folded,) = blocks_of(layers(24))
         assert (folded.name, folded.path, folded.count) == ("0-23", "blocks.0-23", 24)
         assert [child.path for child in folded.children] == ["blocks.0-23.norm", "blocks.0-23.linear"]
         assert folded.cycles == pytest.approx(sum(2 * (100 + number) for number in range(24)))
-
-    def test_layers_that_differ_in_what_they_do_how_often_or_by_name_stand_alone(self) -> None:
+        # They may differ in what they do, how often, or by name.
         found = blocks_of(layers(6, different=2))
         assert [(child.name, child.count) for child in found] == [("0-1", 2), ("2", 1), ("3-5", 3)]
         often = tree_of(*(named(f"blocks.{n}", "linear", 10.0, executions=8 if n < 3 else 16) for n in range(5)))

@@ -37,7 +37,6 @@ Edit = Callable[[Any], object]
 
 
 def changed(edit: Edit) -> str:
-    """Return the JSON of a profile after `edit` changed its data in place."""
     data = json.loads(to_json(inference_profile()))
     edit(data)
     return json.dumps(data)
@@ -231,7 +230,6 @@ def step() -> Step:
 
 
 def programs() -> dict[str, Program]:
-    """Return programs that differ in every kind of setting."""
     plain = Program(step(), training=True)
     constants = replace(calibrated(), cost=replace(calibrated().cost, sync_cycles=1.0))
     return {

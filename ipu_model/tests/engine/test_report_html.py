@@ -38,7 +38,6 @@ HOSTILE = "</title><script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
 
 
 def data_of(page: str) -> dict[str, Any]:
-    """Return what the scripts of a page read."""
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
     return json.loads(text)
 

@@ -133,10 +133,7 @@ def test_every_part_of_the_cycles_has_its_name_and_shares_add_up() -> None:
     }  # fmt: skip
     for make in PROFILE_KINDS.values():
         assert sum(part.share for part in cycles_spent(make())) == pytest.approx(1.0)
-
-
-def test_the_roofline_counts_all_time_and_that_of_contractions() -> None:
-    """128,000 FLOPs in 4,000 cycles are a quarter of 128 a cycle; in the contractions' own 2,000 they are half."""
+    # 128,000 FLOPs in 4,000 cycles are a quarter of 128 a cycle; in the contractions' own 2,000 they are half.
     found = roofline(one_op(PhaseCycles(on_tile_execute=1200.0, do_exchange=600.0, external_sync=2200.0)))
     assert found is not None
     assert (found.share, found.share_while_contracting) == pytest.approx((0.25, 0.5))
@@ -175,8 +172,7 @@ class TestRows:
         assert [row.name for row in rows] == ["loader", "host", "device"]
         (device,) = rows[-1].spans
         assert (device.seconds, device.end) == pytest.approx((profile.device_seconds_per_call, profile.call_seconds))
-
-    def test_there_may_be_no_device_and_no_host_and_waiting_is_not_being_busy(self) -> None:
+        # There may be no device and no host, and waiting is not being busy.
         assert host_rows(()) == device_rows(()) == ()
         assert [row.name for row in host_rows([Span("host", "call", 0.0, 1.0)])] == ["host"]
         assert [row.name for row in host_rows([Span("IPU 0", "forward", 0.0, 1.0)])] == ["device"]
@@ -192,7 +188,6 @@ def held(name: str, category: str, count: float) -> LiveTensor:
 
 
 def with_tensors(*tensors: LiveTensor, profile: Profile) -> Profile:
-    """Return a profile whose fullest tile has these tensors."""
     ipus = list(profile.memory)
     ipus[fullest_ipu(profile)] = replace(ipus[fullest_ipu(profile)], live_at_peak=tensors)
     return replace(profile, memory=Memory(tuple(ipus), profile.memory.tile_bytes))
@@ -247,7 +242,6 @@ class TestFirstSteps:
 
 
 def row(report: str, name: str) -> list[str]:
-    """Return the columns of the one line that is called `name`."""
     (line,) = [line for line in report.splitlines() if line.strip().startswith(name + "  ")]
     return line.strip().removeprefix(name).split()
 

@@ -95,15 +95,12 @@ def test_each_point_has_the_smallest_machine_that_is_large_enough() -> None:
     assert all(point.efficiency <= 1 + 1e-9 for point in points)
 
 
-def test_a_constant_global_batch_is_shared_out() -> None:
+def test_a_constant_global_batch_is_shared_out_and_instances_load_side_by_side() -> None:
     points = scaling(PROGRAM, [1, 2, 4, 8], constant_global_batch=True)
     assert [point.accumulation for point in points] == [8, 4, 2, 1]
     assert {point.global_batch for point in points} == {128}
     assert points[-1].efficiency < scaling(PROGRAM, [8])[0].efficiency
-
-
-def test_instances_load_side_by_side() -> None:
-    """One process that needs 1 ms a sample gives 1,000 samples a second, four of them 4,000."""
+    # One process that needs 1 ms a sample gives 1,000 samples a second, four of them 4,000.
     host = HostWork(1e-3, loading=Loading.ASYNC)
     (single,) = scaling(PROGRAM, [4], host=host)
     (spread,) = scaling(PROGRAM, [4], host=host, replicas_per_instance=1)

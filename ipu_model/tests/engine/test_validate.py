@@ -147,9 +147,7 @@ class TestBands:
         assert bands_of(errors)[Family.GROUPED] == FamilyBand(
             round(math.exp(-width), 3), round(math.exp(width), 3), rows=1, largest_error=0.2
         )
-
-    def test_rows_of_one_measurement_count_as_one(self) -> None:
-        """Three rows of one trace: their spread, times sqrt(2) as for a single measurement."""
+        # Three rows of one trace: their spread, times sqrt(2) as for a single measurement.
         trace = [row for row in ROWS if Family.SMALL in row.families]
         assert len(trace) == 3
         errors = {row.id: row.earlier_error or 0.0 for row in ROWS}
@@ -213,11 +211,9 @@ class TestText:
 
 
 class TestBadInput:
-    def test_unknown_groups_are_listed(self) -> None:
+    def test_unknown_groups_are_listed_and_a_row_that_nothing_models_is_refused_by_name(self) -> None:
         with pytest.raises(Error, match=r"No published row begins with day04.*amp, blind, day03, fits, gemm, guide"):
             compare_rows(["day04"])
-
-    def test_a_row_that_nothing_models_is_refused_by_name(self) -> None:
         with pytest.raises(Error, match=r"how to model the row new\.row: add a line to a table in predictions\.py"):
             Predictions().value("new.row")
         with pytest.raises(Error, match=r"the program of fits\.new: add a line to _VERDICTS in predictions\.py"):

@@ -101,7 +101,6 @@ def hint(tensor: Tensor, **marks: Any) -> None:
 
 
 def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:
-    """Return the graph of `module` for one micro-batch of such inputs."""
 
     def flat(outputs: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         if isinstance(outputs, (tuple, list)):

@@ -14,7 +14,6 @@ from published.text import comparison_text, constants_text, left_out_text
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the comparison and whatever else was asked for."""
     if arguments.record and arguments.rows:
         raise Error("--record writes all rows: call it without names of rows.")
     comparison = compare_rows(arguments.rows)

@@ -142,7 +142,6 @@ def record_of(comparison: Comparison) -> Record:
 
 
 def write_record(record: Record, record_file: Path, bands_file: Path) -> None:
-    """Write the record, and the error bands that follow from it."""
     for file, content in ((record_file, record), (bands_file, bands_of(record.errors))):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 

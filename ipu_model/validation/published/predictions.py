@@ -188,7 +188,6 @@ class Predictions:
     # --- day 02's ResNet-50
 
     def _day02(self) -> dict[str, Value]:
-        """Times of its stages, all-reduces, compilation and memory."""
         return {
             "small.forward": lambda: self._small_stage(0).forward.total,
             "small.backward": lambda: self._small_stage(0).backward.total + self._small_stage(0).recompute.total,
@@ -206,7 +205,6 @@ class Predictions:
         return self._profile(partial(convolutional.small_resnet50_program, ipus=ipus))
 
     def _small_stage(self, index: int) -> StageWork:
-        """What a stage takes for one micro-batch."""
         program = self._calibrated(convolutional.small_resnet50_program())
         return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages[index]
 
@@ -251,7 +249,6 @@ class Predictions:
         return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
 
     def _rate(self, build: Build) -> float:
-        """Samples per second of the device."""
         return self._profile(build).device_samples_per_second
 
     def _profile(self, build: Build, host: HostWork | None = None) -> Profile:
@@ -281,5 +278,4 @@ def on_tile_product(rows: int) -> float:
 
 
 def total_bytes(profile: Profile, *categories: str) -> float:
-    """Return the bytes of categories on all tiles of one replica."""
     return sum(entry.total_bytes for ipu in profile.memory for entry in ipu.categories if entry.name in categories)

@@ -88,7 +88,6 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def outcome(self) -> str:
-        """What happened on hardware, in words."""
         return "ran" if self.ran else "out of memory"
 
 
@@ -106,8 +105,6 @@ class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often the model was right about the memory of programs it had never seen."""
-
     what: str
     right: int
     close: int
@@ -116,8 +113,6 @@ class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tables of the file."""
-
     rows: tuple[Row, ...] = msgspec.field(name="row", default=())
     verdicts: tuple[VerdictRow, ...] = msgspec.field(name="verdict", default=())
     blind: tuple[BlindComparison, ...] = ()
@@ -125,7 +120,6 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(toml: bytes) -> Published:
-    """Read the rows of a file's content."""
     try:
         return msgspec.toml.decode(toml, type=Published)
     except msgspec.DecodeError as problem:
@@ -134,5 +128,4 @@ def read(toml: bytes) -> Published:
 
 @lru_cache(maxsize=1)
 def published() -> Published:
-    """Return everything that `published.toml` holds."""
     return read(FILE.read_bytes())

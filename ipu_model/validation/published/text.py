@@ -65,7 +65,6 @@ _MEMORY = (
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Return the summary and one line for each row."""
     lines = [_TITLE, "", *(fill(line, _PAGE, subsequent_indent="  ") for line in _trust(comparison))]
     for kind, (heading, _) in _TABLES.items():
         numbers = _of_kind(comparison.numbers, kind)
@@ -99,7 +98,6 @@ def _line(what: str, *cells: str) -> str:
 
 
 def constants_text() -> str:
-    """Return every calibrated constant with its value, unit, confidence and source."""
     lines = []
     for section, facts in constant_facts().items():
         for name, fact in facts.items():
@@ -120,7 +118,6 @@ def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> st
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Return the comparison as a page of its own."""
     lines = [f"# {_TITLE}", ""]
     lines += [
         "`make docs` writes this page from `python -m ipu_model validate`, and a test fails when an error grows. "

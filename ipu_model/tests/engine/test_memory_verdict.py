@@ -13,7 +13,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.profile import CloseBand, IpuMemory, LivenessStep, Memory, MemoryCategory, Verdict, close_band
 from ipu_model.predict.program import Program, Recomputation
-from published.comparison import close_band_of
+from published.record import close_band_of
 
 LIMIT = 638_976
 ALWAYS = ("variables", "optimiser state", "gradient accumulators", "internal exchange code")

@@ -16,23 +16,19 @@ from ipu_model.predict.band import Family, FamilyBand, family_bands
 from ipu_model.predict.calibration import calibrated, fitted
 from ipu_model.predict.profile import CloseBand, Verdict, close_band
 from published import convolutional
-from published.comparison import (
-    Compared,
-    ComparedVerdict,
-    Comparison,
-    Outcome,
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
+from published.leave_one_out import LeftOut, Untested, leave_one_out
+from published.predictions import Predictions
+from published.record import (
     Record,
     bands_of,
     close_band_of_record,
-    compare_rows,
     grown,
     left_out_verdicts,
     recorded,
     worsened,
     write_record,
 )
-from published.leave_one_out import LeftOut, Untested, leave_one_out
-from published.predictions import Predictions
 from published.rows import Kind, Row, VerdictRow, published, read
 from published.text import comparison_markdown, comparison_text, constants_text, left_out_text, trust
 

@@ -1,4 +1,4 @@
-"""What the published programs share: blocks, checkpoints, losses, machines, optimisers, networks of torchvision."""
+"""What the published programs share: blocks, checkpoints, losses, machines, networks of torchvision."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from ipu_model.batching import Batching
 from ipu_model.capture import capture, tracing
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
+from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.errors import Error
-from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Program
-from ipu_model.step import FLOAT16, DType, Placement
+from ipu_model.step import Placement
 
 HALF, FLOAT = torch.float16, torch.float32
 
@@ -148,24 +147,3 @@ def program_of(
             device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
         )
     return Program(step_of(graph), "optimiser" in options, batching, **options)
-
-
-def adamw(dtype: torch.dtype) -> OptimiserSpec:
-    """Return the workshop's AdamW: half accumulators and first moments for a half model."""
-    state, hyper = dtype_of(dtype), Hyper(lr=1e-3, weight_decay=0.01)
-    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=state, first_dtype=state)
-
-
-def momentum_sgd(dtype: DType = FLOAT16) -> OptimiserSpec:
-    """Return the SGD of the published convolutional networks: momentum, and gradients accumulated apart from it.
-
-    TensorFlow accumulates in a tensor of its own, and the public PyTorch application asks for the same with
-    `use_combined_accum=False`. Both tensors are of `dtype`: half in a 16.16 program, single in a 16.32 one.
-    """
-    hyper = Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4)
-    return OptimiserSpec("SGD2", hyper, accum_dtype=dtype, velocity_dtype=dtype)
-
-
-def lamb() -> OptimiserSpec:
-    """Return the transformers' LAMB: half accumulators, moments in single precision."""
-    return OptimiserSpec("LAMB", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=FLOAT16)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ipu_model.errors import Error
 from ipu_model.predict.band import BANDS
-from published.comparison import RECORD, close_band_of_record, compare_rows, record_of, write_record
+from published.comparison import compare_rows
 from published.leave_one_out import leave_one_out
+from published.record import RECORD, close_band_of_record, record_of, write_record
 from published.text import comparison_text, constants_text, left_out_text
 
 

@@ -11,23 +11,28 @@ import torch
 from torch import nn
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.capture.graph import Graph
+from ipu_model.capture.graph import Graph, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.step import FLOAT32
-from published.building import (
-    FLOAT,
-    HALF,
-    Classifier,
-    adamw,
-    begin_block,
-    captured,
-    checkpoint,
-    images,
-    momentum_sgd,
-    networks,
-    program_of,
-)
+from ipu_model.step import FLOAT16, FLOAT32, DType
+from published.building import FLOAT, HALF, Classifier, begin_block, captured, checkpoint, images, networks, program_of
+
+
+def adamw(dtype: torch.dtype) -> OptimiserSpec:
+    """Return the workshop's AdamW: half accumulators and first moments for a half model."""
+    state, hyper = dtype_of(dtype), Hyper(lr=1e-3, weight_decay=0.01)
+    return OptimiserSpec("ADAMW", hyper, loss_scaling=1000.0, accum_dtype=state, first_dtype=state)
+
+
+def momentum_sgd(dtype: DType = FLOAT16) -> OptimiserSpec:
+    """Return the SGD of the published convolutional networks: momentum, and gradients accumulated apart from it.
+
+    TensorFlow accumulates in a tensor of its own, and the public PyTorch application asks for the same with
+    `use_combined_accum=False`. Both tensors are of `dtype`: half in a 16.16 program, single in a 16.32 one.
+    """
+    hyper = Hyper(lr=0.1, momentum=0.9, weight_decay=1e-4)
+    return OptimiserSpec("SGD2", hyper, accum_dtype=dtype, velocity_dtype=dtype)
+
 
 # --- ResNet-101 and ResNet-50 on small images: the workshop's
 

@@ -43,12 +43,8 @@ _resnet50 = convolutional.resnet50_inference_program
 # Programs whose number is the rate of the device, by the row's id.
 _RATES: Mapping[str, Build] = {
     "blind.B3": convolutional.user_guide_program,
-    "blind.B4": partial(_resnet50, 1),
-    "blind.B5": partial(_resnet50, 4),
-    "blind.B6": partial(_resnet50, 16),
-    "blind.B7": partial(_resnet50, 64),
-    "blind.B8": partial(transformers.vit_inference_program, 8),
-    "blind.B9": partial(transformers.vit_inference_program, 32),
+    **{f"blind.B{n}": partial(_resnet50, batch) for n, batch in ((4, 1), (5, 4), (6, 16), (7, 64))},
+    **{f"blind.B{n}": partial(transformers.vit_inference_program, batch) for n, batch in ((8, 8), (9, 32))},
     "blind.B11": transformers.bert_base_program,
     "blind.B13": transformers.vit_program,
     "blind.B14": transformers.swin_program,

@@ -9,17 +9,9 @@ from textwrap import fill
 
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import constant_facts, fitted
-from published.comparison import (
-    Compared,
-    ComparedVerdict,
-    Comparison,
-    Outcome,
-    bands_of,
-    left_out_verdicts,
-    record_of,
-    recorded,
-)
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from published.leave_one_out import LeftOut, Untested
+from published.record import bands_of, left_out_verdicts, record_of, recorded
 from published.rows import Kind, published
 
 _PAGE, _WIDTH = 120, 96

@@ -19,25 +19,14 @@ from ipu_model.batching import Batching
 from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Location, Locations, Program, Recomputation
-from ipu_model.step import Serialisation
-from published.building import (
-    FLOAT,
-    HALF,
-    Classifier,
-    begin_block,
-    captured,
-    checkpoint,
-    hint,
-    images,
-    integers,
-    lamb,
-    marked_loss,
-    networks,
-    program_of,
-)
+from ipu_model.step import FLOAT16, Serialisation
+from published import building
+from published.building import FLOAT, HALF, Classifier, begin_block, captured, checkpoint, images, integers, program_of
 
 MASKED_TOKENS = 20
 SEQUENCES_PER_PACK = 1.17
+# Half accumulators, moments in single precision.
+LAMB = OptimiserSpec("LAMB", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=FLOAT16)
 
 
 class Layer(nn.Module):
@@ -149,7 +138,7 @@ class Heads(nn.Module):
         transformed = self.norm(F.gelu(self.transform(masked)))
         scores = torch.matmul(transformed, self.words.weight.t())
         if self.slices > 1:
-            hint(scores, serialisation=Serialisation("OutputChannels", self.slices))
+            building.hint(scores, serialisation=Serialisation("OutputChannels", self.slices))
         follows = self.follows(torch.tanh(self.pooler(hidden[:, 0])))
         return scores + self.bias, follows
 
@@ -170,7 +159,7 @@ class Pretraining(nn.Module):
         scores, next_scores = self.heads(self.encoder(*tokens), masked_positions)
         words = F.cross_entropy(scores, masked_labels.flatten().long(), ignore_index=0).float()
         sentences = F.cross_entropy(next_scores, follows.long()).float()
-        return marked_loss(words + sentences), words, sentences
+        return building.marked_loss(words + sentences), words, sentences
 
 
 @lru_cache(maxsize=2)
@@ -206,7 +195,7 @@ def _pretraining(graph: Graph, batching: Batching, proportions: dict[int, float]
         graph,
         batching,
         "Bow-POD16",
-        optimiser=lamb(),
+        optimiser=LAMB,
         proportions=proportions,
         recomputation=Recomputation.PIPELINE,
         locations=Locations(optimiser=Location(on_chip=False, sharded=True)),
@@ -263,7 +252,7 @@ def vit_program(layers: tuple[int, ...] = (3, 3, 3, 3)) -> Program:
         captured(Classifier(network, normalises=True).half(), *images(8, 3, 224, torch.uint8)),
         Batching(1, 2048, 4),
         "Bow-POD16",
-        optimiser=lamb(),
+        optimiser=LAMB,
         proportions=dict.fromkeys(range(4), 0.3),
         recomputation=Recomputation.PIPELINE,
         locations=Locations(optimiser=Location(sharded=True)),
@@ -277,7 +266,7 @@ def vit_inference_program(batch: int) -> Program:
 
     Many clients' requests wait for it, so that its streams are hidden.
     """
-    network = networks().get_model("vit_b_16").eval().half()
+    network = building.networks().get_model("vit_b_16").eval().half()
     graph = captured(network, images(batch, 3, 224, HALF)[0], training=False)
     return program_of(graph, Batching(100), "C600-server", synthetic_data=True, name="vit-b-16-inference")
 
@@ -291,7 +280,7 @@ def swin_program() -> Program:
 
     The IPUs have 2, 3, 5 and 2 blocks; each further one begins at a group and block of torchvision's network.
     """
-    network = networks().get_model("swin_t")
+    network = building.networks().get_model("swin_t")
     for ipu, (group, block) in enumerate(((3, 0), (5, 1), (7, 0)), start=1):
         begin_block(network.features[group][block], ipu)
     return program_of(

@@ -1,0 +1,137 @@
+"""What the model said about the published rows when that was last written down, and the error bands that follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from ipu_model.predict.band import Family, FamilyBand
+from ipu_model.predict.profile import CloseBand
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
+from published.rows import Kind, VerdictRow, published
+
+RECORD = Path(__file__).with_name("record.json")
+TOLERANCE = 0.002
+"""How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
+DEVIATIONS = 2.0
+"""A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
+_FULLEST_TILES = ("day03.memory.half", "day03.memory.float", "small.memory.fullest")
+"""The rows that compare the fullest tile of a program with a published report of it."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The signed error of each number, and the share of a tile and outcome of each verdict, by the row's id."""
+
+    errors: Mapping[str, float]
+    shares: Mapping[str, float]
+    outcomes: Mapping[str, Outcome]
+
+
+@lru_cache(maxsize=1)
+def recorded() -> Record:
+    """Return the record that `python -m ipu_model validate --record` wrote."""
+    return msgspec.json.decode(RECORD.read_bytes(), type=Record)
+
+
+def record_of(comparison: Comparison) -> Record:
+    return Record(
+        {number.row.id: round(number.error, 4) for number in comparison.numbers},
+        {verdict.row.id: round(verdict.share, 4) for verdict in comparison.verdicts},
+        {verdict.row.id: verdict.outcome for verdict in comparison.verdicts},
+    )
+
+
+def write_record(record: Record, record_file: Path, bands_file: Path) -> None:
+    for file, content in ((record_file, record), (bands_file, bands_of(record.errors))):
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+
+
+def grown(numbers: Iterable[Compared], errors: Mapping[str, float]) -> tuple[Compared, ...]:
+    """Return the rows whose error is larger than recorded, or that the record does not know."""
+    return tuple(
+        number
+        for number in numbers
+        if number.row.id not in errors or abs(number.error) > abs(errors[number.row.id]) + TOLERANCE
+    )
+
+
+def worsened(verdicts: Iterable[ComparedVerdict], outcomes: Mapping[str, Outcome]) -> tuple[ComparedVerdict, ...]:
+    """Return the verdicts that are further from right than recorded, or that the record does not know."""
+    rank = list(Outcome).index
+    return tuple(
+        verdict
+        for verdict in verdicts
+        if verdict.row.id not in outcomes or rank(verdict.outcome) > rank(outcomes[verdict.row.id])
+    )
+
+
+# --- the bands of errors, and of what is too close to call
+
+
+def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
+    """Return the error band of each family that has rows.
+
+    To each side it is twice the root mean square of their errors, times sqrt(1 + 1 / m) for m measurements, as for a
+    prediction from m of them: rows of one measurement are not independent. A row that the model was improved with in
+    view counts twice, with its error before and with today's, because what was mended for one row is no proof that the
+    next program comes out as well. Fitted rows and arithmetic do not count. Errors are logarithms of modelled time over
+    published time, so that a band has the factors 1/f and f.
+    """
+    evidence = [row for row in published().rows if row.kind in (Kind.PREDICTION, Kind.SCORED_BLIND)]
+    bands = {}
+    for family in Family:
+        rows = [row for row in evidence if family in row.families]
+        if not rows:
+            continue
+        both = (error for row in rows for error in (row.earlier_error, errors[row.id]))
+        logs = [math.log1p(error) for error in both if error is not None]
+        measurements = len({row.measurement for row in rows})
+        spread = math.sqrt(sum(log * log for log in logs) / len(logs))
+        factor = math.exp(DEVIATIONS * spread * math.sqrt(1 + 1 / measurements))
+        largest = max(abs(errors[row.id]) for row in rows)
+        bands[family] = FamilyBand(round(1 / factor, 3), round(factor, 3), len(rows), round(largest, 3))
+    return bands
+
+
+def close_band_of_record(record: Record) -> CloseBand:
+    """Return the shares of a tile between which the model cannot tell, as published outcomes and reports leave it."""
+    return _close_band(published().verdicts, record.shares, record.errors)
+
+
+def left_out_verdicts(verdicts: Iterable[ComparedVerdict], errors: Mapping[str, float]) -> tuple[ComparedVerdict, ...]:
+    """Return the verdicts as they would be had the band between "fits" and "does not fit" not known the row itself."""
+    verdicts = tuple(verdicts)
+    shares = {verdict.row.id: verdict.share for verdict in verdicts}
+    without = []
+    for verdict in verdicts:
+        band = _close_band((other.row for other in verdicts if other is not verdict), shares, errors)
+        without.append(replace(verdict, verdict=band.verdict(verdict.share)))
+    return tuple(without)
+
+
+def _close_band(rows: Iterable[VerdictRow], shares: Mapping[str, float], errors: Mapping[str, float]) -> CloseBand:
+    known = [row for row in rows if not row.doubtful]
+    ran, failed = ([shares[row.id] for row in known if row.ran is outcome] for outcome in (True, False))
+    return close_band_of(ran, failed, max(errors[row_id] for row_id in _FULLEST_TILES))
+
+
+def close_band_of(ran: Iterable[float], failed: Iterable[float], overestimate: float) -> CloseBand:
+    """Work out from published outcomes and memory reports between which shares of a tile the verdict stays open.
+
+    `ran` and `failed` are the shares of a tile that the model gives to programs that ran on hardware, and to those that
+    were out of memory; `overestimate` is the largest relative error by which it overfills a published report. Below a
+    full tile the band reaches down to the least of the programs that failed. Above a full tile it is a margin, because
+    refusing a program that would run is the worse mistake: it allows for an error as large as that of the worst report,
+    and in any case includes the largest of the programs that ran. Both ends are rounded outwards to a tenth of a per
+    cent. So no published program gets the wrong verdict, and the band grows where the model gets worse.
+    """
+    least, most = min(failed, default=math.inf), max(ran, default=1.0)
+    low = 1.0 if least > 1.0 else math.floor(least * 1000) / 1000
+    if low >= least:  # the lower end itself still fits, and a program that failed must not
+        low = round(low - 0.001, 3)
+    return CloseBand(low, math.ceil(max(1.0 + overestimate, most, 1.0) * 1000) / 1000)

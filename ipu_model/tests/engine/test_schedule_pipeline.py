@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -46,52 +46,31 @@ WAYS = st.sampled_from(list(Execution))
 PIPELINES = st.sampled_from([Execution.PIPELINED, Execution.INTERLEAVED])
 
 
-@dataclass(frozen=True)
-class Times:
-    """One stage: cycles of its passes, and the cycles that its transfers take."""
-
-    forward: float = 1.0
-    backward: float = 1.0
-    recompute: float = 0.0
-    inputs: float = 0.0
-    outputs: float = 0.0
-    on: float = 0.0
-    back: float = 0.0
-    ipu: int | None = None
-
-    def work(self, index: int) -> StageWork:
-        passes = (PhaseCycles(on_tile_execute=c) for c in (self.forward, self.recompute, self.backward))
-        ipu = index if self.ipu is None else self.ipu
-        return StageWork(index, ipu, *passes, self.inputs, self.outputs, self.on, self.back)
-
-    @property
-    def behind(self) -> float:
-        return self.recompute + self.backward
+def stage(
+    forward: float = 1.0, backward: float = 1.0, recompute: float = 0.0, ipu: int = -1, **moved: float
+) -> StageWork:
+    """Return one stage, on an IPU of its own unless said otherwise: cycles of its passes, and what it transfers."""
+    return StageWork(0, ipu, *(PhaseCycles(on_tile_execute=c) for c in (forward, recompute, backward)), **moved)
 
 
-def scheduled(times: Sequence[Times], micro_batches: int, *, updates: int = 1, training: bool = True,
+def scheduled(stages: Sequence[StageWork], micro_batches: int, *, updates: int = 1, training: bool = True,
               execution: Execution = Execution.PIPELINED, update: Sequence[float] = (), overlaps: bool = False,
               in_turn: bool = False, **changes: Any) -> DeviceTime:  # fmt: skip
     """Return the schedule of such stages; `update` has the cycles of each IPU."""
-    works = tuple(time.work(index) for index, time in enumerate(times))
+    works = tuple(replace(s, index=k, ipu=k if s.ipu < 0 else s.ipu) for k, s in enumerate(stages))
     ipus = max(len(update), *(stage.ipu + 1 for stage in works))
     of_ipus = {ipu: PhaseCycles(on_tile_execute=cycles) for ipu, cycles in enumerate(update)}
     work = Workload(works, of_ipus, ipus, updates_in_turn=in_turn)
-    shape = Shape(len(times), micro_batches, updates, training, execution, overlaps)
+    shape = Shape(len(stages), micro_batches, updates, training, execution, overlaps)
     return run(work, rounds_of(shape), replace(PLAIN, **changes), training=training)
 
 
-@st.composite
-def stages(draw: st.DrawFn, *, on_ipus: bool = False) -> list[Times]:
-    """Draw stages; `on_ipus`: several may share an IPU, as a pipeline that comes back to one has it."""
-    count = draw(st.integers(1, 5))
-    return [
-        Times(
-            draw(CYCLES) + 1, draw(CYCLES) + 1, *(draw(CYCLES) for _ in range(5)),
-            draw(st.integers(0, count - 1)) if on_ipus else k,
-        )
-        for k in range(count)
-    ]  # fmt: skip
+WORK, MOVED = CYCLES.map(lambda cycles: cycles + 1), dict.fromkeys(("inputs", "outputs", "on", "back"), CYCLES)
+# Stages with IPUs of their own, or several on one, as a pipeline that comes back to an IPU has them.
+APART, SHARED = (
+    st.lists(st.builds(stage, WORK, WORK, CYCLES, ipus, **MOVED), min_size=1, max_size=5)
+    for ipus in (st.just(-1), st.integers(0, 4))
+)
 
 
 # --- order: which passes run in which cycle (hardware reference, section E)
@@ -178,25 +157,25 @@ def passes_of(
             yield forward, backward, list(range(last)), list(range(1, k)) if training else []
 
 
-def plain_sum(times: Sequence[Times], g: int, way: Execution, training: bool) -> float:
+def plain_sum(stages: Sequence[StageWork], g: int, way: Execution, training: bool) -> float:
     """Add up all cycles of an update one by one, in unit rates and without synchronisation.
 
     All IPUs wait for the one with most work. Copies of one direction of one pair of IPUs follow one another; all pairs
     and directions copy at once. The host refills buffers one after another; IPUs transfer and complete at once.
     """
-    ipus, total = [time.ipu for time in times], 0.0
-    for forward, backward, on, back in passes_of(len(times), g, way, training):
+    ipus, total = [stage.ipu for stage in stages], 0.0
+    for forward, backward, on, back in passes_of(len(stages), g, way, training):
         work, copies, into, out = (Counter[Any]() for _ in range(4))
         for s in forward:
-            work[ipus[s]] += times[s].forward
-            into[ipus[s]] += times[s].inputs
-            out[ipus[s]] += times[s].outputs
+            work[ipus[s]] += stages[s].forward.total
+            into[ipus[s]] += stages[s].inputs
+            out[ipus[s]] += stages[s].outputs
         for s in backward:
-            work[ipus[s]] += times[s].behind
+            work[ipus[s]] += stages[s].recompute.total + stages[s].backward.total
         for s in on:
-            copies[ipus[s], ipus[s + 1]] += times[s].on
+            copies[ipus[s], ipus[s + 1]] += stages[s].on
         for s in back:
-            copies[ipus[s], ipus[s - 1]] += times[s].back
+            copies[ipus[s], ipus[s - 1]] += stages[s].back
         total += max(work.values(), default=0.0) + max(copies.values(), default=0.0)
         total += sum(sum(moved.values()) + 2 * max(moved.values(), default=0.0) for moved in (into, out))
     return total
@@ -204,46 +183,46 @@ def plain_sum(times: Sequence[Times], g: int, way: Execution, training: bool) ->
 
 class TestTime:
     @settings(max_examples=200)
-    @given(times=stages(on_ipus=True), g=COUNT, way=WAYS, training=st.booleans(), updates=st.integers(1, 4),
+    @given(stages=SHARED, g=COUNT, way=WAYS, training=st.booleans(), updates=st.integers(1, 4),
            update=UPDATE)  # fmt: skip
-    def test_cycles_add_up_to_the_plain_sum(self, times, g, way, training, updates, update) -> None:
+    def test_cycles_add_up_to_the_plain_sum(self, stages, g, way, training, updates, update) -> None:
         """Updates follow every G micro-batches, at the same time on all IPUs; in inference there are none."""
-        schedule = scheduled(times, g, updates=updates, execution=way, training=training, update=update)
+        schedule = scheduled(stages, g, updates=updates, execution=way, training=training, update=update)
         more = max(update) if training else 0.0
-        assert schedule.device_cycles == pytest.approx(updates * (plain_sum(times, g, way, training) + more))
+        assert schedule.device_cycles == pytest.approx(updates * (plain_sum(stages, g, way, training) + more))
 
     def test_with_replicas_ipus_update_in_turn(self) -> None:
-        schedule = scheduled([Times(), Times()], 3, update=(10, 20), in_turn=True)
-        without = scheduled([Times(), Times()], 3)
+        schedule = scheduled([stage(), stage()], 3, update=(10, 20), in_turn=True)
+        without = scheduled([stage(), stage()], 3)
         assert schedule.device_cycles == without.device_cycles + 30
         waits = [ipu.external_sync for ipu in without.cycles]
         assert [ipu.external_sync for ipu in schedule.cycles] == [waits[0] + 20, waits[1] + 10]
 
-    @given(times=stages(on_ipus=True), g=COUNT, updates=st.integers(1, 4), way=WAYS, training=st.booleans(),
+    @given(stages=SHARED, g=COUNT, updates=st.integers(1, 4), way=WAYS, training=st.booleans(),
            update=UPDATE, sync=CYCLES, every=st.booleans(), sends=st.booleans())  # fmt: skip
-    def test_every_ipu_is_there_all_the_time(self, times, g, updates, way, training, update, sync, every, sends):
+    def test_every_ipu_is_there_all_the_time(self, stages, g, updates, way, training, update, sync, every, sends):
         """It works for as long as its stages and its update take, and copies, transfers or waits otherwise.
 
         The timeline says the same: each row is filled from start to end, and spans of a kind take as long as the cycles
         say. In unit rates, an IPU's cycles of transfer are its stages' bytes of every micro-batch; none if synthetic.
         """
         schedule = scheduled(
-            times, g, updates=updates, execution=way, training=training, update=update, sync_cycles=sync,
+            stages, g, updates=updates, execution=way, training=training, update=update, sync_cycles=sync,
             returns_all=every, sends_inputs=sends, sends_outputs=sends,
         )  # fmt: skip
         assert sum(schedule.shares.values()) == pytest.approx(1.0)
         assert min(schedule.shares.values()) >= 0
         assert {span.kind for span in schedule.timeline} <= set(SPAN_KINDS) - {"load", "call"}
         for ipu, cycles in enumerate(schedule.cycles):
-            here = [t for t in times if t.ipu == ipu]
+            here = [stage for stage in stages if stage.ipu == ipu]
             assert cycles.total == pytest.approx(schedule.device_cycles)
-            passes = sum(t.forward + (t.behind if training else 0.0) for t in here)
+            passes = sum(stage.total if training else stage.forward.total for stage in here)
             own = g * passes + (update[ipu] if training else 0.0)
             assert cycles.on_tile_execute == pytest.approx(updates * own)
             streams = cycles.stream_copy_begin + cycles.stream_copy_mid + cycles.stream_copy_end
             assert sends or streams == 0
             if every:
-                moved = updates * g * sum(t.inputs + t.outputs for t in here)
+                moved = updates * g * sum(stage.inputs + stage.outputs for stage in here)
                 assert cycles.stream_copy_mid == pytest.approx(moved * sends)
             row = rows(schedule).get(f"IPU {ipu}", [])
             if row:
@@ -262,15 +241,15 @@ class TestTime:
             assert drawn["wait"] == pytest.approx(waited, abs=1e-6 * schedule.device_cycles)
 
     @pytest.mark.parametrize(
-        ("times", "limit"),
+        ("stages", "limit"),
         [
             # IPU 0 has stages 0 and 2 with 9 cycles together, IPU 1 one of 8.
-            ([Times(2, 2, ipu=0), Times(4, 4, ipu=1), Times(2, 3, ipu=0)], "stage 2"),
-            ([Times(on=100), Times()], "inter-IPU copy"),
+            ([stage(2, 2, ipu=0), stage(4, 4, ipu=1), stage(2, 3, ipu=0)], "stage 2"),
+            ([stage(on=100), stage()], "inter-IPU copy"),
         ],
     )
-    def test_what_limits_a_pipeline(self, times: list[Times], limit: str) -> None:
-        assert scheduled(times, 100).limited_by == limit
+    def test_what_limits_a_pipeline(self, stages: list[StageWork], limit: str) -> None:
+        assert scheduled(stages, 100).limited_by == limit
 
 
 # --- the timeline, which is short whatever is repeated
@@ -284,21 +263,23 @@ def rows(schedule: DeviceTime) -> dict[str, list[Span]]:
 
 
 class TestTimeline:
-    @given(times=stages(), way=WAYS, training=st.booleans())
-    def test_its_length_does_not_grow_with_the_counts(self, times: list[Times], way: Execution, training: bool) -> None:
+    @given(stages=APART, way=WAYS, training=st.booleans())
+    def test_its_length_does_not_grow_with_the_counts(
+        self, stages: list[StageWork], way: Execution, training: bool
+    ) -> None:
         lengths = {
-            len(scheduled(times, g, updates=updates, execution=way, training=training, update=[1.0]).timeline)
+            len(scheduled(stages, g, updates=updates, execution=way, training=training, update=[1.0]).timeline)
             for g, updates in ((40, 3), (41, 1000), (100_000, 7))
         }
         assert len(lengths) == 1
 
     def test_of_what_is_alike_one_is_drawn_and_then_the_others_together(self) -> None:
-        times = [Times(10, 20), Times(10, 20)]
-        forward = [span for span in rows(scheduled(times, 20))["IPU 0"] if span.kind == "forward"]
+        stages = [stage(10, 20), stage(10, 20)]
+        forward = [span for span in rows(scheduled(stages, 20))["IPU 0"] if span.kind == "forward"]
         assert [(span.micro_batch, span.repeats) for span in forward] == [(0, 1), (1, 1), (2, 1), (None, 17)]
         assert forward[-1].seconds == pytest.approx(17 * 10 / CLOCK)
         assert forward[-1].label == "forward of stage 0, x 17 micro-batches"
-        fifty = scheduled(times, 3, updates=50, update=[5, 5])
+        fifty = scheduled(stages, 3, updates=50, update=[5, 5])
         updates = [span for span in rows(fifty)["IPU 0"] if span.kind == "update"]
         assert [(span.repeats, span.label) for span in updates] == [(1, "update"), (49, "update, x 49 updates")]
 
@@ -306,13 +287,13 @@ class TestTimeline:
     def test_up_to_16_micro_batches_each_row_is_in_true_order(self, k: int, g: int) -> None:
         """PopART's cycles: stage i runs the forward pass of micro-batch c - i in cycle c, and then the backward pass of
         micro-batch c - 2 (k - 1) + i, with its recomputation. No span stands for several."""
-        spans = scheduled([Times(1, 2, 1)] * k, g).timeline
+        spans = scheduled([stage(1, 2, 1)] * k, g).timeline
         assert {span.repeats for span in spans} == {1}
-        for stage in range(k):
+        for index in range(k):
             kinds = ("forward", "recompute", "backward")
-            own = [(s.kind, s.micro_batch) for s in spans if s.stage == stage and s.kind in kinds]
+            own = [(s.kind, s.micro_batch) for s in spans if s.stage == index and s.kind in kinds]
             expected = [
-                (kind, c - (stage if kind == "forward" else 2 * (k - 1) - stage))
+                (kind, c - (index if kind == "forward" else 2 * (k - 1) - index))
                 for c in range(g + 2 * (k - 1))
                 for kind in kinds
             ]
@@ -357,24 +338,24 @@ class TestRates:
 class TestWhen:
     @given(size=CYCLES, g=COUNT, updates=COUNT, results=st.integers(1, 5))
     def test_results_that_come_back_now_and_then(self, size: float, g: int, updates: int, results: int) -> None:
-        times = [Times(), Times(outputs=size)]
-        schedule = scheduled(times, g, updates=updates, returns_all=False, returned=results)
+        stages = [stage(), stage(outputs=size)]
+        schedule = scheduled(stages, g, updates=updates, returns_all=False, returned=results)
         assert schedule.cycles[1].stream_copy_mid == pytest.approx(results * size)
-        nothing = scheduled(times, g, updates=updates, sends_outputs=False).device_cycles
+        nothing = scheduled(stages, g, updates=updates, sends_outputs=False).device_cycles
         assert schedule.device_cycles == pytest.approx(nothing + 3 * results * size)
 
     def test_the_device_waits_once_for_the_start_of_a_run(self) -> None:
         """day03-resnet101: 643,335 cycles of stream copies that do not grow with accumulation."""
         host = HostLink(M2000, replace(UNIT_RATES, run_wait_seconds=calibrated().stream.run_wait_seconds))
-        once, often = (scheduled([Times()], 3, updates=d, host=host, clock_hz=1.33e9) for d in (1, 10))
+        once, often = (scheduled([stage()], 3, updates=d, host=host, clock_hz=1.33e9) for d in (1, 10))
         assert once.device_cycles == pytest.approx(643_335 + 3 * 2, rel=1e-3)
         assert often.device_cycles - once.device_cycles == pytest.approx(9 * 3 * 2)
 
     # A pipeline of two has 3 + 2 copies, and a transfer in 4 cycles: either stage has an input. Inference: 4 and 4.
     @pytest.mark.parametrize(("training", "points"), [(True, 5 + 4), (False, 4 + 4)])
     def test_all_ipus_synchronise_before_transfers_and_copies(self, training: bool, points: int) -> None:
-        times = [Times(inputs=1.0, on=1.0), Times(inputs=1.0)]
-        with_sync, without = (scheduled(times, 3, training=training, sync_cycles=sync) for sync in (600.0, 0.0))
+        stages = [stage(inputs=1.0, on=1.0), stage(inputs=1.0)]
+        with_sync, without = (scheduled(stages, 3, training=training, sync_cycles=sync) for sync in (600.0, 0.0))
         assert with_sync.device_cycles - without.device_cycles == pytest.approx(600 * points)
 
 
@@ -398,28 +379,28 @@ class TestAhead:
         """By the replicas of the process."""
         for replicas, cycles in shown.items():
             host = replace(HOST, replicas_per_process=replicas)
-            schedule = scheduled([Times(inputs=100.0)], 5, host=host, prefetch_depth=depth)
+            schedule = scheduled([stage(inputs=100.0)], 5, host=host, prefetch_depth=depth)
             assert schedule.cycles[0].stream_copy_begin == pytest.approx(5 * cycles)
 
-    @given(times=stages(), g=COUNT, depth=st.integers(1, 5), replicas=st.integers(1, 8))
+    @given(stages=APART, g=COUNT, depth=st.integers(1, 5), replicas=st.integers(1, 8))
     def test_buffers_ahead_never_make_it_slower_nor_replicas_the_throughput_of_one_higher(
-        self, times, g, depth, replicas
+        self, stages, g, depth, replicas
     ) -> None:
         host = replace(HOST, replicas_per_process=replicas)
-        fewer, more = (scheduled(times, g, prefetch_depth=d, host=host).device_cycles for d in (depth - 1, depth))
+        fewer, more = (scheduled(stages, g, prefetch_depth=d, host=host).device_cycles for d in (depth - 1, depth))
         assert more <= fewer * (1 + 1e-9)
         rates = {"host_to_device_bytes_per_second": 2e9, "device_to_host_bytes_per_second": 1.5e9}
         narrow = replace(HOST, system=replace(HOST.system, **rates))
         few, many = (
-            scheduled(times, g, host=replace(narrow, replicas_per_machine=r, replicas_per_process=r)).device_cycles
+            scheduled(stages, g, host=replace(narrow, replicas_per_machine=r, replicas_per_process=r)).device_cycles
             for r in (2 * replicas - 1, 2 * replicas)
         )
         assert many >= few * (1 - 1e-9)
 
 
-def overlapped(times: Times, n: int, *, inputs: bool = True, outputs: bool = False, **changes: Any) -> DeviceTime:
+def overlapped(only: StageWork, n: int, *, inputs: bool = True, outputs: bool = False, **changes: Any) -> DeviceTime:
     changes |= {"overlaps_input": inputs, "overlaps_output": outputs}
-    return scheduled([times], n, execution=Execution.SHARDED, overlaps=True, **changes)
+    return scheduled([only], n, execution=Execution.SHARDED, overlaps=True, **changes)
 
 
 class TestOverlap:
@@ -427,7 +408,7 @@ class TestOverlap:
 
     @given(work=CYCLES, inputs=CYCLES, outputs=CYCLES, n=st.integers(3, 50))
     def test_all_but_the_first_and_last_are_hidden_as_far_as_there_is_work(self, work, inputs, outputs, n) -> None:
-        schedule = overlapped(Times(work, work, inputs=inputs, outputs=outputs), n, outputs=True)
+        schedule = overlapped(stage(work, work, inputs=inputs, outputs=outputs), n, outputs=True)
         transfers = 3 * (inputs + outputs)
         expected = 2 * (2 * work + transfers) + (n - 2) * max(2 * work, transfers)
         assert schedule.device_cycles == pytest.approx(expected)
@@ -442,24 +423,24 @@ class TestOverlap:
         ways = {"inputs": bool(way & 1), "outputs": bool(way & 2)}
         host = replace(HOST, replicas_per_process=replicas)
         less, more = (
-            overlapped(Times(work, work, inputs=size, outputs=out), 10, host=host, **ways).device_cycles
+            overlapped(stage(work, work, inputs=size, outputs=out), 10, host=host, **ways).device_cycles
             for work in sorted(works)
         )
         assert less <= more * (1 + 1e-9)
 
     @pytest.mark.parametrize(
-        ("times", "cycles"),
+        ("only", "cycles"),
         [
             # Inputs of 300 hide behind the work; results do not overlap.
-            (Times(500, 500, inputs=100, outputs=10), 10 * (1000 + 30) + 2 * 300),
+            (stage(500, 500, inputs=100, outputs=10), 10 * (1000 + 30) + 2 * 300),
             # Transfers of the other direction hide them too: beside 20 of work and 150 of results, 130 are left.
-            (Times(10, 10, inputs=100, outputs=50), 10 * (20 + 150) + 2 * 300 + 8 * 130),
+            (stage(10, 10, inputs=100, outputs=50), 10 * (20 + 150) + 2 * 300 + 8 * 130),
         ],
     )
-    def test_one_direction_only(self, times: Times, cycles: float) -> None:
-        assert overlapped(times, 10).device_cycles == pytest.approx(cycles)
+    def test_one_direction_only(self, only: StageWork, cycles: float) -> None:
+        assert overlapped(only, 10).device_cycles == pytest.approx(cycles)
 
     @pytest.mark.parametrize(("updates", "hidden"), [(1, 0), (2, 0), (3, 1), (100, 98)])
     def test_without_accumulation_device_iterations_overlap(self, updates: int, hidden: int) -> None:
-        schedule = overlapped(Times(500, 500, inputs=100), 1, updates=updates, update=[50])
+        schedule = overlapped(stage(500, 500, inputs=100), 1, updates=updates, update=[50])
         assert schedule.device_cycles == pytest.approx(updates * 1350 - hidden * 300)

@@ -36,8 +36,7 @@ from ipu_model.predict.profile import (
     Verdict,
 )
 from ipu_model.predict.program import Recomputation
-from ipu_model.predict.time import run
-from ipu_model.predict.timing import Conditions
+from ipu_model.predict.time import Conditions, run
 from ipu_model.predict.work import StageWork, Workload
 
 POD4 = Machine("POD4", "IPU-POD4", "GC200", ipus=4, tiles=1472, tile_bytes=638_976, clock_hz=1.33e9)

@@ -21,7 +21,7 @@ from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip, system_named
-from ipu_model.predict.memory.code import Crossings, Steps, code_bytes, steps_of
+from ipu_model.predict.memory import Crossings, Steps, code_bytes, steps_of
 from ipu_model.predict.memory.tiles import Live, ScheduledOp, Spread, TileSpace, ipu_memory, pieces_of
 from ipu_model.predict.profile import CODE, PARAMETERS, RESERVED, IpuMemory, Memory
 from ipu_model.predict.program import Location, Locations, Recomputation

@@ -27,7 +27,7 @@ from ipu_model.predict.host import CallTime
 from ipu_model.predict.profile import ErrorBand, LiveTensor, Memory, PhaseCycles, Profile, Span, close_band
 from ipu_model.report.breakdown import all_rows, device_rows, fullest_ipu, host_rows
 from ipu_model.report.findings import cycles_spent, device_range, end_to_end_range, explained_limit, roofline, verdict
-from ipu_model.report.first_steps import first_steps, holders
+from ipu_model.report.page import first_steps, holders
 from ipu_model.report.quantities import aligned, change, duration, percent, plain, rate, short, size, whole
 from ipu_model.report.text import MOST_LINES, WIDTH, text_report
 from published.convolutional import day03_program

@@ -22,8 +22,7 @@ from ipu_model.predict.links import HostLink
 from ipu_model.predict.order import Beat, Shape, rounds_of
 from ipu_model.predict.profile import SPAN_KINDS, PhaseCycles, Span
 from ipu_model.predict.program import Execution
-from ipu_model.predict.time import DeviceTime, run
-from ipu_model.predict.timing import Conditions
+from ipu_model.predict.time import Conditions, DeviceTime, run
 from ipu_model.predict.work import StageWork, Workload
 
 M2000 = system_named("M2000")

@@ -22,7 +22,7 @@ from ipu_course.programs.doctor.finding import Finding, Severity
 
 NEEDED = [Requirement("numpy>=1.22"), Requirement("tqdm>=4.64")]
 PINNED = [Requirement("numpy==2.4.6"), Requirement("ruff==0.17.5")]
-ASKED = [Requirement("torchvision"), Requirement("torch==2.12.1")]  # what torchvision 0.27.1's metadata say
+ASKED = [Requirement("torchvision"), Requirement("torch==2.14.1")]  # what torchvision 0.29.1's metadata say
 
 
 def judged(installed: dict[str, str], pinned: list[Requirement] = PINNED) -> Finding:
@@ -115,19 +115,19 @@ def test_both_of_our_distributions_are_asked_what_they_need() -> None:
 # --- torch and torchvision
 
 
-@pytest.mark.parametrize("torch", ["2.12.1", "2.12.1+cpu"])
+@pytest.mark.parametrize("torch", ["2.14.1", "2.14.1+cpu"])
 def test_a_pair_that_belongs_together(torch: str) -> None:
-    assert judge_torch_pair(ASKED, {"torch": torch, "torchvision": "0.27.1"}.get).verdict is Severity.OK
+    assert judge_torch_pair(ASKED, {"torch": torch, "torchvision": "0.29.1"}.get).verdict is Severity.OK
 
 
 def test_a_torchvision_for_another_torch() -> None:
-    finding = judge_torch_pair(ASKED, {"torch": "2.13.0", "torchvision": "0.27.1"}.get)
+    finding = judge_torch_pair(ASKED, {"torch": "2.13.0", "torchvision": "0.29.1"}.get)
     assert finding.verdict is Severity.PROBLEM
-    assert "torch 2.13.0 (==2.12.1 is needed)" in finding.what
+    assert "torch 2.13.0 (==2.14.1 is needed)" in finding.what
 
 
 def test_a_missing_torchvision() -> None:
-    finding = judge_torch_pair(ASKED, {"torch": "2.12.1"}.get)
+    finding = judge_torch_pair(ASKED, {"torch": "2.14.1"}.get)
     assert finding.verdict is Severity.PROBLEM
     assert finding.what.endswith(": torchvision is missing.")
 

@@ -229,7 +229,7 @@ def test_every_requirement_is_pinned_and_torch_brings_its_own_cuda_packages(proj
     pins = [Requirement(line) for line in lines if line and not line.startswith(("#", "-e"))]
     assert editable == ["-e ./ipu_model", "-e ."]
     assert [str(pin) for pin in pins if not str(pin.specifier).startswith("==")] == []
-    assert {"torch==2.12.1", "torchvision==0.27.1"} <= {str(pin) for pin in pins}
+    assert {"torch==2.14.1", "torchvision==0.29.1"} <= {str(pin) for pin in pins}
     assert [pin.name for pin in pins if pin.name.startswith(("nvidia", "cuda", "triton"))] == []
 
 

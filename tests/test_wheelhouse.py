@@ -46,12 +46,12 @@ def test_pip_fetches_what_uv_works_out_for_that_machine(tmp_path: Path, monkeypa
         python = next(each.partition("=")[2] for each in command if each.startswith("--python-version="))
         newest = "4.1.1" if python == "3.12.99" else "2.10"
         if "uv" in command:
-            assert "torch==2.12.1" in arguments["input"]
+            assert "torch==2.14.1" in arguments["input"]
             assert "-e ." not in arguments["input"]
-            return subprocess.CompletedProcess(command, 0, f"torch==2.12.1\nsoupsieve=={newest}\n")
+            return subprocess.CompletedProcess(command, 0, f"torch==2.14.1\nsoupsieve=={newest}\n")
         (listed,) = (each.partition("=")[2] for each in command if each.startswith("--requirement="))
         asked[python] = Path(listed).read_text(encoding="utf-8").split()
-        add_wheel(tmp_path, "torch", "2.12.1", tag="cp312-cp312-macosx_14_0_arm64")
+        add_wheel(tmp_path, "torch", "2.14.1", tag="cp312-cp312-macosx_14_0_arm64")
         assert {"--no-deps", "--only-binary=:all:", "--platform=macosx_14_0_arm64"} <= set(command)
         return subprocess.CompletedProcess(command, 0)
 
@@ -59,8 +59,8 @@ def test_pip_fetches_what_uv_works_out_for_that_machine(tmp_path: Path, monkeypa
     monkeypatch.setattr(wheelhouse, "add_own_wheels", lambda folder: add_wheel(folder, "ipu_course", "1.0.0"))
     assert wheelhouse.main([str(tmp_path), "--platform=macos-arm64", "--python-version=3.12"]) == 0
     assert asked == {
-        "3.12": ["torch==2.12.1", "soupsieve==2.10"],
-        "3.12.99": ["torch==2.12.1", "soupsieve==4.1.1"],
+        "3.12": ["torch==2.14.1", "soupsieve==2.10"],
+        "3.12.99": ["torch==2.14.1", "soupsieve==4.1.1"],
     }
     assert (tmp_path / "ipu_course-1.0.0-py3-none-any.whl").exists()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -121,9 +123,19 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read(toml: bytes) -> Published:
     try:
-        return msgspec.toml.decode(toml, type=Published)
+        content = msgspec.toml.decode(toml, type=dict[str, list[dict[str, Any]]])
+        return msgspec.convert({name: _parts(tables) for name, tables in content.items()}, Published)
     except msgspec.DecodeError as problem:
         raise Error(f"{FILE.name}: {problem}.") from problem
+
+
+def _parts(tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each part of a table, with what the table says of all its parts, or the table itself."""
+    rows = []
+    for table in tables:
+        parts = [{"id": row_id, **part} for row_id, part in table.pop("part", {}).items()]
+        rows += [{**table, **part} for part in parts or [{}]]
+    return rows
 
 
 @lru_cache(maxsize=1)

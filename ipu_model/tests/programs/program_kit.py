@@ -26,16 +26,11 @@ def stacked(items):
 
 
 def train(executor, batches, epochs=1, after=None):
-    """Call the executor with every batch, and `after` after each call; return each call's loss.
-
-    The loss is the last output, or the one of that name.
-    """
+    """Call the executor with every batch, and `after` after each call; return each call's loss, its last output."""
     losses = []
     for epoch in range(epochs):
         for batch in batches:
             outputs = executor(**batch) if isinstance(batch, dict) else executor(*batch)
-            if isinstance(outputs, dict):
-                outputs = outputs["loss"]
             loss = outputs[-1] if isinstance(outputs, (tuple, list)) else outputs
             losses.append(loss.float().mean().item())
             if after is not None:

@@ -18,45 +18,24 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
+_PROGRAMS = {f"{path.parent.name}/{path.stem}": path for path in sorted(_HERE.glob("*/*.py"))}
 _PATIENCE_IN_S = 180.0
 
 # What repeats the programs of every run at length.
 _NIGHT = {
-    "generative": ("dcgan", "ddpm", "realnvp", "score_langevin"),
-    "graphs": ("gps_hybrid",),
-    "language": (
-        *("bilstm_tagger", "distillation_and_lora", "gru_sentiment", "linear_attention", "nanogpt"),
-        *("sentence_embeddings", "transformer_translation"),
-    ),
-    "recommendation": ("dlrm",),
-    "reinforcement": ("dqn_gridworld", "evolution_strategies", "ppo_cartpole"),
-    "science": ("abc_epidemic", "fourier_operator", "gaussian_process", "hamiltonian_monte_carlo", "neural_ode"),
-    "speech": ("conformer_ctc", "fastpitch_tts", "wavenet_vocoder"),
-    "vision": (
-        "capsules",
-        "dino_two_models",
-        "mae_pretrain",
-        "mobilenet_finetune",
-        "region_proposals",
-        "spiking_network",
-    ),
-    "workshop": ("hypernetwork", "multi_task", "sharded_ensemble"),
-}
+    "dcgan", "ddpm", "realnvp", "score_langevin", "gps_hybrid", "bilstm_tagger", "distillation_and_lora",
+    "gru_sentiment", "linear_attention", "nanogpt", "sentence_embeddings", "transformer_translation", "dlrm",
+    "dqn_gridworld", "evolution_strategies", "ppo_cartpole", "abc_epidemic", "fourier_operator", "gaussian_process",
+    "hamiltonian_monte_carlo", "neural_ode", "conformer_ctc", "fastpitch_tts", "wavenet_vocoder", "capsules",
+    "dino_two_models", "mae_pretrain", "mobilenet_finetune", "region_proposals", "spiking_network", "hypernetwork",
+    "multi_task", "sharded_ensemble",
+}  # fmt: skip
 
 # Programs are forked from a process that has imported torch: that import takes longer than most of the programs.
 # On macOS, whose libraries do not bear a fork, each is started anew.
 _FORK = sys.platform == "linux"
 _fork_server = multiprocessing.get_context("forkserver")
 _fork_server.set_forkserver_preload(["__main__", "torch", "torch.utils.data", "poptorch"])
-
-
-def _name(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
-
-
-def _program(path: Path) -> object:
-    night = path.stem in _NIGHT.get(path.parent.name, ())
-    return pytest.param(path, id=_name(path), marks=[pytest.mark.night] if night else [])
 
 
 def _become(path: Path, folder: Path, log: Path) -> None:
@@ -100,10 +79,11 @@ def _status_of_command(path: Path, folder: Path, log: Path, poprun: tuple[str, .
             return None
 
 
-@pytest.mark.parametrize("path", [_program(path) for path in sorted(_HERE.glob("*/*.py"))])
-def test_the_program_exits_with_success(path: Path, tmp_path: Path) -> None:
-    log = tmp_path / "output.txt"
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.night] * (path.stem in _NIGHT)) for name, path in _PROGRAMS.items()
+])  # fmt: skip
+def test_the_program_exits_with_success(name: str, tmp_path: Path) -> None:
+    path, log, folder = _PROGRAMS[name], tmp_path / "output.txt", tmp_path / "run"
     folder.mkdir()
     poprun = re.search(r"^# run with: poprun (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     if _FORK and poprun is None:
@@ -112,8 +92,8 @@ def test_the_program_exits_with_success(path: Path, tmp_path: Path) -> None:
         status = _status_of_command(path, folder, log, tuple(poprun[1].split()) if poprun else ())
     if status != 0:
         ended = f"did not end within {_PATIENCE_IN_S:.0f} s" if status is None else f"exited with {status}"
-        pytest.fail(f"{_name(path)} {ended}:\n{log.read_text(errors='replace')[-8000:]}", pytrace=False)
+        pytest.fail(f"{name} {ended}:\n{log.read_text(errors='replace')[-8000:]}", pytrace=False)
 
 
 def test_every_program_of_the_night_exists() -> None:
-    assert all((_HERE / area / f"{name}.py").exists() for area, names in _NIGHT.items() for name in names)
+    assert {path.stem for path in _PROGRAMS.values()} > _NIGHT

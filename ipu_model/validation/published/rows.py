@@ -124,7 +124,10 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(toml: bytes) -> Published:
     try:
         content = msgspec.toml.decode(toml, type=dict[str, list[dict[str, Any]]])
-        return msgspec.convert({name: _parts(tables) for name, tables in content.items()}, Published)
+        rows = {name: _parts(tables) for name, tables in content.items()}
+        for row in rows.get("row", ()):
+            row.setdefault("measurement", row.get("id", ""))  # a run on hardware of its own
+        return msgspec.convert(rows, Published)
     except msgspec.DecodeError as problem:
         raise Error(f"{FILE.name}: {problem}.") from problem
 

@@ -58,7 +58,6 @@ class Tolerance(NamedTuple):
     loaders_mib: float
 
     def complaints(self, first: Usage, last: Usage) -> list[str]:
-        """Return in words what has grown."""
         return [
             f"{name} grew from {getattr(first, name):.1f} to {getattr(last, name):.1f}, more than {limit}"
             for name in Usage._fields[1:]
@@ -73,7 +72,6 @@ PROGRAMS = Tolerance(own_mib=24, loaders_mib=8)
 
 
 def _program(items: int, sharing: poptorch.SharingStrategy) -> tuple[Any, poptorch.DataLoader]:
-    """Return a training model and a loader that gives it so many batches."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(2)
     network = Network("perceptron")
@@ -134,7 +132,6 @@ def programs(count: int, points: int) -> Iterator[Usage]:
 
 
 def main() -> int:
-    """Do both runs, print what was held at each quarter, and return 1 if anything grew."""
     parser = argparse.ArgumentParser(description="train for a long time and see that nothing grows")
     parser.add_argument("--steps", type=int, default=10_000, help="training steps of one model (default 10000)")
     parser.add_argument("--programs", type=int, default=200, help="models and loaders made in turn (default 200)")

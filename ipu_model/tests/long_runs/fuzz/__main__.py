@@ -20,7 +20,6 @@ _AT_ONCE = 200
 
 
 def main() -> int:
-    """Try programs, print what came of them, and return 1 if there was a fault."""
     parser = argparse.ArgumentParser(description="try random PopTorch programs against plain PyTorch")
     parser.add_argument("--seconds", type=float, default=60, help="processor time to spend (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
@@ -30,13 +29,9 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     outcomes: list[tuple[Case, Outcome]] = []
 
-    @settings(
-        max_examples=_AT_ONCE,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    every = list(HealthCheck)
+
+    @settings(max_examples=_AT_ONCE, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=every)
     @given(cases())
     def attempt(case: Case) -> None:
         if time.process_time() < arguments.seconds:

@@ -57,7 +57,6 @@ class Case:
     seed: int = 0
 
     def has(self, switch: str) -> bool:
-        """Whether a switch is on."""
         return switch in self.switches
 
     @property
@@ -101,14 +100,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _off_chip() -> poptorch.TensorLocationSettings:
-    return poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(0)
-
-
-def _sharded() -> poptorch.TensorLocationSettings:
-    return poptorch.TensorLocationSettings().useReplicatedTensorSharding().minElementsForReplicatedTensorSharding(2)
-
-
+_OFF_CHIP = poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(0)
+_SHARDED = poptorch.TensorLocationSettings().useReplicatedTensorSharding().minElementsForReplicatedTensorSharding(2)
 _RUNNING = poptorch.MeanReductionStrategy.Running
 SWITCHES: dict[str, Callable[[poptorch.Options], Any]] = {
     "auto round": lambda o: o.autoRoundNumIPUs(True),
@@ -120,11 +113,11 @@ SWITCHES: dict[str, Callable[[poptorch.Options], Any]] = {
     "floating point exceptions": lambda o: o.Precision.enableFloatingPointExceptions(True),
     "synthetic data": lambda o: o.enableSyntheticData(True),
     "random seed": lambda o: o.randomSeed(7),
-    "offload optimiser": lambda o: o.TensorLocations.setOptimizerLocation(_off_chip()),
-    "offload weights": lambda o: o.TensorLocations.setWeightLocation(_off_chip()),
-    "offload activations": lambda o: o.TensorLocations.setActivationLocation(_off_chip()),
-    "offload accumulators": lambda o: o.TensorLocations.setAccumulatorLocation(_off_chip()),
-    "shard optimiser": lambda o: o.TensorLocations.setOptimizerLocation(_sharded()),
+    "offload optimiser": lambda o: o.TensorLocations.setOptimizerLocation(_OFF_CHIP),
+    "offload weights": lambda o: o.TensorLocations.setWeightLocation(_OFF_CHIP),
+    "offload activations": lambda o: o.TensorLocations.setActivationLocation(_OFF_CHIP),
+    "offload accumulators": lambda o: o.TensorLocations.setAccumulatorLocation(_OFF_CHIP),
+    "shard optimiser": lambda o: o.TensorLocations.setOptimizerLocation(_SHARDED),
     "io tiles": lambda o: o.TensorLocations.numIOTiles(64),
     "recomputation": lambda o: o._Popart.set("autoRecomputation", 3),
     "automatic loss scaling": lambda o: o.Training.setAutomaticLossScaling(True),
@@ -137,7 +130,6 @@ SWITCHES: dict[str, Callable[[poptorch.Options], Any]] = {
 
 
 def network_of(case: Case) -> Network:
-    """Return the case's network with its own random weights."""
     network = Network(case.network)
     network.with_loss, network.ipus = case.training, case.ipus
     return network.half() if case.half else network
@@ -157,11 +149,9 @@ def options_of(case: Case) -> poptorch.Options:
     options.Training.gradientAccumulation(case.accumulation)
     if case.group > 1:
         kinds = poptorch.CommGroupType
-        options.inputReplicaGrouping(
-            case.group, kinds.Orthogonal if case.has("orthogonal groups") else kinds.Consecutive
-        )
-    mode = poptorch.OutputMode[case.mode]
-    options.outputMode(mode, case.period if mode is poptorch.OutputMode.EveryN else None)
+        kind = kinds.Orthogonal if case.has("orthogonal groups") else kinds.Consecutive
+        options.inputReplicaGrouping(case.group, kind)
+    options.outputMode(poptorch.OutputMode[case.mode], case.period if case.mode == "EveryN" else None)
     if case.strategy != "default":
         options.setExecutionStrategy(STRATEGIES[case.strategy]())
     for switch in sorted(case.switches):
@@ -170,7 +160,6 @@ def options_of(case: Case) -> poptorch.Options:
 
 
 def optimiser_of(case: Case, network: Network) -> torch.optim.Optimizer:
-    """Return PopTorch's optimiser of the network's weights."""
     ours, _, arguments = _OPTIMISERS[case.optimiser]
     return ours(network.parameters(), **arguments)  # type: ignore[no-any-return]
 

@@ -45,7 +45,6 @@ class Leftovers:
 
     @classmethod
     def now(cls) -> Leftovers:
-        """Count."""
         return cls()
 
     def difference(self) -> str:

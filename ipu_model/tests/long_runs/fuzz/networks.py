@@ -17,14 +17,9 @@ import poptorch
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of network: its parts, what its two halves compute, and its inputs.
+    """A kind of network: its parts by name, what its two halves compute, and so many rows of inputs of one type.
 
-    Attributes:
-        parts: makes modules, parameters and plain attributes by name.
-        front: computes the first half from the network and the input.
-        back: computes the second half from the network, the first one's result and the input.
-        inputs: makes so many rows of inputs of one element type.
-        constants: positions of results that depend on nothing: a call returns them once, whatever the output mode.
+    `constants` are positions of results that depend on nothing: a call returns them once, whatever the output mode.
     """
 
     parts: Callable[[], Mapping[str, Any]]
@@ -52,11 +47,9 @@ class Network(nn.Module):
 
     @property
     def kind(self) -> Kind:
-        """What the network is made of and computes."""
         return KINDS[self.name]
 
     def forward(self, x: Any, nothing: None = None) -> Any:
-        """Return the output, with a loss if asked for one."""
         with self._block("front", 0):
             hidden = self.kind.front(self, x)
         with self._block("back", 1):
@@ -76,8 +69,6 @@ def _penalty(output: Any) -> Tensor:
 
 @dataclass
 class Pair:
-    """Two tensors, as programs hand them over and get them back."""
-
     left: Tensor
     right: Tensor
 
@@ -208,12 +199,7 @@ KINDS: dict[str, Kind] = {
         back=lambda m, hidden, x: (*hidden, torch.sigmoid(-100 * x), F.softplus(50 * x), x.logsumexp(-1)),
         inputs=_floats(3),
     ),
-    "selecting": Kind(
-        parts=lambda: {"a": nn.Linear(3, 6)},
-        front=lambda m, x: m.a(x),
-        back=_selected,
-        inputs=_floats(3),
-    ),
+    "selecting": Kind(lambda: {"a": nn.Linear(3, 6)}, lambda m, x: m.a(x), _selected, _floats(3)),
     "attributes": Kind(
         parts=lambda: {"a": nn.Linear(3, 3), "offsets": torch.tensor([0.5, 1.0, -2.0]), "cache": torch.zeros(3)},
         front=_with_attributes,

@@ -51,9 +51,9 @@ def run(case: Case) -> Outcome:
         outcome = _judged(case, network_of(case))
         gc.collect()
         _check(before.difference(), "left behind")
+        return outcome
     except Fault as fault:
-        outcome = Outcome(FAULT, str(fault))
-    return outcome
+        return Outcome(FAULT, str(fault))
 
 
 def _judged(case: Case, network: Network) -> Outcome:
@@ -63,7 +63,7 @@ def _judged(case: Case, network: Network) -> Outcome:
         plain, predictable = PlainProgram(network, case), True
         for number, inputs in enumerate(_batches(case)):
             if number == 1:
-                predictable = not ACTIONS.get(case.action, _nothing)(case, wrapped, inputs)
+                predictable = case.action == "nothing" or not ACTIONS[case.action](case, wrapped, inputs)
             _call(case, wrapped, plain, inputs, compare=predictable)
     except Fault:
         raise
@@ -211,10 +211,6 @@ def _leaf(value: Any, reference: Any, values: bool, nan: bool) -> str:
 # The actions of cases between two calls; each returns whether results cannot be predicted after it.
 
 
-def _nothing(case: Case, wrapped: Any, inputs: Any) -> bool:
-    return False
-
-
 def _refused(call: Callable[[], object]) -> bool:
     try:
         call()
@@ -266,11 +262,6 @@ def _new_optimiser(case: Case, wrapped: Any, inputs: Any) -> bool:
     return case.training and case.optimiser != "sgd"
 
 
-def _compile_again(case: Case, wrapped: Any, inputs: Any) -> bool:
-    wrapped.destroy()
-    return True
-
-
 def _interrupt(case: Case, wrapped: Any, inputs: Any) -> bool:
     """Stop a call, or a compilation, as Ctrl-C does, at a moment that the seed decides."""
     if case.seed % 2:
@@ -308,7 +299,7 @@ ACTIONS: dict[str, Callable[[Case, Any, Any], bool]] = {
     "evaluate beside": _evaluate_beside,
     "collect": lambda case, wrapped, inputs: gc.collect() < 0,
     "new optimiser": _new_optimiser,
-    "compile again": _compile_again,
+    "compile again": lambda case, wrapped, inputs: wrapped.destroy() is None,
     "interrupt": _interrupt,
     "copy": _copy,
 }

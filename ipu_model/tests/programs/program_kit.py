@@ -75,6 +75,13 @@ def inferred(model, *inputs, options=None, tolerance=1e-4):
     return results
 
 
+def on_ipu(function, options=None):
+    """Return an inference model that computes a function."""
+    module = nn.Module()
+    module.forward = function
+    return poptorch.inferenceModel(module, options)
+
+
 def accuracy(scores, labels):
     """Return the share of labels that have the highest score."""
     return (scores.argmax(dim=-1) == labels).float().mean().item()

@@ -1,36 +1,20 @@
 """Loops, conditions and dynamic slices on the device, with host transfers that overlap the computation."""
 
 import torch
-from program_kit import check_close
+from program_kit import check_close, on_ipu
 
 import poptorch
 
-
-class PowerIteration(torch.nn.Module):
-    """The largest eigenvalue, by a loop on the device."""
-
-    def forward(self, matrix, vector):
-        def body(matrix, vector):
-            product = matrix @ vector
-            return matrix, product / product.norm()
-
-        _, vector = poptorch.for_loop(60, body, [matrix, vector])
-        return torch.dot(vector, matrix @ vector), vector
+LOOP = poptorch.OverlapMode.OverlapDeviceIterationLoop
 
 
-class Windows(torch.nn.Module):
-    def forward(self, series, start):
-        return poptorch.dynamic_slice(series, 1, start, 4, 1).mean(1)
+def largest_eigenvalue(matrix, vector):
+    def body(matrix, vector):
+        product = matrix @ vector
+        return matrix, product / product.norm()
 
-
-class Update(torch.nn.Module):
-    def forward(self, target, patch, start):
-        return poptorch.dynamic_update(target, patch, 0, start, patch.size(0))
-
-
-class Branches(torch.nn.Module):
-    def forward(self, condition, x):
-        return poptorch.cond(condition, lambda x: x * 2, [x], lambda x: -x, [x])[0]
+    _, vector = poptorch.for_loop(60, body, [matrix, vector])
+    return torch.dot(vector, matrix @ vector), vector
 
 
 class Overlapped(torch.nn.Module):
@@ -39,26 +23,25 @@ class Overlapped(torch.nn.Module):
         self.linear = torch.nn.Linear(16, 16)
 
     def forward(self, x):
-        x = poptorch.set_overlap_for_input(x, poptorch.OverlapMode.OverlapDeviceIterationLoop)
-        return poptorch.set_overlap_for_output(
-            torch.relu(self.linear(x)), poptorch.OverlapMode.OverlapDeviceIterationLoop
-        )
+        x = poptorch.set_overlap_for_input(x, LOOP)
+        return poptorch.set_overlap_for_output(torch.relu(self.linear(x)), LOOP)
 
 
 torch.manual_seed(0)
 root = torch.randn(5, 5)
 matrix = root @ root.t()
-value, _ = poptorch.inferenceModel(PowerIteration())(matrix, torch.ones(5))
+value, _ = on_ipu(largest_eigenvalue)(matrix, torch.ones(5))
 check_close(value, torch.linalg.eigvalsh(matrix)[-1], 1e-3)
 
-windows = poptorch.inferenceModel(Windows())
+windows = on_ipu(lambda series, start: poptorch.dynamic_slice(series, 1, start, 4, 1).mean(1))
 series = torch.arange(24.0).reshape(2, 12)
 for start in (0, 3, 6):
     check_close(windows(series, torch.tensor([start])), series[:, start : start + 4].mean(1))
-result = poptorch.inferenceModel(Update())(torch.zeros(6, 2), torch.ones(2, 2), torch.tensor([3]))
+update = on_ipu(lambda target, patch, start: poptorch.dynamic_update(target, patch, 0, start, patch.size(0)))
+result = update(torch.zeros(6, 2), torch.ones(2, 2), torch.tensor([3]))
 assert result.sum().item() == 4 and result[3:5].eq(1).all()
 
-branches = poptorch.inferenceModel(Branches())
+branches = on_ipu(lambda condition, x: poptorch.cond(condition, lambda x: x * 2, [x], lambda x: -x, [x])[0])
 x = torch.tensor([1.0, 2.0])
 assert branches(torch.tensor([True]), x).tolist() == [2, 4]
 assert branches(torch.tensor([False]), x).tolist() == [-1, -2]

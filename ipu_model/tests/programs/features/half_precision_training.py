@@ -1,23 +1,12 @@
 """Train in half precision in three ways: static loss scaling, automatic loss scaling, single-precision weights."""
 
 import torch
-from program_kit import check_learned
+from program_kit import WithLoss, check_learned
 from torch import nn
 
 import poptorch
 
 STEPS = 20
-
-
-class MLP(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 4))
-        self.loss = nn.CrossEntropyLoss(reduction="mean")
-
-    def forward(self, x, y):
-        out = self.layers(x.to(self.layers[0].weight.dtype))
-        return out, self.loss(out.float(), y)
 
 
 def build_options(single, automatic):
@@ -34,7 +23,8 @@ def build_options(single, automatic):
 
 def train(weights, state, automatic=False, loss_scaling=1.0):
     torch.manual_seed(0)
-    model = MLP().to(weights)
+    layers = nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 4)
+    model = WithLoss(nn.Sequential(*layers), lambda out, y: nn.functional.cross_entropy(out.float(), y)).to(weights)
     optimizer = poptorch.optim.AdamW(
         model.parameters(),
         lr=1e-2,

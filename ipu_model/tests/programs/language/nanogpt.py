@@ -4,7 +4,6 @@ Decay is applied to matrices only; the learning rate warms up and then follows a
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from program_kit import check_learned
@@ -17,43 +16,22 @@ TEXT = """to be or not to be that is the question whether tis nobler in the mind
 the slings and arrows of outrageous fortune or to take arms against a sea of troubles """
 CHARS = sorted(set(TEXT))
 BATCH, BLOCK, ACCUMULATION, STEPS, WARMUP, RATE, LOWEST_RATE = 4, 24, 4, 50, 5, 1e-2, 1e-3
-
-
-@dataclass
-class GPTConfig:
-    n_layer: int = 3
-    n_head: int = 4
-    n_embd: int = 48
-    dropout: float = 0.0
-    bias: bool = False
-
-
-class LayerNorm(nn.Module):
-    """LayerNorm with an optional bias."""
-
-    def __init__(self, ndim, bias):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(ndim))
-        self.bias = nn.Parameter(torch.zeros(ndim)) if bias else None
-
-    def forward(self, input):
-        return F.layer_norm(input, self.weight.shape, self.weight, self.bias, 1e-5)
+LAYERS, HEADS, SIZE = 3, 4, 48
 
 
 class Block(nn.Module):
-    def __init__(self, config):
+    def __init__(self):
         super().__init__()
-        size, self.n_head = config.n_embd, config.n_head
-        self.ln_1, self.ln_2 = LayerNorm(size, config.bias), LayerNorm(size, config.bias)
-        self.c_attn, self.c_proj = (nn.Linear(size, n * size, bias=config.bias) for n in (3, 1))
+        self.ln_1, self.ln_2 = nn.LayerNorm(SIZE, bias=False), nn.LayerNorm(SIZE, bias=False)
+        self.c_attn, self.c_proj = (nn.Linear(SIZE, n * SIZE, bias=False) for n in (3, 1))
         self.register_buffer("mask", torch.tril(torch.ones(1, 1, BLOCK, BLOCK)))
-        up, down = nn.Linear(size, 4 * size, bias=config.bias), nn.Linear(4 * size, size, bias=config.bias)
-        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down, nn.Dropout(config.dropout))
+        up, down = nn.Linear(SIZE, 4 * SIZE, bias=False), nn.Linear(4 * SIZE, SIZE, bias=False)
+        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down, nn.Dropout(0.0))
 
     def attn(self, x):
         B, T, C = x.size()
         q, k, v = self.c_attn(x).split(C, dim=2)
-        q, k, v = (t.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.view(B, T, HEADS, C // HEADS).transpose(1, 2) for t in (q, k, v))
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
         att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
         y = F.softmax(att, dim=-1) @ v
@@ -65,13 +43,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, config):
+    def __init__(self):
         super().__init__()
-        wte, wpe = nn.Embedding(len(CHARS), config.n_embd), nn.Embedding(BLOCK, config.n_embd)
-        blocks = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
-        norm = LayerNorm(config.n_embd, config.bias)
+        wte, wpe = nn.Embedding(len(CHARS), SIZE), nn.Embedding(BLOCK, SIZE)
+        blocks, norm = nn.ModuleList([Block() for _ in range(LAYERS)]), nn.LayerNorm(SIZE, bias=False)
         self.transformer = nn.ModuleDict({"wte": wte, "wpe": wpe, "h": blocks, "ln_f": norm})
-        self.lm_head = nn.Linear(config.n_embd, len(CHARS), bias=False)
+        self.lm_head = nn.Linear(SIZE, len(CHARS), bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         self.apply(self._init_weights)
 
@@ -98,7 +75,7 @@ def get_lr(step):
 
 torch.manual_seed(1337)
 data = torch.tensor([CHARS.index(c) for c in 2 * TEXT], dtype=torch.long)
-model = GPT(GPTConfig())
+model = GPT()
 groups = [
     {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
     {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},

@@ -1,33 +1,33 @@
 """Evolution strategies: a population of small controllers is evaluated at once by a loop on the device."""
 
 import torch
-from torch import nn
+from program_kit import on_ipu
 
 import poptorch
 
 POPULATION, STEPS, HIDDEN, SIGMA = 32, 30, 6, 0.3
 
 
-class PendulumPopulation(nn.Module):
-    def forward(self, genomes, angles):
-        population = genomes.shape[0]
-        w1 = genomes[:, : 3 * HIDDEN].view(population, 3, HIDDEN)
-        w2 = genomes[:, 3 * HIDDEN :].view(population, HIDDEN, 1)
+def cost_of(genomes, angles):
+    """Balance as many pendulums as there are controllers."""
+    population = genomes.shape[0]
+    w1 = genomes[:, : 3 * HIDDEN].view(population, 3, HIDDEN)
+    w2 = genomes[:, 3 * HIDDEN :].view(population, HIDDEN, 1)
 
-        def step(angle, speed, cost):
-            features = torch.stack([torch.sin(angle), torch.cos(angle), speed], dim=1).unsqueeze(1)
-            torque = 6 * torch.tanh(torch.bmm(torch.tanh(torch.bmm(features, w1)), w2)).flatten()
-            speed = speed * 0.98 + (3 * torch.sin(angle) + torque) * 0.1
-            angle = angle + 0.1 * speed
-            return angle, speed, cost + (1 - torch.cos(angle)) + 0.01 * speed * speed
+    def step(angle, speed, cost):
+        features = torch.stack([torch.sin(angle), torch.cos(angle), speed], dim=1).unsqueeze(1)
+        torque = 6 * torch.tanh(torch.bmm(torch.tanh(torch.bmm(features, w1)), w2)).flatten()
+        speed = speed * 0.98 + (3 * torch.sin(angle) + torque) * 0.1
+        angle = angle + 0.1 * speed
+        return angle, speed, cost + (1 - torch.cos(angle)) + 0.01 * speed * speed
 
-        state = [angles, torch.zeros(population), torch.zeros(population)]
-        return poptorch.for_loop(STEPS, step, state)[2] / STEPS
+    state = [angles, torch.zeros(population), torch.zeros(population)]
+    return poptorch.for_loop(STEPS, step, state)[2] / STEPS
 
 
 torch.manual_seed(0)
 opts = poptorch.Options().replicationFactor(2).outputMode(poptorch.OutputMode.All)
-evaluate = poptorch.inferenceModel(PendulumPopulation(), opts)
+evaluate = on_ipu(cost_of, opts)
 mean, history = torch.zeros(4 * HIDDEN), []
 for _ in range(40):
     half = torch.randn(POPULATION // 2, 4 * HIDDEN)

@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from program_kit import check_close
+from program_kit import check_close, on_ipu
 from torch import nn
 
 import poptorch
@@ -11,16 +11,9 @@ import poptorch
 POINTS, CLUSTERS, DIM, STEPS = 200, 4, 3, 6
 
 
-class Assign(nn.Module):
-    def forward(self, points, centres):
-        return poptorch.nearest(points, centres)
-
-
-class FarthestStart(nn.Module):
+def farthest_start(points):
     """The first centres are points far from one another."""
-
-    def forward(self, points):
-        return poptorch.fps(points, [0, POINTS], ratio=CLUSTERS / POINTS, random_start=False)
+    return poptorch.fps(points, [0, POINTS], ratio=CLUSTERS / POINTS, random_start=False)
 
 
 class Lloyd(nn.Module):
@@ -41,7 +34,7 @@ class Lloyd(nn.Module):
 torch.manual_seed(0)
 truth = torch.cat([torch.zeros(1, DIM), 4 * torch.eye(DIM)])
 points = truth[torch.arange(POINTS) % CLUSTERS] + 0.5 * torch.randn(POINTS, DIM)
-start = poptorch.inferenceModel(FarthestStart())(points)
+start = on_ipu(farthest_start)(points)
 assert start.shape == (CLUSTERS,)
 expected = points[start.long()]
 
@@ -55,6 +48,6 @@ for _ in range(STEPS):
 check_close(lloyd.centres, expected)
 assert all(later <= earlier + 1e-3 for earlier, later in itertools.pairwise(inertia)), inertia
 
-sizes = torch.bincount(poptorch.inferenceModel(Assign())(points, lloyd.centres).long(), minlength=CLUSTERS)
+sizes = torch.bincount(on_ipu(poptorch.nearest)(points, lloyd.centres).long(), minlength=CLUSTERS)
 assert sizes.sum() == POINTS
 assert sizes.min() > 40

@@ -1,7 +1,7 @@
 """PointNet on balls, cubes and planes: sampled points, an input transform, and a maximum over the points."""
 
 import torch
-from program_kit import accuracy, check_learned, following, inferred, train
+from program_kit import accuracy, check_learned, following, inferred, on_ipu, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,17 +30,16 @@ class PointNet(nn.Module):
         return log_probs, poptorch.identity_loss(F.nll_loss(log_probs, labels) + 0.001 * orthogonal, reduction="none")
 
 
-class Subsample(nn.Module):
-    def forward(self, flat):
-        ends = [i * POINTS for i in range(COUNT + 1)]
-        return poptorch.fps(flat, ends, ratio=KEPT / POINTS, random_start=False)
+def subsample(flat):
+    ends = [i * POINTS for i in range(COUNT + 1)]
+    return poptorch.fps(flat, ends, ratio=KEPT / POINTS, random_start=False)
 
 
 torch.manual_seed(0)
 labels = torch.arange(COUNT) % 3
 ball, cube = F.normalize(torch.randn(COUNT, POINTS, 3), dim=-1), torch.rand(COUNT, POINTS, 3) * 2 - 1
 shapes = torch.stack([ball, cube, cube * torch.tensor([1, 1, 0.05])])[labels, torch.arange(COUNT)].view(-1, 3)
-points = shapes[poptorch.inferenceModel(Subsample())(shapes).long()].view(COUNT, KEPT, 3)
+points = shapes[on_ipu(subsample)(shapes).long()].view(COUNT, KEPT, 3)
 
 model, epochs = PointNet().train(), 12
 opts = poptorch.Options().deviceIterations(2)

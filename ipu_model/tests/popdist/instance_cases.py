@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,8 +103,7 @@ def options_of(case: Case, options: poptorch.Options) -> poptorch.Options:
     options.deviceIterations(case.iterations).showCompilationProgressBar(False)
     options.outputMode(poptorch.OutputMode.All)
     options.Training.gradientAccumulation(case.accumulation)
-    if case.automatic_loss_scaling:
-        options.Training.setAutomaticLossScaling(True)
+    options.Training.setAutomaticLossScaling(case.automatic_loss_scaling)
     reduction = poptorch.ReductionType.Mean if case.mean else poptorch.ReductionType.Sum
     options.Training.accumulationAndReplicationReductionType(reduction)
     options.Precision.enableStochasticRounding(case.stochastic_rounding)
@@ -142,8 +140,3 @@ def train_plainly(case: Case) -> dict[str, Tensor]:
             nn.utils.clip_grad_norm_(model.parameters(), case.more.get("max_grad_norm", float("inf")))
             optimiser.step()
     return {name: value.detach() for name, value in model.named_parameters()}
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Return where this process stands, as every launcher says it."""
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from instance_cases import CASES, REPLICAS, model_of, optimiser_of, rank_and_size, train
+from instance_cases import CASES, REPLICAS, model_of, optimiser_of, train
 from torch import distributed
 
 import popdist
 import popdist.poptorch
 import poptorch
 
-RANK, SIZE = rank_and_size()
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as every launcher says it
 
 
 def cases(names: list[str]) -> dict[str, Any]:

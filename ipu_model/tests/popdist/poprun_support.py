@@ -63,7 +63,6 @@ class Started:
             time.sleep(0.05)
 
     def assert_nothing_left(self) -> None:
-        """Wait for the end of all its processes; none of them may have left a file."""
         self.wait_until_gone()
         assert sorted(path.name for path in self.temporary.iterdir()) == []
 

@@ -11,7 +11,6 @@ from executor_support import Module, quiet
 from torch import Tensor, nn
 
 import poptorch
-from ipu_model.capture.graph import info_of
 
 
 class FunctionModel(Module):
@@ -22,8 +21,7 @@ class FunctionModel(Module):
         super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
 
 
-def quiet_options() -> poptorch.Options:
-    return quiet()
+quiet_options = quiet
 
 
 def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
@@ -36,16 +34,7 @@ def in_training(function: Callable[..., Any], options: poptorch.Options | None =
 
 def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx.Node]:
     """Compile `function` for inference and return the ops of its graph."""
-    executor = on_device(function)
-    executor.compile(*inputs)
-    assert executor._compiled is not None
-    return [node for node in executor._compiled.graph.ops.nodes if node.op == "call_function"]
-
-
-def hinted(ops: list[torch.fx.Node], key: str) -> dict[str, Any]:
-    """Return the kind of op that carries a hint, with the hint's value."""
-    values = {str(node.target): getattr(info_of(node).marks, key) for node in ops}
-    return {target: value for target, value in values.items() if value is not None and value is not False}
+    return [node for node in graph_of(on_device(function), *inputs).ops.nodes if node.op == "call_function"]
 
 
 def graph_of(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> Any:

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from poptorch._dataloader import AsynchronousDataAccessor
+from poptorch.enums import SharingStrategy
+
 TIMEOUT_IN_S = 60
+
+
+def access(dataset: Any, **arguments: Any) -> AsynchronousDataAccessor:
+    """Make an accessor over a forked process, which starts in milliseconds; it ends when nobody refers to it."""
+    return AsynchronousDataAccessor(dataset, **{"sharing_strategy": SharingStrategy.Fork, **arguments})
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

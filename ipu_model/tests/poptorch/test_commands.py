@@ -74,17 +74,15 @@ def folder(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "reports" / "net"))
 
 
-# --- the command line
-
-
 def test_help_waits_for_no_library_and_reports_and_machines_not_for_torch(written: Path) -> None:
-    code = (
-        "import sys\nfrom ipu_model.commands.command_line import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "assert not {'torch', 'matplotlib', 'numpy'} & set(sys.modules)\nmain(['machines'])\n"
-        f"assert main(['report', {str(written)!r}]) == 0\n"
-        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
-    )
+    code = f"""import contextlib, sys
+from ipu_model.commands.command_line import main
+with contextlib.suppress(SystemExit):
+    main(['--help'])
+assert not {{'torch', 'matplotlib', 'numpy'}} & set(sys.modules)
+main(['machines'])
+assert main(['report', {str(written)!r}]) == 0
+assert not {{'torch', 'matplotlib'}} & set(sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for command in ("report", "compare", "fit", "advise", "machines"):
@@ -155,9 +153,6 @@ def test_machines_are_listed_and_their_numbers_have_unit_source_and_confidence()
     assert printed(*example.split())
 
 
-# --- what programs are: functions, modules, executors, reports and their files
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -196,10 +191,7 @@ def test_results_alone_can_be_read_but_not_changed(folder: Path) -> None:
     (folder / "report.html").unlink()
     assert printed("report", folder / "profile.json").splitlines()[-1].endswith("--html OUT writes one")
     for command in (("advise", folder), ("report", folder, "--machine", "Bow")):
-        code, _, err = run(*command)
-        assert code == 2
-        assert "holds only results" in err
-        assert "program.py:function" in err
+        assert re.search("holds only results.*program.py:function", refused(*command))
 
 
 def test_a_file_runs_once_until_it_changes(tmp_path: Path) -> None:
@@ -224,9 +216,6 @@ def test_modules_are_found_from_the_working_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     assert "found_from_here:program returned an int" in run("report", "found_from_here:program")[2]
-
-
-# --- pages
 
 
 @pytest.mark.parametrize(
@@ -262,9 +251,6 @@ def test_a_page_is_refused_before_the_program_runs(tmp_path: Path, command: str,
     code, out, err = run(command, *sources, *(["--open"] if page is None else ["--html", tmp_path / page]))
     assert (code, out) == (2, "")
     assert words in err
-
-
-# --- advise and fit
 
 
 def test_changes_are_ranked_with_their_lines(written: Path) -> None:
@@ -320,8 +306,6 @@ def test_an_impossible_request_names_the_nearest_and_ends_with_1() -> None:
     assert "The nearest: " in out
 
 
-# --- mistakes: one line that says what was asked for, what is wrong with it and what would work; exit code 2
-
 MISTAKES: list[tuple[list[object], str]] = [
     (["report", "missing.py:build"], "missing.py cannot be read: there is no such file"),
     (["report", "no_such_module:build"], "no_such_module cannot be imported: ModuleNotFoundError"),
@@ -364,35 +348,12 @@ def test_values_of_options_name_their_rule_and_what_works(given: tuple[str, ...]
     assert words in err
 
 
-OPTIONS = "poptorch.Options().deviceIterations(2)"
-OTHER = "poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)"
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("raise KeyError('weights.pt')", "failed: KeyError: 'weights.pt' (line"),
-        ("pass", "returned None. The function takes no arguments and returns (module, inputs, options)"),
-        ("return Chain(1), X", "returned 2 values. The function takes no arguments"),
-        (
-            f"return {{'model': Chain(1), 'input': X, 'options': {OPTIONS}}}",
-            "lacks inputs. Its names are model, inputs,",
-        ),
-        ("return Chain(1), X, {'deviceIterations': 3}", "takes poptorch.Options() as options, not a dict"),
-        (f"return Module(lambda model, x: -x if x.sum() > 0 else x), X, {OPTIONS}", "The model branches on data"),
-        (f"return Chain(1), X[:3], {OPTIONS}", "say micro_batch=True"),
-        (f"return Chain(1), X[:, :7], {OPTIONS}", "the module failed: RuntimeError"),
-        (f"return Chain(1), X[:, :7], {OPTIONS}", "of forward in modelling_support.py"),
-        (f"return Chain(2), (X, X), trainable(2), {OTHER}", "is no parameter of the model. Create the optimizer from"),
-    ],
-)
-def test_a_function_that_returns_no_program(tmp_path: Path, body: str, words: str) -> None:
-    imports = "from executor_support import *\nfrom modelling_support import Chain, trainable\nX = torch.zeros(6, 8)\n"
-    (tmp_path / "script.py").write_text(f"{imports}def program():\n    {body}\n")
-    for command in ("report", "fit"):
-        assert words in refused(command, f"{tmp_path / 'script.py'}:program")
-
-
+BUILDS = """from executor_support import *
+from modelling_support import Chain, trainable
+X, options = torch.zeros(6, 8), poptorch.Options().deviceIterations(2)
+optimizer = poptorch.optim.SGD(Chain(2).parameters(), lr=0.1)
+def program():
+    """
 SCRIPT = "def main():\n    print(1)\n\ndef sized(n):\n    return n\n\ndef program(n=1):\n    return n\n\n1 / 0\n"
 
 
@@ -405,12 +366,27 @@ SCRIPT = "def main():\n    print(1)\n\ndef sized(n):\n    return n\n\ndef progra
         ("import sys\nsys.exit(3)\n", ":build", "put what a script does under `if __name__ == '__main__':`"),
         # Only functions that return something are suggested, and the script does not run for that.
         (SCRIPT, "", "Functions without arguments there: program. Or run it with"),
+        *(
+            (f"{BUILDS}{body}\n", ":program", words)
+            for body, words in (
+                ("raise KeyError('weights.pt')", "failed: KeyError: 'weights.pt' (line"),
+                ("pass", "returned None. The function takes no arguments and returns (module, inputs, options)"),
+                ("return Chain(1), X", "returned 2 values. The function takes no arguments"),
+                ("return dict(model=Chain(1), input=X, options=options)", "lacks inputs. Its names are model, inputs,"),
+                ("return Chain(1), X, {'logDir': '.'}", "takes poptorch.Options() as options, not a dict"),
+                ("return Module(lambda m, x: -x if x.sum() else x), X, options", "The model branches on data"),
+                ("return Chain(1), X[:3], options", "say micro_batch=True"),
+                ("return Chain(1), X[:, :7], options", "the module failed: RuntimeError"),
+                ("return Chain(1), X[:, :7], options", "of forward in modelling_support.py"),
+                ("return Chain(2), (X, X), trainable(2), optimizer", "is no parameter of the model. Create the opt"),
+            )
+        ),
     ],
 )
-def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, function: str, words: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    err = refused("report", f"{script}{function}")
+@pytest.mark.parametrize("command", ["report", "fit"])
+def test_a_function_that_returns_no_program(tmp_path: Path, command: str, text: str, function: str, words: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    err = refused(command, f"{tmp_path / 'script.py'}{function}")
     assert words in err
     assert "frozen importlib" not in err  # Python's own lines tell a user nothing
 

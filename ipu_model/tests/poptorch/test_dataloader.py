@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
@@ -17,8 +17,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
-from poptorch._dataloader.items import _SubDataset, glue, rows_of
-from poptorch._dataloader.loader import rows_per_chunk
+from poptorch._dataloader.items import glue, rows_of
 from poptorch._dataloader.worker import _forget_fork_server
 from poptorch._utils import ICustomArgParser, registerCustomArgParser
 from poptorch.enums import CommGroupType, DataLoaderMode, SharingStrategy
@@ -102,40 +101,6 @@ class TestItems:
         assert DataLoader(options(), Numbers(6), num_workers=1).persistent_workers
         assert not DataLoader(options(), Numbers(6), num_workers=1, persistent_workers=False).persistent_workers
 
-    @pytest.mark.parametrize(
-        ("dataset", "arguments", "error", "words"),
-        [
-            (Numbers(9), {"options": Numbers(4)}, AssertionError, r"poptorch\.Options"),
-            (Numbers(8), {"batch_sampler": PAIRS_OF_INDICES, "batch_size": 2}, Error, "exclusive with batch_size"),
-            (Numbers(8), {"batch_sampler": PAIRS_OF_INDICES, "shuffle": True}, Error, "exclusive with batch_size"),
-            (
-                Numbers(8), {"batch_sampler": PAIRS_OF_INDICES, "options": options(of=2)}, Error,
-                "mutually exclusive with auto_distributed_partitioning=True",
-            ),
-            (
-                Numbers(9), {"batch_size": 4, "mode": REBATCHED, "rebatched_worker_size": 5},
-                AssertionError, "rebatched_worker_size",
-            ),
-            (Numbers(9), {"batch_size": None, "mode": REBATCHED}, AssertionError, "a batch_size"),
-            (
-                Numbers(9), {"mode": ASYNC, "async_options": {"rebatched_size": 3}}, AssertionError,
-                "rebatched_size",
-            ),
-            (Numbers(6), {"options": options(of=2), "batch_size": None}, AssertionError, "needs a batch_size"),
-            (Numbers(6), {"options": options(of=2), "shuffle": True}, AssertionError, "randomSeed"),
-            (Numbers(7), {"options": options(d=2, of=4)}, ZeroDivisionError, "at least 8 are needed"),
-            (Stream(8), {"options": options(of=2)}, AssertionError, "not supported for IterableDataset"),
-        ],
-    )  # fmt: skip
-    def test_contradictions(self, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
-        with pytest.raises(error, match=words):
-            DataLoader(**{"options": options(), "dataset": dataset, **arguments})
-
-
-def test_samples_that_cannot_be_concatenated_are_named() -> None:
-    with pytest.raises(TypeError, match="cannot be concatenated"):
-        next(iter(DataLoader(options(d=2), ["a", "b"], batch_sampler=Lengths(1, 1))))
-
 
 class Measured(Stream):
     def __len__(self) -> int:
@@ -171,21 +136,12 @@ class TestRebatching:
         assert [torch.cat([x for x, _ in item]).tolist() for item in items] == [part for part in expected if part]
         assert all(torch.equal(y[:, 0], -x) for item in items for x, y in item)
 
-    def test_when_items_are_rebatched(self) -> None:
-        assert rows_per_chunk(8, False, True, None) is None  # plain Async
-        assert rows_per_chunk(8, True, True, None) == 8
-        assert rows_per_chunk(8, True, True, 3) == 3
-        assert rows_per_chunk(8, False, False, None) == 8  # Async that keeps the remainder is re-batched
-        assert rows_per_chunk(1, False, False, None) is None  # unless items are single rows
-        assert rows_per_chunk(None, False, False, None) is None
-        assert rows_per_chunk(8, False, True, 100) is None  # rebatched_worker_size counts only when re-batching
-
 
 class TestShares:
     """Dividing a data set between processes (section 2.9)."""
 
     @settings(max_examples=50)
-    @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 6), st.booleans(), st.booleans())
+    @given(st.integers(1, 60), st.integers(1, 4), st.integers(2, 6), st.booleans(), st.booleans())
     def test_whole_items_or_an_equal_number_of_samples(self, n: int, b: int, of: int, drop: bool, mix: bool) -> None:
         """In every pass, no process sees a sample of another."""
         if drop and n < b * of:
@@ -210,36 +166,25 @@ class TestShares:
         plain = [DataLoader(options(d=2, process=p, of=2), Numbers(10)) for p in range(2)]
         assert [read(loader) for loader in plain] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert [(len(loader), len(loader.dataset)) for loader in plain] == [(2, 4)] * 2
+        assert plain[1].dataset[-1].tolist() == [7, 7]
+        with pytest.raises(IndexError, match="outside"):
+            plain[1].dataset[4]
         # Shuffled, pass 1 reads permutation slots 2-5 and 6-9, pass 2 slots 0-3 and 4-7 of the next permutation.
         shuffled = [DataLoader(options(d=2, process=p, of=2, seed=42), Numbers(10), shuffle=True) for p in range(2)]
         generator = torch.Generator().manual_seed(42)
         for start in (2, 0, 2):
             drawn = torch.randperm(10, generator=generator).tolist()
             assert [read(loader) for loader in shuffled] == [drawn[start : start + 4], drawn[start + 4 : start + 8]]
-        # Persistent workers keep their copy of the data set, so the permutation must not live in it.
-        loader = DataLoader(options(process=1, of=2, seed=42), Numbers(9), shuffle=True, num_workers=1)
-        generator.manual_seed(42)
-        first, second = (torch.randperm(9, generator=generator).tolist() for _ in range(2))
-        assert [read(loader), read(loader)] == [first[5:9], second[4:8]]
+        # Persistent workers and processes keep their copy of the data set, so the permutation must not live in it.
+        for where in ({"num_workers": 1}, {"mode": ASYNC, "async_options": FORK}):
+            loader = DataLoader(options(process=1, of=2, seed=42), Numbers(9), shuffle=True, **where)
+            generator.manual_seed(42)
+            first, second = (torch.randperm(9, generator=generator).tolist() for _ in range(2))
+            assert [read(loader), read(loader)] == [first[5:9], second[4:8]]
         # The larger example: B=32 on 4 processes with one and with two replicas each.
         for replicas, size, length in ((1, 32, 390), (2, 64, 195)):
             loader = DataLoader(options(r=replicas, process=3, of=4), Numbers(50_000), batch_size=32)
             assert (loader.combinedBatchSize, len(loader)) == (size, length)
-
-    def test_a_part_is_a_sequence_that_can_be_shuffled(self) -> None:
-        # 10 samples, 2 processes of 4: the range of process 1 is 4-7, or 6-9 once it is swapped.
-        part = _SubDataset(list(range(100, 110)), options(process=1, of=2, seed=5), 2, drop_last=True)
-        assert list(part) == [104, 105, 106, 107]
-        assert part[-1] == 107
-        with pytest.raises(IndexError, match="outside"):
-            part[4]
-        part.shuffle_global_indices()
-        drawn = [100 + i for i in torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()]
-        for start in (4, 6, 4):
-            assert list(part) == drawn[start : start + 4]
-            part.swap_range()
-        with pytest.raises(AssertionError, match="randomSeed"):
-            _SubDataset(range(8), options(of=2), 2, drop_last=True).shuffle_global_indices()
 
     def test_partitioning_can_be_switched_off_and_is_for_a_sampler(self) -> None:
         for dataset, length, more in (
@@ -252,22 +197,10 @@ class TestShares:
 
 # In every mode, the asynchronous ones above all.
 
-Make = Callable[..., DataLoader]
 
-
-@pytest.fixture
-def load() -> Iterator[Make]:
-    """Makes loaders, asynchronous unless told otherwise, that end with the test."""
-    made: list[DataLoader] = []
-
-    def make(dataset: Any, device_iterations: int = 1, **arguments: Any) -> DataLoader:
-        opts = Options().deviceIterations(device_iterations)
-        made.append(DataLoader(opts, dataset, **{"mode": ASYNC, "async_options": FORK, **arguments}))
-        return made[-1]
-
-    yield make
-    for loader in made:
-        loader.terminate()
+def load(dataset: Any, device_iterations: int = 1, **arguments: Any) -> DataLoader:
+    """Make a loader, asynchronous unless told otherwise, which ends when nobody refers to it."""
+    return DataLoader(options(device_iterations), dataset, **{"mode": ASYNC, "async_options": FORK, **arguments})
 
 
 def copies(loader: DataLoader) -> list[Any]:
@@ -283,38 +216,35 @@ def copies(loader: DataLoader) -> list[Any]:
 def test_items_and_lengths_are_those_of_a_synchronous_loader(
     n: int, b: int, d: int, drop: bool, mode: DataLoaderMode, worker_size: int | None
 ) -> None:
-    opts, combined = Options().deviceIterations(d), b * d
-    synchronous = DataLoader(opts, Pairs(n), batch_size=b, drop_last=drop)
-    arguments: dict[str, Any] = {"batch_size": b, "drop_last": drop, "mode": mode, "async_options": FORK}
+    arguments: dict[str, Any] = {"batch_size": b, "drop_last": drop}
+    synchronous, combined = load(Pairs(n), d, mode=SYNC, **arguments), b * d
+    arguments["mode"] = mode
     if worker_size is not None:
         arguments["rebatched_worker_size"] = min(worker_size, combined)
     if drop and n < combined:
         with pytest.raises(Error, match=r"(?s)The Dataset is empty.*worker thread failed to start"):
-            DataLoader(opts, Pairs(n), **arguments)
+            load(Pairs(n), d, **arguments)
         return
-    loader = DataLoader(opts, Pairs(n), **arguments)
-    try:
-        for _ in range(2):
-            for got, expected in zip(copies(loader), list(synchronous), strict=True):
-                assert [x.tolist() for x in got] == [x.tolist() for x in expected]
-        assert len(loader) == len(synchronous)
-        assert (loader.combinedBatchSize, loader.batch_size) == (combined, combined)
-    finally:
-        loader.terminate()
+    loader = load(Pairs(n), d, **arguments)
+    for _ in range(2):
+        for got, expected in zip(copies(loader), list(synchronous), strict=True):
+            assert [x.tolist() for x in got] == [x.tolist() for x in expected]
+    assert len(loader) == len(synchronous)
+    assert (loader.combinedBatchSize, loader.batch_size) == (combined, combined)
 
 
 @pytest.mark.parametrize(
     ("mode", "strategy"),
     [*((ASYNC, strategy) for strategy in SharingStrategy), (REBATCHED, SharingStrategy.ForkServer)],
 )
-def test_every_strategy_and_mode_delivers_the_same(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
-    options = {"sharing_strategy": strategy, "early_preload": True, "buffer_size": 2}
-    loader = load(Pairs(11), device_iterations=2, batch_size=2, mode=mode, async_options=options)
+def test_every_strategy_and_mode_delivers_the_same(mode: DataLoaderMode, strategy: SharingStrategy) -> None:
+    how = {"sharing_strategy": strategy, "early_preload": True, "buffer_size": 2}
+    loader = load(Pairs(11), device_iterations=2, batch_size=2, mode=mode, async_options=how)
     for _ in range(2):
         assert [y.tolist() for _, y in copies(loader)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_shuffling_follows_the_programs_seed(load: Make) -> None:
+def test_shuffling_follows_the_programs_seed() -> None:
     torch.manual_seed(8)
     expected = [x.tolist() for x in DataLoader(Options(), Numbers(20), batch_size=4, shuffle=True)]
     torch.manual_seed(8)
@@ -326,7 +256,7 @@ def test_shuffling_follows_the_programs_seed(load: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
-def test_lists_dicts_and_single_samples(load: Make, mode: DataLoaderMode) -> None:
+def test_lists_dicts_and_single_samples(mode: DataLoaderMode) -> None:
     (images,) = load(Pairs(4), batch_size=4, mode=mode)
     assert isinstance(images, list)
     assert [tuple(x.shape) for x in images] == [(4, 3, 4, 4), (4,)]
@@ -338,14 +268,7 @@ def test_lists_dicts_and_single_samples(load: Make, mode: DataLoaderMode) -> Non
     assert (len(loader), loader.combinedBatchSize) == (3, None)
 
 
-def test_an_example_batch_does_not_use_up_the_first_item(load: Make) -> None:
-    """next(iter(loader)) for compile(), then a loop: it starts at item 0 (section 4)."""
-    loader = load(Numbers(6), batch_size=2)
-    assert next(iter(loader))[:, 0].tolist() == [0, 1]
-    assert [x[:, 0].tolist() for x in loader] == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_a_terminated_loader_is_over(load: Make) -> None:
+def test_a_terminated_loader_is_over() -> None:
     loader = load(Numbers(6), batch_size=2)
     loader.terminate()
     loader.terminate()
@@ -377,7 +300,7 @@ def collate_samples(pairs: list[Any]) -> Sample:
     ("mode", "strategy"),
     [(ASYNC, SharingStrategy.Fork), (REBATCHED, SharingStrategy.Fork), (ASYNC, SharingStrategy.ForkServer)],
 )
-def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode, strategy: SharingStrategy) -> None:
+def test_registered_types_arrive_as_themselves(mode: DataLoaderMode, strategy: SharingStrategy) -> None:
     registerCustomArgParser(Sample, SampleParser())
     common = {"mode": mode, "async_options": {"sharing_strategy": strategy}}
     try:
@@ -390,21 +313,37 @@ def test_registered_types_arrive_as_themselves(load: Make, mode: DataLoaderMode,
         registerCustomArgParser(Sample, None)
 
 
-TOO_FEW_ROWS = "batch_size should be a positive integer"  # torch's words
+SAMPLER = {"batch_sampler": PAIRS_OF_INDICES}
+SHARE = {"options": options(of=2)}
+CHUNKS = {"batch_size": 4, "mode": REBATCHED}
 
 
 @pytest.mark.parametrize(
     ("dataset", "arguments", "error", "words"),
     [
+        (Numbers(9), {"options": Numbers(4)}, AssertionError, r"poptorch\.Options"),
+        (Numbers(8), {**SAMPLER, "batch_size": 2}, Error, "exclusive with batch_size"),
+        (Numbers(8), {**SAMPLER, "shuffle": True}, Error, "exclusive with batch_size"),
+        (Numbers(8), {**SAMPLER, **SHARE}, Error, "mutually exclusive with auto_distributed_partitioning=True"),
+        (Numbers(9), {**CHUNKS, "rebatched_worker_size": 5}, AssertionError, "rebatched_worker_size"),
+        # torch's words
+        (Numbers(9), {**CHUNKS, "rebatched_worker_size": 0}, ValueError, "batch_size should be a positive integer"),
+        (Numbers(9), {**CHUNKS, "rebatched_worker_size": -1}, ValueError, "batch_size should be a positive integer"),
+        (Numbers(9), {**CHUNKS, "batch_size": None}, AssertionError, "a batch_size"),
+        (Numbers(9), {"mode": ASYNC, "async_options": {"rebatched_size": 3}}, AssertionError, "rebatched_size"),
         (Numbers(4, lambda i: (row(i), [row(i)])), {}, Error, r"(?s)is not a torch tensor.*worker thread failed to"),
-        (Pairs(10), {"batch_size": 4, "collate_fn": collate_samples}, Error, "is not a torch tensor but a Sample"),
-        (Numbers(4), {"batch_size": 2, "mode": REBATCHED, "rebatched_worker_size": 0}, ValueError, TOO_FEW_ROWS),
-        (Numbers(4), {"batch_size": 2, "mode": REBATCHED, "rebatched_worker_size": -1}, ValueError, TOO_FEW_ROWS),
+        (Pairs(10), {"collate_fn": collate_samples}, Error, "is not a torch tensor but a Sample"),
+        (Numbers(6), {**SHARE, "batch_size": None}, AssertionError, "needs a batch_size"),
+        (Numbers(6), {**SHARE, "shuffle": True}, AssertionError, "randomSeed"),
+        (Numbers(7), {"options": options(d=2, of=4)}, ZeroDivisionError, "at least 8 are needed"),
+        (Stream(8), SHARE, AssertionError, "not supported for IterableDataset"),
+        (["a", "b"], {"options": options(d=2), "batch_sampler": Lengths(1, 1)}, TypeError, "cannot be concatenated"),
     ],
 )
-def test_mistakes(load: Make, dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_contradictions(dataset: Any, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    more = {} if "options" in arguments else {"mode": ASYNC, "async_options": FORK}
     with pytest.raises(error, match=words):
-        load(dataset, **arguments)
+        next(iter(DataLoader(**{"options": options(), "dataset": dataset, **more, **arguments})))
 
 
 @pytest.mark.parametrize(
@@ -419,7 +358,7 @@ def test_mistakes(load: Make, dataset: Any, arguments: dict[str, Any], error: ty
         (ASYNC, False, [2, *[8] * 6]),
     ],
 )
-def test_remainders(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
+def test_remainders(mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
     """Section 2.8."""
     arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": nothing}
     items = copies(load(Stream(50), batch_size=8, **arguments))
@@ -431,7 +370,7 @@ def test_remainders(load: Make, mode: DataLoaderMode, drop_last: bool, lengths: 
 
 @pytest.mark.parametrize("mode", list(DataLoaderMode))
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, drop_last: bool) -> None:
+def test_batch_samplers_work_in_every_mode(mode: DataLoaderMode, drop_last: bool) -> None:
     """Section 2.7."""
     sampler = BatchSampler(SequentialSampler(range(20)), batch_size=2, drop_last=True)
     loader = load(Pairs(20), 4, batch_sampler=sampler, drop_last=drop_last, mode=mode)
@@ -443,7 +382,7 @@ def test_batch_samplers_work_in_every_mode(load: Make, mode: DataLoaderMode, dro
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
-def test_padded_batches_and_scalars(load: Make, mode: DataLoaderMode, caplog: pytest.LogCaptureFixture) -> None:
+def test_padded_batches_and_scalars(mode: DataLoaderMode, caplog: pytest.LogCaptureFixture) -> None:
     loader = load(Numbers(10), 2, batch_sampler=Lengths(3, 4, 1, 2), collate_fn=pad, mode=mode)
     assert [x[:, 0].tolist() for x in loader] == [[0, 1, 2, 0, 3, 4, 5, 6], [7, 0, 0, 0, 8, 9, 0, 0]]
     assert loader.combinedBatchSize == 1 * 2  # a sampler without batch_size counts as 1
@@ -451,17 +390,6 @@ def test_padded_batches_and_scalars(load: Make, mode: DataLoaderMode, caplog: py
     # Only items of several batches need rows in every tensor.
     loader = load(Numbers(4), batch_sampler=Lengths(2, 2), collate_fn=with_count, mode=mode)
     assert [(x[:, 0].tolist(), int(count)) for x, count in loader] == [([0, 1], 2), ([2, 3], 2)]
-
-
-def test_a_distributed_loader_loads_its_share_in_the_background() -> None:
-    opts = Options().deviceIterations(2).randomSeed(42)
-    opts.Distributed.configureProcessId(1, 2)
-    loader = DataLoader(opts, Numbers(10), shuffle=True, mode=ASYNC, async_options=FORK)
-    generator = torch.Generator().manual_seed(42)
-    first, second = (torch.randperm(10, generator=generator).tolist() for _ in range(2))
-    assert torch.cat(copies(loader))[:, 0].tolist() == first[6:10]
-    assert torch.cat(copies(loader))[:, 0].tolist() == second[4:8]
-    loader.terminate()
 
 
 def with_noise(index: int) -> torch.Tensor:
@@ -485,7 +413,7 @@ def other_noise(worker: int) -> None:
     ],
     ids=["persistent", "init", "sampler"],
 )
-def test_other_arguments_are_torchs(load: Make, mode: DataLoaderMode, more: dict[str, Any]) -> None:
+def test_other_arguments_are_torchs(mode: DataLoaderMode, more: dict[str, Any]) -> None:
     """Two passes are those of torch's loader with the same arguments, noise of its workers included."""
     common = {"batch_size": 2, "shuffle": "sampler" not in more, "num_workers": 2, **more}
     plain, own = (torch.Generator().manual_seed(3) for _ in range(2))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, scale, sgd, training, with_loss
+from executor_support import Module, inference, quiet, runs, scale, sgd, training, with_loss
 from torch import Tensor, nn
 
 import poptorch
@@ -111,7 +111,8 @@ def test_half_accumulators_lose_small_addends_and_overflow(
 
 
 def test_floating_point_exceptions_stop_an_overflow() -> None:
-    model = inference(Module(lambda m, x: x * 2), quiet(enableFloatingPointExceptions=True))
+    """All of them: `engine/test_floating_point_exceptions.py`."""
+    model = runs(lambda x: x * 2, enableFloatingPointExceptions=True)
     for _ in range(2):
         assert model(torch.tensor([30000.0], dtype=HALF)).item() == 60000.0
         with pytest.raises(poptorch.Error, match=r"Floating point exception: .*overflowed"):
@@ -128,21 +129,6 @@ def test_outputs_losses_weights_and_statistics_of_a_half_model_are_half() -> Non
     assert {value.dtype for value in (*results, *floating)} == {HALF}
     unchanged = {name for name, value in after.items() if torch.equal(value, before[name])}
     assert before.keys() - unchanged == {"body.1.running_mean", "body.1.running_var"}
-
-
-def test_half_of_an_executor_is_that_of_its_module() -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    executor = inference(model)
-    executor.half()
-    assert executor(torch.ones(1, 2, dtype=HALF)).dtype is model[0].weight.dtype is HALF
-
-
-def test_eight_bit_images_are_cast_in_the_model() -> None:
-    layer, image = nn.Conv2d(3, 2, 3), torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
-    out = inference(Module(lambda m, image: m.layer((image.half() / 255 - 0.5) / 0.25), layer=layer))(image)
-    assert out.dtype is HALF
-    expected = layer.double()((image.double() / 255 - 0.5) / 0.25)
-    torch.testing.assert_close(out.double(), expected.detach(), rtol=2e-2, atol=2e-2)
 
 
 EDGE = 0.125 * 65504
@@ -231,7 +217,7 @@ class TestAutomaticLossScaling:
         ],
     )
     @pytest.mark.parametrize("accumulation", [1, 2])
-    def test_they_are_those_of_training_without_it(self, make: Any, accumulation: int) -> None:
+    def test_weights_are_those_of_training_without_it(self, make: Any, accumulation: int) -> None:
         """Powers of two change no digit of gradients that stay inside the range of float16."""
         trained = []
         for options in (quiet, automatic):

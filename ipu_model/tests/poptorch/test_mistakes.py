@@ -270,6 +270,13 @@ grouped(X[:3], CommGroupType.Orthogonal, 2, PER_GROUP) -> Error: 3, but 4 replic
 grouped(X[:1], <1, 2, PER_GROUP | CommGroupType.All, 2, 0>) -> AssertionError:
 grouped(X[:1], CommGroupType.All, '2', PER_GROUP) -> AssertionError:
 runs(deviceIterations=2)(torch.ones(7, 3)) -> AssertionError: Invalid batch dimension
+runs()(torch.empty(0, 2, 5)) -> Error: Zero-sized tensors are unsupported (Got shape [0, 2, 5])
+runs()(torch.eye(2).to_sparse()) -> Error: Unsupported input type: a tensor of layout ... to_dense()
+runs()(X.to(<torch.complex64 | torch.float8_e4m3fn>)) -> Error: Unsupported input type $1
+runs()(X.to('meta')) -> Error: Inputs must be on the CPU, but a tensor is on meta
+runs(<deviceIterations | replicationFactor>=0)(ONE) -> Error: poptorch.Options().$1 must be at least 1, not 0
+runs(deviceIterations=3, outputMode=(OutputMode.EveryN, 2))(ONE) -> Error: Return period must be ... (3)
+runs(deviceIterations=2, outputMode=(OutputMode.EveryN, 4))(ONE) -> Error: Return period must be ... (2)
 runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
 runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compiled
 <runs | anchored>().getAnchoredTensor('x') -> AssertionError:
@@ -369,6 +376,16 @@ dynamic_update(rows, rows, 1, at, 0) -> Error: must be different
 dynamic_update(rows, rows, 1, at, -1) -> Error: must not be negative
 custom(lambda t: t[:, :2], x) -> Error: return torch.float32 [6, 4] as its result 0; it returned torch.float32 [6, 2]
 custom(twice, x) -> Error: custom op test.mistakes.Wrong must return 1 tensors; it returned 2
+x * <x[0, 0].item() | float(x[0, 0]) | x.tolist()[0][0]> -> Error: branches on data
+[x for _ in range(x[0, 0].int())] -> Error: branches on data
+<x.bool() - x.bool() | 1 - x.bool() | x.bool() - 1 | x.bool().sub_(x.bool())> -> RuntimeError: Subtraction, the `-`
+x.<numpy | __array__>() -> Error: Illegal move to CPU
+x.<cpu() | to('cpu') | to(device='cpu')> -> Error: Illegal move to CPU ... Instead, return this output as an IPU tensor
+x.<cuda() | to('cuda') | to(torch.device('cuda:1')) | to(0) | to(device='cuda')> -> Error: 'cuda' ... Leave out .cuda()
+x + <torch.zeros(4, device='cuda') | torch.FloatTensor([3] * 4).cuda()> -> Error: 'cuda' ... device=x.device
+nn.Linear(4, 4).cuda()(x) -> Error: on the device 'cuda' ... Leave out .cuda() ... device=x.device
+x + <torch.LongTensor([1]) | torch.FloatTensor([1]) | torch.Tensor([1])> -> Error: Expected an IPU tensor but got
+x + <torch.from_numpy(X.numpy()) | X | X * 2> -> Error: got tensor(device=cpu ... torch.tensor(...) ... torch.nn.Mod
 custom(lambda t: [None], x) -> Error: custom op test.mistakes.Wrong must return a tensor or a list of tensors
 CPU(lambda t: INNER(t), 'outer')(x) -> Error: 'inner' is called inside the op 'outer'
 CPU(lambda t: <None | 1.0 | [] | [1.0]>, 'op')(x) -> Error: must return a tensor or a sequence of tensors
@@ -403,6 +420,7 @@ twice(out(m.linear(x))) -> Error: returned twice
 
 # Training of two pipelined blocks; afterwards the model is as it was, and the corrected program trains it.
 TRAINING = """
+trains(wrong=pipelined(accumulation=0)) -> Error: Training.gradientAccumulation must be at least 1, not 0
 trains(wrong=pipelined(accumulation=2)) -> Error: gradientAccumulation must be greater than ... ShardedExecution
 trains(wrong=pipelined('front', 'rear')) -> AssertionError: Unknown Block 'back' ... lists 'front', 'rear'
 trains(inputs=(DATA[:7], CLASS[:7])) -> AssertionError: Invalid batch dimension ... Nearest multiples: 4 and 8

@@ -14,7 +14,6 @@ import poptorch
 
 
 def training() -> tuple[Any, ...]:
-    """Return what profile_module takes, with an optimiser."""
     model = Chain(2)
     return model, (torch.zeros(6, 8),) * 2, trainable(2), poptorch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -32,7 +31,6 @@ def executor() -> Any:
 
 
 def loader() -> Any:
-    """Return a loader of eight samples."""
     return poptorch.DataLoader(poptorch.Options(), torch.utils.data.TensorDataset(torch.zeros(8, 8)), batch_size=2)
 
 
@@ -54,7 +52,6 @@ def with_arguments(size: int) -> int:
 
 
 def compiled_wide() -> Any:
-    """Compile it, which fails for want of memory."""
     given = wide()
     model = poptorch.trainingModel(given["model"], given["options"], given["optimizer"])
     model.compile(torch.zeros(64, 5120), torch.zeros(64, 5120))

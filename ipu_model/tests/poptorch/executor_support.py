@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +133,18 @@ def gradient(model: Any, *inputs: Any) -> Tensor:
     executor = training(model, lr=1.0)
     executor(*inputs)
     return before - model.layer.weight.detach()
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def saved(value: Any, **how: Any) -> Any:
+    """Return what torch saves and loads; `how` are arguments of `torch.load`."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, **{"weights_only": False, **how})
 
 
 def raw(module: nn.Module, name: str) -> Tensor:

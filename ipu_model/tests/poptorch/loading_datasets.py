@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+import poptorch
+
 
 def row(index: int) -> Tensor:
     return torch.full((2,), float(index))
@@ -53,7 +55,6 @@ def dying(index: int) -> Tensor:
 
 
 def where_read(index: int) -> Any:
-    """Tell which process reads, and with how many torch threads."""
     return torch.tensor(os.getpid()), torch.tensor(torch.get_num_threads())
 
 
@@ -117,8 +118,24 @@ def pad(samples: list[Tensor]) -> Tensor:
 
 
 def with_count(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Collate samples and say how many there are."""
     return torch.stack(samples), torch.tensor(len(samples))
+
+
+class Sample:
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+
+class SampleParser(poptorch.ICustomArgParser):
+    def yieldTensors(self, struct: Any) -> list[Any]:
+        return [struct.x, struct.y]
+
+    def reconstruct(self, original_structure: Any, tensor_iterator: Iterator[Any]) -> Sample:
+        return Sample(next(tensor_iterator), next(tensor_iterator))
+
+
+def collate_samples(pairs: list[Any]) -> Sample:
+    return Sample(*map(torch.stack, zip(*pairs)))
 
 
 def nothing(worker_id: int) -> None:

@@ -28,12 +28,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def stay_idle() -> None:
-    """Give another process the time to do what it must not do."""
     time.sleep(0.2)
 
 
 def counter() -> Any:
-    """Return a number that forked processes share."""
     return multiprocessing.get_context("fork").Value("i", 0)
 
 
@@ -46,5 +44,4 @@ def runs(pid: int) -> bool:
 
 
 def loader_processes() -> list[Any]:
-    """Return the loaders' processes of this program that still run."""
     return [child for child in multiprocessing.active_children() if child.name == "poptorch-loader"]

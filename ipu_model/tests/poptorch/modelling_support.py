@@ -43,12 +43,10 @@ def batch(options: poptorch.Options) -> tuple[Tensor, Tensor]:
 
 
 def trained(options: poptorch.Options, ipus: int = 2, optimizer: Any = None, **more: Any) -> Program:
-    """Return the program of training a chain under these options."""
     model = Chain(ipus)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer(model)
     return program_of_module(options, model, batch(options), optimizer=optimizer, **more)
 
 
 def inferred(options: poptorch.Options, ipus: int = 2, **more: Any) -> Program:
-    """Return the program of running a chain forward under these options."""
     return program_of_module(options, Chain(ipus), batch(options)[0], **more)

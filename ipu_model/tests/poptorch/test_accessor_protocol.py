@@ -50,8 +50,6 @@ class Passes:
 
 
 class Counted(Numbers):
-    """Holds its samples, and counts in shared memory how many were read."""
-
     def __init__(self, length: int, counter: Any) -> None:
         super().__init__(length)
         self.counter, self.tensors = counter, [torch.full((2,), float(index)) for index in range(length)]
@@ -205,15 +203,6 @@ def test_whole_items_are_glued_and_the_rest_is_dropped_unless_the_loader_keeps_i
         access(DataLoader(Options(), Numbers(5), batch_size=2, drop_last=False))
     # Single rows are never short.
     assert read(access(DataLoader(Options(), Numbers(3), batch_size=1, drop_last=False))) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [*(("rebatched_size", size) for size in (1, 0, -3)), ("buffer_size", 0), ("miss_sleep_time_in_ms", -0.1)],
-)
-def test_numbers_below_their_least_value_are_refused(name: str, value: float) -> None:
-    with pytest.raises(AssertionError, match=rf"{name} .*; got {value}\."):
-        access([torch.zeros(2)], **{name: value})
 
 
 def test_an_accessor_belongs_to_the_process_that_made_it_and_is_not_wrapped_again() -> None:

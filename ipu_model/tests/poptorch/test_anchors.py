@@ -64,7 +64,6 @@ class TestNames:
         assert found[-3:] == ["Gemm:0", "Relu:0", "Gemm:0/1"]
 
     def test_every_one_of_them_can_be_anchored(self) -> None:
-        """Those of training have loss, gradients and updated parameters too."""
         forward = [*FORWARD, "loss/MeanSquaredError:0"]
         gradients = [f"Gradient___{name}" for name in (*WEIGHTS, *forward, "loss")]
         kinds = ("scaledLearningRate0", "weightDecayScaleFactor0")
@@ -76,16 +75,11 @@ class TestNames:
         executor(X, Y)
         assert all(isinstance(executor.getAnchoredTensor(short_name), Tensor) for short_name in number(listed))
 
-    @pytest.mark.parametrize(
-        ("function", "found"),
-        [
-            (lambda m, x: x * 2 * x * x, ["Mul:0", "Mul:0/1", "Mul:0/2"]),  # a name that is taken gets a number
-            (lambda m, x: torch.special.entr(x), ["SpecialEntr:0"]),  # without a PopART name, its own in camel case
-            (lambda m, x: x.topk(2), ["TopK:0", "TopK:1"]),  # several results of one op are counted
-        ],
-    )
-    def test_of_ops(self, function: Any, found: list[str]) -> None:
-        assert names(inference(Module(function)), X) == ["input", *found]
+    def test_of_ops(self) -> None:
+        """Without a PopART name, its own in camel case; several results are counted, and a second op gets a number."""
+        model = Module(lambda m, x: (torch.special.entr(x), *x.topk(2), x * 2 * x))
+        found = ["SpecialEntr:0", "TopK:0", "TopK:1", "Mul:0", "Mul:0/1"]
+        assert names(inference(model), X) == ["input", *found]
 
     def test_tied_weights_have_all_their_names(self) -> None:
         model = blocks()
@@ -108,8 +102,6 @@ def returning() -> Any:
 
 
 class TestOutputModes:
-    """An anchored tensor comes back as forward would return it."""
-
     @pytest.mark.parametrize("mode", [OutputMode.All, OutputMode.Final, OutputMode.Sum, (OutputMode.EveryN, 2)])
     @pytest.mark.parametrize("replicas", [1, 2])
     def test_in_inference_and_in_training(self, mode: Any, replicas: int) -> None:
@@ -168,7 +160,6 @@ ALL += [f"Gradient___{name}" for name in ALL]
 
 class TestTraining:
     def test_each_tensor_is_that_of_plain_pytorch(self) -> None:
-        """Whatever is anchored, the results stay the same."""
         plain, model = blocks(), blocks()
         other, executor = training(plain, sharded()), training(model, anchoring(sharded(), **number(ALL)))
         results = executor(X, Y)
@@ -232,15 +223,6 @@ class TestTraining:
             assert executor.getAnchoredTensor("scale").tolist() == [4.0, 4.0]
         assert set(optimiser.state_dict()["ipu_param"]) <= set(executor.getTensorNames())
 
-    def test_half_precision_gradients_stay_half(self) -> None:
-        anchored = {"g": "Gradient___first.weight", "h": "Gradient___act/Relu:0", "a": "act/Relu:0"}
-        executor = training(blocks().half(), anchoring(sharded(), **anchored))
-        executor(X.half(), Y.half())
-        for short_name, name in anchored.items():
-            value = executor.getAnchoredTensor(short_name)
-            assert value.dtype is torch.float16
-            torch.testing.assert_close(value.float(), plain_step()[name].detach(), atol=2e-3, rtol=1e-2)
-
 
 class TestValuesOverwritten:
     """An anchor has the value of the moment, whatever writes into that storage later."""
@@ -277,7 +259,6 @@ class TestErrors:
         [
             (training, "first.weigth", "first.weight"),
             (training, "Gradient__first.weight", "Gradient___first.weight"),
-            (training, "first", "first.weight"),
             (training, "act", "act/Relu:0"),
             (training, "eps___specific___first.bias", ""),  # plain SGD has none
             (inference, "eps___specific___first.bias", ""),
@@ -294,10 +275,7 @@ class TestErrors:
         assert training(model, sharded())(X, Y)[0].shape == (4, 2), "the model stays usable"
 
     def test_names_need_a_compiled_model_and_anchors_one_that_has_run(self) -> None:
-        options = anchoring(sharded(), it="act/Relu:0")
-        executor = inference(blocks(), options)
-        options.anchorTensor("late", "input")
-        assert "late" not in executor.options.anchored_tensors
+        executor = inference(blocks(), anchoring(sharded(), it="act/Relu:0"))
         for _ in range(2):
             with pytest.raises(AssertionError, match="Model must be compiled"):
                 executor.getTensorNames()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from executor_support import pickled
 from function_models import FunctionModel, compiled_ops, graph_of, on_device, quiet_options
 from torch import Tensor, nn
 
@@ -28,7 +28,6 @@ class Pair(NamedTuple):
 
 
 def marked(forward: Any, key: str, *inputs: Tensor) -> dict[str, Any]:
-    """Return the kind of op that carries a hint, with the hint's value."""
     values = {str(node.target): getattr(info_of(node).marks, key) for node in compiled_ops(forward, *(inputs or (X,)))}
     return {target: value for target, value in values.items() if value is not None and value is not False}
 
@@ -97,13 +96,10 @@ def test_available_memory_reaches_the_op_behind_a_bias_a_reshape_or_a_mark(
 
 # The product of `[6, 4]` and `[4, 10]`; the leading 1 is the batch dimension of the inputs.
 LEFT, RIGHT = torch.linspace(-1, 1, 24).reshape(1, 6, 4), torch.linspace(0, 2, 40).reshape(1, 4, 10)
+MODES = [("InputChannels", "input_channels", 6), ("ReducingDim", "reducing_dim", 4)]
 
 
-HINTS = ("input_channels", "reducing_dim", "output_channels")
-MODES = list(zip(("InputChannels", "ReducingDim", "OutputChannels"), HINTS, (6, 4, 10)))
-
-
-@pytest.mark.parametrize(("mode", "name", "length"), MODES)
+@pytest.mark.parametrize(("mode", "name", "length"), [*MODES, ("OutputChannels", "output_channels", 10)])
 def test_a_serialised_product_is_the_plain_one_for_every_divisor(mode: str, name: str, length: int) -> None:
     for factor in (f for f in range(1, 11) if length % f == 0):
 
@@ -150,8 +146,6 @@ SECOND = {"available_memory_proportion": 0.2, "partials_type": "half", "conv_dit
 
 
 class TestMultiConv:
-    """`MultiConv` (section 8.4)."""
-
     def test_results_are_those_of_the_separate_convolutions(self) -> None:
         fused = on_device(with_context(MultiConv()))(IMAGE)
         apart = on_device(lambda m, x: (m.conv_a(x), torch.relu(m.conv_b(x))))(IMAGE)
@@ -205,8 +199,6 @@ def forward_twice(model: Any, x: Tensor) -> Tensor:
 
 
 class TestScopes:
-    """`NameScope` and `Attribute` (section 12)."""
-
     def test_name_scopes_nest_and_end(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             with NameScope("outer") as entered:
@@ -234,7 +226,7 @@ class TestScopes:
         inner = {"outline": {"layer": "2", "kind": "a"}, "other": {"key": "value"}}
         assert noted(forward, "attributes") == {"tanh": outer, "exp": inner, "relu": outer, "sin": None}
 
-    @pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+    @pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, pickled])
     def test_module_hooks_may_enter_and_leave_by_hand_at_every_call(self, copied: Any) -> None:
         model = FunctionModel(forward_twice).eval()
         attribute = Attribute(outline={"layer": "linear"})
@@ -256,8 +248,6 @@ def sharded() -> poptorch.Options:
 
 
 class TestOverlap:
-    """Overlapped host transfers (section 8.3)."""
-
     @pytest.mark.parametrize("mode", OverlapMode)
     def test_no_mode_changes_a_value(self, mode: OverlapMode) -> None:
         into, out = poptorch.set_overlap_for_input, poptorch.set_overlap_for_output
@@ -275,8 +265,6 @@ class TestOverlap:
     def test_marked_tensors_may_have_other_uses_and_the_log_names_what_is_switched_on(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Options reference 12.2, derived settings."""
-
         def forward(model: Any, x: Tensor) -> tuple[Tensor, ...]:
             x = poptorch.set_overlap_for_input(x, OverlapMode.OverlapAccumulationLoop)
             y = x + x

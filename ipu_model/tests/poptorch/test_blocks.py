@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet
+from executor_support import Module, inference, pickled, quiet, saved
 from function_models import graph_of
 from torch import Tensor, nn
 
@@ -30,7 +28,6 @@ def in_order(model: Any, x: Tensor) -> Tensor:
 
 
 def three(function: Callable[[Any, Tensor], Tensor] = in_order) -> Module:
-    """Return a model of three layers, called one after another unless told otherwise."""
     return Module(function, **{name: nn.Linear(2, 2) for name in "abc"})
 
 
@@ -45,15 +42,7 @@ def placements(model: nn.Module, strategy: Any = None) -> dict[str, tuple[str, i
 
 
 def entries(function: Callable[[Any, Tensor], Tensor]) -> list[str]:
-    """Return the ids of the blocks in the order in which they were entered."""
     return [entry.block for entry in graph(Module(function)).block_entries]
-
-
-def torch_saved(model: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
 
 
 LATER = {"a": ("", 0, 0), "b": ("later", 1, 1), "c": ("later", 1, 1)}
@@ -68,7 +57,7 @@ class TestBeginBlock:
         assert type(model.b) is nn.Linear
         assert list(model.state_dict()) == names
         assert placements(model) == LATER
-        for twin in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch_saved(model)):
+        for twin in (copy.copy(model), copy.deepcopy(model), pickled(model), saved(model)):
             assert placements(twin) == LATER
         poptorch.BeginBlock(model.a, "later", ipu_id=1)  # modules may share an id
         assert {place[0] for place in placements(model).values()} == {"later"}
@@ -93,10 +82,7 @@ class TestBeginBlock:
 
     def test_an_automatic_id_is_drawn_once_and_printed(self) -> None:
         model = three()
-        expected = model(X)
         poptorch.BeginBlock(model.b, ipu_id=1)
-        assert torch.equal(model(X), expected)  # without a device it does nothing
-        assert "BeginBlock(user_id=None, ipu_id=1)" in poptorch.module_repr(model)
         for _ in range(2):
             executor = inference(model, quiet(**SHARDED))
             executor.compile(X)
@@ -107,7 +93,7 @@ class TestBeginBlock:
         assert isinstance(block, nn.Module)
         assert (block._user_id, block._ipu_id, block._layer_to_call) == ("doubled", 1, double)
         assert torch.equal(block(X), X * 2)
-        assert torch.equal(pickle.loads(pickle.dumps(block))(X), X * 2)
+        assert torch.equal(pickled(block)(X), X * 2)
         assert placements(three(lambda m, x: m.b(block(m.a(x))))) == {"a": ("", 0, 0), "b": ("doubled", 1, 1)}
 
 
@@ -162,16 +148,12 @@ class TestBlock:
             poptorch.Block.start("later", ipu_id=1)
             return m.c(m.b(x))
 
+        model = three(starts)
+        assert torch.equal(model(X), in_order(model, X)), "without a device it does nothing"
+        assert placements(model) == LATER
         model = three(mixed)
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model) == FRONT_LATER
-        assert placements(three(starts)) == LATER
-
-    def test_without_a_device_it_does_nothing(self) -> None:
-        with poptorch.Block("a", 0):
-            poptorch.Block.start("b", 3)
-            poptorch.Block.useAutoId()
-        assert torch.equal(X * 2, double(X))
 
 
 class TestAutomaticIds:
@@ -220,7 +202,7 @@ class Decorated(nn.Module):
 def test_functions_and_methods_run_inside_a_block_also_of_models_from_files() -> None:
     assert Decorated.front.__doc__ == "Run the first layer."
     model = Decorated()
-    for twin in (model, torch_saved(model)):
+    for twin in (model, saved(model)):
         assert placements(twin) == FRONT_LATER
         assert torch.equal(inference(twin, quiet(**SHARDED))(X), model(X))
 

@@ -31,7 +31,6 @@ EARLIER = Path(__file__).parents[1] / "engine" / "profile_format_1.json"
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Run a command in this process; return its exit code, output and error output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -54,9 +53,10 @@ def printed(*arguments: object) -> str:
 def refused(*arguments: object) -> str:
     """Return the line that says what was asked for, what is wrong with it and what would work."""
     code, out, err = run(*arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"python -m ipu_model {arguments[0]}: error: ")
-    return err
+    *usage, line = err.splitlines(keepends=True)
+    assert (code, out, not usage or usage[0].startswith("usage: ")) == (2, "", True)
+    assert line.startswith(f"python -m ipu_model {arguments[0]}: error: ")
+    return line
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> Path:
-    """A copy of that folder, to be damaged."""
     return Path(shutil.copytree(written, tmp_path / "reports" / "net"))
 
 
@@ -130,13 +129,8 @@ def test_only_slow_work_says_so(monkeypatch: pytest.MonkeyPatch, terminal: io.St
         deadline = time.monotonic() + (10 if is_said else 0.05)
         while "loader: 0 s" not in terminal.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
-    text = terminal.getvalue()
-    assert is_said == bool(text)
-    if is_said:
-        assert text.startswith("\rtiming the loader: 0 s")
-        last = text.split("\r")[-2]
-        assert last.isspace()
-        assert text.endswith(f"\r{last}\r")
+    said = r"\rtiming the loader: 0 s(.*\r)* +\r" if is_said else ""
+    assert re.fullmatch(said, terminal.getvalue())
 
 
 def test_machines_are_listed_and_their_numbers_have_unit_source_and_confidence() -> None:
@@ -195,7 +189,6 @@ def test_results_alone_can_be_read_but_not_changed(folder: Path) -> None:
 
 
 def test_a_file_runs_once_until_it_changes(tmp_path: Path) -> None:
-    """For the program and its loader, and for two programs of it."""
     script, runs = tmp_path / "script.py", tmp_path / "runs"
     script.write_text(
         f"with open({str(runs)!r}, 'a') as file:\n    file.write('once ')\n"
@@ -248,9 +241,7 @@ def test_a_page_is_refused_before_the_program_runs(tmp_path: Path, command: str,
     script = tmp_path / "script.py"
     script.write_text("raise AssertionError('it ran')\n")
     sources = [f"{script}:program"] * (2 if command == "compare" else 1)
-    code, out, err = run(command, *sources, *(["--open"] if page is None else ["--html", tmp_path / page]))
-    assert (code, out) == (2, "")
-    assert words in err
+    assert words in refused(command, *sources, *(["--open"] if page is None else ["--html", tmp_path / page]))
 
 
 def test_changes_are_ranked_with_their_lines(written: Path) -> None:
@@ -282,7 +273,6 @@ def test_the_page_and_the_words_are_those_of_python_with_advice_for_a_shell(tmp_
 
 
 def test_the_folder_of_a_failed_compilation_is_enough(tmp_path: Path) -> None:
-    """From the error's own words to the search: `python -m ipu_model fit FOLDER`."""
     given = wide()
     model = poptorch.trainingModel(given["model"], given["options"].enableProfiling(str(tmp_path)), given["optimizer"])
     with pytest.raises(poptorch.Error, match="python -m ipu_model fit") as refusal:
@@ -320,32 +310,21 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["report", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
     (["fit", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
     (["machines", "M3000"], "There is no machine 'M3000'. Systems: M2000, POD4, POD16"),
+    (["fit", "no", "--workers", "two"], "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
+    (["fit", "no", "--workers", "-3"], "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
+    (["fit", "no", "--seconds-per-sample", "1ms"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
+    (["fit", "no", "--seconds-per-sample", "nan"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
+    (["fit", "no", "--seconds-per-sample", "-1"], "it takes a number of seconds from 0 on, such as 0, not '-1'"),
+    (["fit", "no", "--loading", "asnyc"], "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
+    (["fit", "no", "--ipus", "2.4"], "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
+    (["fit", "no", "--ipus", "0"], "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
+    (["fit", "no", "--keep", "precison"], "machine, not 'precison'. Did you mean precision?"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES)
 def test_mistakes(arguments: list[object], words: str) -> None:
     assert words in refused(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (("--workers", "two"), "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
-        (("--workers", "-3"), "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
-        (("--seconds-per-sample", "1ms"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
-        (("--seconds-per-sample", "nan"), "it takes a number of seconds from 0 on, such as 0.001 for a"),
-        (("--seconds-per-sample", "-1"), "it takes a number of seconds from 0 on, such as 0, not '-1'"),
-        (("--loading", "asnyc"), "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
-        (("--ipus", "2.4"), "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
-        (("--ipus", "0"), "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
-        (("--keep", "precison"), "machine, not 'precison'. Did you mean precision?"),
-    ],
-)
-def test_values_of_options_name_their_rule_and_what_works(given: tuple[str, ...], words: str) -> None:
-    code, _, err = run("fit", "nowhere", *given)
-    assert code == 2
-    assert words in err
 
 
 BUILDS = """from executor_support import *

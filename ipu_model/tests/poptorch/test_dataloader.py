@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
+import loading_datasets as data
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loading_datasets import Dicts, Lengths, Numbers, Pairs, Stream, nothing, pad, row, with_count
+from loading_datasets import Dicts, Lengths, Numbers, Pairs, Stream, pad, row, with_count
 from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from ipu_model.errors import Error
 from poptorch._dataloader import DataLoader
 from poptorch._dataloader.items import glue, rows_of
 from poptorch._dataloader.worker import _forget_fork_server
-from poptorch._utils import ICustomArgParser, registerCustomArgParser
+from poptorch._utils import registerCustomArgParser
 from poptorch.enums import CommGroupType, DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
@@ -37,7 +37,6 @@ def options(d: int = 1, a: int = 1, r: int = 1, process: int = 0, of: int = 1, s
 
 
 def read(loader: DataLoader) -> list[int]:
-    """Return the samples of one pass, by number."""
     return [int(sample) for item in loader for sample in item[:, 0]]
 
 
@@ -61,15 +60,29 @@ class TestItems:
         shared = options(d, a, 4).inputReplicaGrouping(2, CommGroupType.Consecutive)
         assert DataLoader(shared, Numbers(400), batch_size=b).combinedBatchSize == (b and b * d * a * (4 // 2))
 
-    @given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.booleans())
-    def test_items_keep_the_order_of_the_data(self, n: int, b: int, d: int, r: int, drop: bool) -> None:
-        loader = DataLoader(options(d=d, r=r), [torch.tensor(i) for i in range(n)], batch_size=b, drop_last=drop)
-        c = b * d * r
+    @settings(max_examples=50)
+    @given(
+        n=st.integers(1, 30), b=st.integers(1, 4), d=st.integers(1, 3), drop=st.booleans(),
+        mode=st.sampled_from(DataLoaderMode), chunk=st.none() | st.integers(1, 4),
+    )  # fmt: skip
+    def test_items_keep_the_order_of_the_data(
+        self, n: int, b: int, d: int, drop: bool, mode: DataLoaderMode, chunk: int | None
+    ) -> None:
+        c = b * d
+        arguments = {} if chunk is None or mode is SYNC else {"rebatched_worker_size": min(chunk, c)}
+        arguments |= {"batch_size": b, "drop_last": drop, "mode": mode}
         expected = [list(range(start, min(start + c, n))) for start in range(0, n, c)]
         if drop and n % c:
             expected.pop()
-        assert [item.tolist() for item in loader] == expected
-        assert len(loader) == len(expected) == (n // c if drop else -(-n // c))
+        if not expected and mode is not SYNC:
+            with pytest.raises(Error, match=r"(?s)The Dataset is empty.*worker thread failed to start"):
+                load(Pairs(n), d, **arguments)
+            return
+        loader = load(Pairs(n), d, **arguments)
+        for _ in range(2):
+            assert [y.tolist() for _, y in copies(loader)] == expected
+        assert len(loader) == len(expected)
+        assert (loader.combinedBatchSize, loader.batch_size) == (c, c)
 
     @pytest.mark.parametrize(
         ("opts", "samples", "arguments", "lengths", "said"),
@@ -138,12 +151,9 @@ class TestRebatching:
 
 
 class TestShares:
-    """Dividing a data set between processes (section 2.9)."""
-
     @settings(max_examples=50)
     @given(st.integers(1, 60), st.integers(1, 4), st.integers(2, 6), st.booleans(), st.booleans())
     def test_whole_items_or_an_equal_number_of_samples(self, n: int, b: int, of: int, drop: bool, mix: bool) -> None:
-        """In every pass, no process sees a sample of another."""
         if drop and n < b * of:
             with pytest.raises(ZeroDivisionError, match="too few"):
                 DataLoader(options(of=of), Numbers(n), batch_size=b)
@@ -208,51 +218,21 @@ def copies(loader: DataLoader) -> list[Any]:
     return [[x.clone() for x in item] if isinstance(item, list) else item.clone() for item in loader]
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    n=st.integers(1, 30), b=st.integers(1, 4), d=st.integers(1, 3), drop=st.booleans(),
-    mode=st.sampled_from([ASYNC, REBATCHED]), worker_size=st.none() | st.integers(1, 4),
-)  # fmt: skip
-def test_items_and_lengths_are_those_of_a_synchronous_loader(
-    n: int, b: int, d: int, drop: bool, mode: DataLoaderMode, worker_size: int | None
-) -> None:
-    arguments: dict[str, Any] = {"batch_size": b, "drop_last": drop}
-    synchronous, combined = load(Pairs(n), d, mode=SYNC, **arguments), b * d
-    arguments["mode"] = mode
-    if worker_size is not None:
-        arguments["rebatched_worker_size"] = min(worker_size, combined)
-    if drop and n < combined:
-        with pytest.raises(Error, match=r"(?s)The Dataset is empty.*worker thread failed to start"):
-            load(Pairs(n), d, **arguments)
-        return
-    loader = load(Pairs(n), d, **arguments)
-    for _ in range(2):
-        for got, expected in zip(copies(loader), list(synchronous), strict=True):
-            assert [x.tolist() for x in got] == [x.tolist() for x in expected]
-    assert len(loader) == len(synchronous)
-    assert (loader.combinedBatchSize, loader.batch_size) == (combined, combined)
-
-
 @pytest.mark.parametrize(
     ("mode", "strategy"),
     [*((ASYNC, strategy) for strategy in SharingStrategy), (REBATCHED, SharingStrategy.ForkServer)],
 )
 def test_every_strategy_and_mode_delivers_the_same(mode: DataLoaderMode, strategy: SharingStrategy) -> None:
+    """Registered types arrive as themselves."""
     how = {"sharing_strategy": strategy, "early_preload": True, "buffer_size": 2}
-    loader = load(Pairs(11), device_iterations=2, batch_size=2, mode=mode, async_options=how)
-    for _ in range(2):
-        assert [y.tolist() for _, y in copies(loader)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_shuffling_follows_the_programs_seed() -> None:
-    torch.manual_seed(8)
-    expected = [x.tolist() for x in DataLoader(Options(), Numbers(20), batch_size=4, shuffle=True)]
-    torch.manual_seed(8)
-    loader = load(Numbers(20), batch_size=4, shuffle=True)
-    first, second = copies(loader), copies(loader)
-    assert [x.tolist() for x in first] == expected
-    assert [x.tolist() for x in second] != expected
-    assert sorted(torch.cat(second)[:, 0].tolist()) == list(range(20))
+    registerCustomArgParser(data.Sample, data.SampleParser())
+    try:
+        loader = load(Pairs(11), 2, batch_size=2, mode=mode, async_options=how, collate_fn=data.collate_samples)
+        for _ in range(2):
+            found = [(type(item), item.x.shape, item.y.tolist()) for item in loader]
+            assert found == [(data.Sample, (4, 3, 4, 4), [0, 1, 2, 3]), (data.Sample, (4, 3, 4, 4), [4, 5, 6, 7])]
+    finally:
+        registerCustomArgParser(data.Sample, None)
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
@@ -277,42 +257,6 @@ def test_a_terminated_loader_is_over() -> None:
     assert len(loader) == 3
 
 
-class Sample:
-    """A custom type with two tensors."""
-
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.x, self.y = x, y
-
-
-class SampleParser(ICustomArgParser):
-    def yieldTensors(self, struct: Sample) -> list[torch.Tensor]:
-        return [struct.x, struct.y]
-
-    def reconstruct(self, original_structure: Sample, tensor_iterator: Iterator[torch.Tensor]) -> Sample:
-        return Sample(next(tensor_iterator), next(tensor_iterator))
-
-
-def collate_samples(pairs: list[Any]) -> Sample:
-    return Sample(*map(torch.stack, zip(*pairs)))
-
-
-@pytest.mark.parametrize(
-    ("mode", "strategy"),
-    [(ASYNC, SharingStrategy.Fork), (REBATCHED, SharingStrategy.Fork), (ASYNC, SharingStrategy.ForkServer)],
-)
-def test_registered_types_arrive_as_themselves(mode: DataLoaderMode, strategy: SharingStrategy) -> None:
-    registerCustomArgParser(Sample, SampleParser())
-    common = {"mode": mode, "async_options": {"sharing_strategy": strategy}}
-    try:
-        for number, item in enumerate(load(Pairs(10), batch_size=4, collate_fn=collate_samples, **common)):
-            assert isinstance(item, Sample)
-            assert item.x.shape == (4, 3, 4, 4)
-            assert item.y.tolist() == [4 * number + i for i in range(4)]
-        assert number == 1
-    finally:
-        registerCustomArgParser(Sample, None)
-
-
 SAMPLER = {"batch_sampler": PAIRS_OF_INDICES}
 SHARE = {"options": options(of=2)}
 CHUNKS = {"batch_size": 4, "mode": REBATCHED}
@@ -332,7 +276,7 @@ CHUNKS = {"batch_size": 4, "mode": REBATCHED}
         (Numbers(9), {**CHUNKS, "batch_size": None}, AssertionError, "a batch_size"),
         (Numbers(9), {"mode": ASYNC, "async_options": {"rebatched_size": 3}}, AssertionError, "rebatched_size"),
         (Numbers(4, lambda i: (row(i), [row(i)])), {}, Error, r"(?s)is not a torch tensor.*worker thread failed to"),
-        (Pairs(10), {"collate_fn": collate_samples}, Error, "is not a torch tensor but a Sample"),
+        (Pairs(10), {"collate_fn": data.collate_samples}, Error, "is not a torch tensor but a Sample"),
         (Numbers(6), {**SHARE, "batch_size": None}, AssertionError, "needs a batch_size"),
         (Numbers(6), {**SHARE, "shuffle": True}, AssertionError, "randomSeed"),
         (Numbers(7), {"options": options(d=2, of=4)}, ZeroDivisionError, "at least 8 are needed"),
@@ -359,8 +303,7 @@ def test_contradictions(dataset: Any, arguments: dict[str, Any], error: type[Exc
     ],
 )
 def test_remainders(mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -> None:
-    """Section 2.8."""
-    arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": nothing}
+    arguments: dict[str, Any] = {"num_workers": 4, "mode": mode, "drop_last": drop_last, "worker_init_fn": data.nothing}
     items = copies(load(Stream(50), batch_size=8, **arguments))
     assert sorted(map(len, items)) == lengths
     assert mode is SYNC or [len(item) for item in items[:-1]] == lengths[1:]
@@ -371,7 +314,6 @@ def test_remainders(mode: DataLoaderMode, drop_last: bool, lengths: list[int]) -
 @pytest.mark.parametrize("mode", list(DataLoaderMode))
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_batch_samplers_work_in_every_mode(mode: DataLoaderMode, drop_last: bool) -> None:
-    """Section 2.7."""
     sampler = BatchSampler(SequentialSampler(range(20)), batch_size=2, drop_last=True)
     loader = load(Pairs(20), 4, batch_sampler=sampler, drop_last=drop_last, mode=mode)
     expected = [list(range(8)), list(range(8, 16)), list(range(16, 20))][: 2 if drop_last else 3]
@@ -393,7 +335,6 @@ def test_padded_batches_and_scalars(mode: DataLoaderMode, caplog: pytest.LogCapt
 
 
 def with_noise(index: int) -> torch.Tensor:
-    """Return a sample to which the worker that loads it adds noise."""
     assert get_worker_info() is not None
     return row(index) + torch.rand(2)
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from executor_support import Module, gradient, inference, quiet, runs, with_loss
+from loading_datasets import Sample as Box
+from loading_datasets import SampleParser
 from torch import Tensor, nn
 
 import poptorch
@@ -185,15 +187,15 @@ class Derived:
         object.__setattr__(self, "x", self.source * 2)
 
 
-class ModelOutput(Closed):
+@dataclass
+class Logits(Closed):
     """Is a data class and a dict of its fields that are not None, as there."""
 
-    def __init_subclass__(cls) -> None:
-        dataclass(cls)
+    logits: Any = None
+    hidden: Any = None
 
     def __post_init__(self) -> None:
-        first = getattr(self, fields(self)[0].name)  # type: ignore[arg-type]  # a data class by __init_subclass__
-        given = first if isinstance(first, dict) else {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        given = self.logits if isinstance(self.logits, dict) else {"logits": self.logits, "hidden": self.hidden}
         for name, value in given.items():
             if value is not None:
                 self[name] = value
@@ -201,11 +203,6 @@ class ModelOutput(Closed):
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
         object.__setattr__(self, key, value)
-
-
-class Logits(ModelOutput):
-    logits: Any = None
-    hidden: Any = None
 
 
 STRUCTURES: dict[str, Callable[[Tensor], Any]] = {
@@ -266,24 +263,13 @@ class TestStructures:
             runs(lambda x: {x})(X)
 
     def test_a_custom_type_comes_back_through_its_parser(self) -> None:
-        class Box:
-            def __init__(self, tensor: Tensor, label: str) -> None:
-                self.tensor, self.label = tensor, label
-
-        class BoxParser(poptorch.ICustomArgParser):
-            def yieldTensors(self, struct: Box) -> Any:
-                yield struct.tensor
-
-            def reconstruct(self, original_structure: Box, tensor_iterator: Any) -> Box:
-                return Box(next(tensor_iterator), original_structure.label)
-
-        poptorch.registerCustomArgParser(Box, BoxParser())
+        poptorch.registerCustomArgParser(Box, SampleParser())
         try:
-            executor = runs(lambda box: Box(box.tensor * 2, box.label + "!"))
-            out = executor(Box(torch.ones(2), "a"))
-            assert (out.label, out.tensor.tolist()) == ("a!", [2, 2])
+            executor = runs(lambda box: Box(box.x * 2, box.y + 1))
+            out = executor(Box(ONE, TWO))
+            assert (out.x.tolist(), out.y.tolist()) == ([2, 2], [3, 3])
             with pytest.raises(poptorch.Error, match=r"Shape mismatch for args\[0\]"):
-                executor(Box(torch.ones(3), "a"))
+                executor(Box(THREE, TWO))
         finally:
             poptorch.registerCustomArgParser(Box, None)
 
@@ -293,18 +279,15 @@ class TestStructures:
 DIFFERENCES: list[tuple[tuple[Any, ...], tuple[Any, ...], str]] = [
     ((ONE,), (THREE,), r"Shape mismatch for t: expected torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"),
     ((ONE,), (ONE.long(),), "Data type mismatch for t: expected torch.float32 but got torch.int64"),
-    ((ONE.int(),), (ONE.long(),), "Data type mismatch for t"),
     ((ONE, 5), (ONE, 3), "Value mismatch for u: expected 5 but got 3"),
     ((ONE, ONE), (ONE, None), "Type mismatch for u: expected <class 'torch.Tensor'> but got <class 'NoneType'>"),
     (((ONE, ONE),), ([ONE, ONE],), "Type mismatch for t: expected <class 'tuple'> but got <class 'list'>"),
     (((ONE, ONE),), ((ONE,),), "Length mismatch for t"),
     (((ONE, ONE),), ((ONE, THREE),), r"Shape mismatch for t\[1\]"),
-    (([ONE, ONE],), ([ONE, ONE, ONE],), "Length mismatch for t"),
     (([ONE, ONE],), ([ONE, 3],), r"Type mismatch for t\[1\]: expected <class 'torch.Tensor'> but got <class 'int'>"),
     (({"x": ONE},), ({"z": ONE},), r"Keys mismatch for t.*Missing arguments: x\..*Unexpected arguments: z\."),
     (({"x": ONE},), ({"x": THREE},), r"Shape mismatch for t\[x\]"),
     (([2.0],), ([3.0],), r"Value mismatch for t: expected \[2.0\] but got \[3.0\]"),
-    (([2.0],), ([2.0, 3.0],), "Value mismatch for t"),
     (([],), ([2.0],), "Value mismatch for t"),
     (([ONE, 2.0],), ([ONE, 3.0],), r"Value mismatch for t\[1\]: expected 2.0 but got 3.0"),
     ((({"scale": 2.0},),), (({"scale": 3.0},),), r"Value mismatch for t\[0\]\[scale\]"),

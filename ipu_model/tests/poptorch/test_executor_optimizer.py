@@ -15,7 +15,6 @@ from poptorch import optim
 
 S = torch.optim.lr_scheduler
 SCHEDULERS: list[Any] = [
-    lambda o: S.StepLR(o, 2, 0.5),
     lambda o: S.MultiStepLR(o, [1, 3], 0.5),
     lambda o: S.LambdaLR(o, lambda epoch: 1 / (epoch + 1)),
     lambda o: S.CosineAnnealingWarmRestarts(o, 3),
@@ -29,7 +28,6 @@ SCHEDULERS: list[Any] = [
 
 class TestSetOptimizer:
     def test_numbers_are_read_when_wrapping_and_at_each_set_optimizer_only(self) -> None:
-        """It moves no weights."""
         model, optimiser, executor = scale()
         optimiser.param_groups[0]["lr"] = 4 * RATE
         executor(ONES)
@@ -43,7 +41,6 @@ class TestSetOptimizer:
 
     @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
     def test_a_scheduler_and_set_optimizer_after_each_step(self) -> None:
-        """All updates of a call have one rate."""
         model, optimiser, executor = scale(options=quiet(deviceIterations=2))
         scheduler = S.ExponentialLR(optimiser, gamma=0.5)
         executor.setOptimizer(optimiser)
@@ -122,8 +119,6 @@ class TestSetOptimizer:
         strategy = "meanAccumulationAndReplicationReductionStrategy"
         assert getattr(executor.options.Training, strategy) == poptorch.MeanReductionStrategy.Running
         assert getattr(options.Training, strategy) == poptorch.MeanReductionStrategy.Post
-        with pytest.raises(AttributeError, match="frozen"):
-            executor.options.Training.gradientAccumulation(2)
 
     @pytest.mark.parametrize("second_too", [True, False])
     def test_each_group_has_its_numbers_and_parameters_of_none_use_the_defaults(self, second_too: bool) -> None:
@@ -149,8 +144,6 @@ def scheduled(model: Scale) -> optim.SGD:
 
 
 class TestWarnings:
-    """All of them: `test_optim.py`."""
-
     @pytest.mark.parametrize("relaxed", [False, True])
     def test_attributes_that_appear_later_unless_relaxed(self, relaxed: bool, caplog: pytest.LogCaptureFixture) -> None:
         _, optimiser, executor = scale(scheduled, quiet(relaxOptimizerAttributesChecks=relaxed))
@@ -164,24 +157,18 @@ class TestWarnings:
 
 
 class TestNativeOptimisers:
-    @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
-    def test_they_are_accepted_and_keep_their_host_state(self, kind: Any) -> None:
-        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=RATE))
-        executor(ONES)
-        assert model.weight.item() != 1
-        assert optimiser.state_dict()["state"] == {}
-
     @pytest.mark.parametrize(("native", "velocities"), [(True, (1, 1, 1)), (False, (1, 1.5, 1.75))])
     def test_their_state_starts_anew_at_each_upload(self, native: bool, velocities: tuple[float, ...]) -> None:
         """PopTorch's keep it: with momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
         kind = torch.optim.SGD if native else optim.SGD
-        model, _, executor = scale(lambda m: kind(m.parameters(), lr=RATE, momentum=0.5))
+        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=RATE, momentum=0.5))
         expected = 1.0
         for velocity, upload in zip(velocities, ("detachFromDevice", "copyWeightsToDevice", "copyWeightsToDevice")):
             executor(ONES)
             expected -= RATE * velocity
             assert model.weight.item() == expected
             getattr(executor, upload)()
+        assert optimiser.state_dict()["state"] == {}, "that of the host"
 
 
 def velocity(optimiser: Any) -> Any:
@@ -192,7 +179,7 @@ def velocity(optimiser: Any) -> Any:
 
 
 class TestState:
-    """The table of section 8.2 of the optimiser reference."""
+    """The table of section 8.2; what is loaded and when it is shown: `test_optim_state_dict.py`."""
 
     @pytest.mark.parametrize("end", ["detachFromDevice", "destroy"])
     def test_it_is_the_devices_as_long_as_there_is_one_and_then_the_last(self, end: str) -> None:
@@ -218,19 +205,6 @@ class TestState:
         _, optimiser, executor = scale()
         executor(ONES)
         assert optimiser.state_dict()["ipu_state"] == {}
-
-    def test_what_was_loaded_is_uploaded_at_the_next_run(self, caplog: pytest.LogCaptureFixture) -> None:
-        _, optimiser, executor = scale(lambda m: optim.Adam(m.parameters(), lr=RATE))
-        executor(ONES)
-        state = {"ipu_state": {"Accl1___weight": torch.tensor([8.0])}, "ipu_param": {}}
-        optimiser.load_state_dict({**optimiser.state_dict(), **state})
-        assert velocity(optimiser) == [8]
-        assert optimiser.state_dict()["ipu_param"] == {}
-        executor(ONES)
-        now = optimiser.state_dict()["ipu_state"]
-        assert now["Accl1___weight"].item() == pytest.approx(0.9 * 8 + 0.1)
-        assert set(now) == {"Accl1___weight", "Accl2___weight", "Step___weight"}
-        assert "ignoring missing state Accl2___weight" in caplog.text
 
     def test_a_checkpoints_rate_counts_until_the_next_set_optimizer(self) -> None:
         model, optimiser, executor = scale()

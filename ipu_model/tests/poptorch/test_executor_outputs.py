@@ -1,14 +1,14 @@
-"""How a host batch becomes micro-batches, and what a call returns of them (executor reference, sections 6 and 7)."""
+"""Micro-batches of a host batch, what a call returns of them, random numbers (executor reference, 6, 7 and 13)."""
 
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, runs, training
+import torch.nn.functional as F
+from executor_support import Module, inference, quiet, runs, saved, training
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -47,7 +47,6 @@ class TestSplitting:
         assert executor.model.weight.item() == -1.5 - 5.5
 
     def test_each_input_has_its_own_micro_batch_size(self) -> None:
-        """Rows that do not divide name all four counts."""
         x, y = outputs(lambda x, y: (x, y), torch.arange(4.0), torch.arange(12.0).reshape(6, 2), deviceIterations=2)
         assert (x.shape, y.shape) == ((4,), (6, 2))
         with pytest.raises(AssertionError, match="Invalid batch dimension") as refusal:
@@ -104,11 +103,7 @@ class TestTensors:
 
     def test_they_are_saved_copied_and_used_as_plain_tensors(self) -> None:
         out = outputs(lambda x: x + 1, torch.ones(2))
-        file = io.BytesIO()
-        torch.save(out, file)
-        assert b"poptorch" not in file.getvalue()
-        file.seek(0)
-        for twin in (torch.load(file, weights_only=True), copy.deepcopy(out), copy.copy(out)):
+        for twin in (saved(out, weights_only=True), copy.deepcopy(out), copy.copy(out)):
             assert type(twin) is type(out) is Tensor
             assert twin.tolist() == [2, 2]
         weight = torch.ones(2, requires_grad=True)
@@ -172,8 +167,7 @@ class TestConstants:
         assert x.shape == (4,)
         assert steps.tolist() == [0, 1, 2]
         assert filled.tolist() == [5, 0]
-        assert number.item() == 6
-        assert number.shape == ()
+        assert (number.item(), number.shape) == (6, ())
         assert written.tolist() == [0, 1] * 4, "this one depends on an input"
         assert drawn.shape == (8,), "random numbers are no constants"
         assert len(set(drawn.tolist())) == 8
@@ -198,3 +192,122 @@ class TestConstants:
         assert executor(torch.ones(4))[1].tolist() == model.plain.tolist() == [1, 2]
         executor = inference(Module(lambda m, x: (x, m.steps), buffers))
         assert executor(x)[1].tolist() == [1, 2]
+
+
+# Random numbers on the device (section 13).
+
+ROWS = torch.zeros(4)
+
+
+def noise(seed: int | None = 7, draw: Any = lambda x: x + torch.rand(x.shape), **settings: Any) -> Any:
+    if seed is not None:
+        settings["randomSeed"] = seed
+    return inference(Module(lambda model, x: draw(x)), quiet(**settings))
+
+
+class TestSeeds:
+    def test_equal_seeds_give_equal_sequences_and_others_do_not(self) -> None:
+        first, second, other = noise(7), noise(7), noise(8)
+        for _ in range(2):
+            drawn = first(ROWS)
+            assert torch.equal(drawn, second(ROWS))
+            assert not torch.equal(drawn, other(ROWS))
+        assert not torch.equal(noise(None)(ROWS), noise(None)(ROWS))
+
+    def test_the_seed_also_seeds_the_host_at_once_but_neither_generator_reaches_the_other(self) -> None:
+        executor = noise(11, lambda x: (torch.manual_seed(0), x + torch.rand(x.shape))[1])
+        drawn = torch.rand(3)
+        torch.manual_seed(11)
+        assert torch.equal(drawn, torch.rand(3))
+        for drawing in (executor, noise()):
+            drawing.compile(ROWS)
+            before = torch.get_rng_state()
+            assert not torch.equal(drawing(ROWS), drawing(ROWS))
+            assert torch.equal(torch.get_rng_state(), before)
+
+    def test_the_stream_advances_across_calls_micro_batches_and_replicas(self) -> None:
+        """A replica draws what it would draw without the others."""
+        executor = noise(deviceIterations=2, replicationFactor=2)
+        beside = executor(ROWS)
+        assert len({*beside.tolist(), *executor(ROWS).tolist()}) == 8
+        alone = noise(deviceIterations=2)(torch.zeros(2))
+        assert torch.equal(beside[::2], alone)  # [device iteration, replica]: every second row is replica 0's
+
+    def test_each_micro_batch_of_a_step_drops_other_elements(self) -> None:
+        options = quiet(randomSeed=7, outputMode=ALL, accumulation=4)
+        rows = training(returns(lambda weight, x: F.dropout(x, training=True)), options)(torch.ones(4, 64))[0]
+        assert len({tuple(row.tolist()) for row in rows}) == 4
+        assert (rows == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
+
+    def test_distributions_are_those_of_the_host(self) -> None:
+        draws_and_means: list[tuple[Any, float]] = [
+            (lambda x: torch.rand_like(x), 0.5),
+            (lambda x: torch.randn(x.shape), 0.0),
+            (lambda x: x.uniform_(2, 4), 3.0),
+            (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), 0.3),
+            (lambda x: x.random_(3, 6) / 2, 2.0),  # 3, 4 or 5
+            (lambda x: x.random_(2**24 - 3, None) - 2**24, -1.5),  # up to 2**24, where float32 stops: -3 to 0
+            (lambda x: x.random_(11), 5.0),
+            (lambda x: torch.distributions.Normal(x, x.exp()).rsample(), 0.0),  # their validation is off in a trace
+        ]
+        results = noise(draw=lambda x: [draw(x * 1) for draw, _ in draws_and_means])(torch.zeros(4000))
+        for drawn, (_, mean) in zip(results, draws_and_means, strict=True):
+            assert drawn.mean().item() == pytest.approx(mean, abs=0.1)
+
+
+class TestState:
+    def test_before_the_first_run_it_is_what_was_asked_for_then_the_seed_and_the_states_words(self) -> None:
+        without, executor = noise(None), noise(5)
+        without.compile(ROWS)
+        executor.compile(ROWS)
+        assert (without.rng_state, executor.rng_state) == (None, [5])
+        executor(ROWS)
+        seed, *words = executor.rng_state
+        assert seed == 5
+        assert {type(word) for word in words} == {int}
+
+    @pytest.mark.parametrize("attached", [False, True])
+    def test_what_it_cannot_be_leaves_it_as_it_was(self, attached: bool) -> None:
+        executor = noise(5)
+        executor(ROWS)
+        if not attached:
+            executor.detachFromDevice()
+        state = executor.rng_state
+        for wrong, words in (
+            ([], "has 0 entries, expected 1 or"),
+            (state[:-1], "entries, expected 1 or"),
+            ([*state, 0], "entries, expected 1 or"),
+            ([0.5], "holds other values"),
+            ([*state[:-1], 256], "holds other values"),
+            ([*state[:-1], "7"], "holds other values"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                executor.rng_state = wrong
+            assert executor.rng_state == state
+        executor(ROWS)
+
+    def test_setting_it_repeats_a_sequence(self) -> None:
+        executor, other = noise(), noise(None)
+        executor(ROWS)
+        state = executor.rng_state
+        second = executor(ROWS)
+        other.compile(ROWS)
+        for one in (executor, other):
+            one.rng_state = state
+        state.append(4)
+        assert torch.equal(executor(ROWS), second)
+        assert torch.equal(other(ROWS), second)
+
+    @pytest.mark.parametrize("explicitly", [False, True])
+    def test_detaching_does_not_change_the_sequence_but_a_new_compilation_starts_it_again(
+        self, explicitly: bool
+    ) -> None:
+        straight, interrupted = noise(), noise()
+        first = straight(ROWS)
+        assert torch.equal(first, interrupted(ROWS))
+        interrupted.detachFromDevice()
+        if explicitly:
+            interrupted.attachToDevice()
+        assert torch.equal(straight(ROWS), interrupted(ROWS))
+        straight.destroy()
+        assert torch.equal(straight(ROWS), first)

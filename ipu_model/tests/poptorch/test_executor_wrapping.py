@@ -99,8 +99,6 @@ class TestWrapping:
 
 
 class TestShallowCopy:
-    """What happens between wrapping and the first compile: the table of section 2.1."""
-
     @staticmethod
     def switches() -> Any:
         """Returns zero where it drops what it is given, else 2, and whether it trains."""
@@ -212,8 +210,6 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 class TestHooks:
-    """Hooks of modules and parameters, and wrappers of torch that work by hooks."""
-
     @pytest.mark.parametrize("change", CHANGES)
     @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
     def test_a_wrapped_model_trains_as_in_pytorch(self, change: str) -> None:
@@ -232,7 +228,6 @@ class TestHooks:
         torch.testing.assert_close(model.state_dict(), plain.state_dict())
 
     def test_a_hook_runs_once_for_each_compilation_and_not_after_it_was_removed(self) -> None:
-        """What it keeps of a trace is no input."""
         seen: list[bool] = []
         kept: list[Tensor] = []
         model = two()

@@ -249,13 +249,12 @@ class TestAutomaticLossScaling:
         assert inference(half(), automatic())(ONE)[0] == 1, "inference ignores it"
 
     def test_the_loss_scaling_of_any_optimiser_becomes_variable(self) -> None:
-        model = half()
-        executor = poptorch.trainingModel(model, automatic(), torch.optim.SGD(model.parameters(), lr=0.1))
+        model, _, executor = scale(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), automatic(), half())
         executor(ONE)
         executor.setOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        executor.destroy()
         fixed = sgd(model, loss_scaling=2.0)
         fixed.variable_attrs.markAsConstant("loss_scaling")
-        model.destroy()
         executor = poptorch.trainingModel(model, automatic(), fixed)
         executor(ONE)
         fixed.loss_scaling = 8.0

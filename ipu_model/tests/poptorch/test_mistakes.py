@@ -275,8 +275,8 @@ runs()(torch.eye(2).to_sparse()) -> Error: Unsupported input type: a tensor of l
 runs()(X.to(<torch.complex64 | torch.float8_e4m3fn>)) -> Error: Unsupported input type $1
 runs()(X.to('meta')) -> Error: Inputs must be on the CPU, but a tensor is on meta
 runs(<deviceIterations | replicationFactor>=0)(ONE) -> Error: poptorch.Options().$1 must be at least 1, not 0
-runs(deviceIterations=3, outputMode=(OutputMode.EveryN, 2))(ONE) -> Error: Return period must be ... (3)
-runs(deviceIterations=2, outputMode=(OutputMode.EveryN, 4))(ONE) -> Error: Return period must be ... (2)
+runs(deviceIterations=3, outputMode=(OutputMode.EveryN, 2))(torch.ones(3, 3)) -> Error: Return period must be ... (3)
+runs(deviceIterations=2, outputMode=(OutputMode.EveryN, 4))(X[:2, :3]) -> Error: Return period must be ... (2)
 runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
 runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compiled
 <runs | anchored>().getAnchoredTensor('x') -> AssertionError:
@@ -285,6 +285,8 @@ runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
 PoplarExecutor(nn.Linear(3, 3), quiet(), False, optim.SGD(P, 0.1)) -> AssertionError:
 ipuHardwareVersion() -> AssertionError:
 DataLoader({}, [ONE]) -> AssertionError:
+AsynchronousDataAccessor([X], rebatched_size=<1 | 0 | -3>) -> AssertionError: rebatched_size ... ; got $1.
+AsynchronousDataAccessor([X], <buffer_size=0 | miss_sleep_time_in_ms=-0.1>) -> AssertionError: ; got
 runs(in_block, setExecutionStrategy=PipelinedExecution('a', 'b'))(ONE) -> AssertionError: Unknown Block 'c' ... 'a', 'b'
 """
 
@@ -426,6 +428,9 @@ trains(wrong=pipelined('front', 'rear')) -> AssertionError: Unknown Block 'back'
 trains(inputs=(DATA[:7], CLASS[:7])) -> AssertionError: Invalid batch dimension ... Nearest multiples: 4 and 8
 trains(lambda out, y: (F.cross_entropy(out, y), F.l1_loss(out, out * 0))) -> Error: Multiple independent ... identity
 trains(lambda out, y: out) -> Error: Couldn't find a loss ... poptorch.identity_loss
+trains(lambda out, y: F.cross_entropy(out, y) + F.l1_loss(out, out * 0)) -> Error: Multiple independent ... identity
+trains(lambda out, y: (F.cross_entropy(out, y), F.l1_loss(out.detach(), out * 0))) -> Error: Multiple independent
+trains(lambda out, y: F.cross_entropy(out, y, weight=torch.ones(4))) -> Error: class weights ... identity_loss
 trains(inputs=(DATA.cfloat(), CLASS)) -> Error: Unsupported input ... complex64 ... imaginary parts
 trains(lambda out, y: F.cross_entropy(out if out.sum() else -out, y)) -> Error: branches on data ... torch.where
 trains(lambda out, y: F.cross_entropy(out[y > 1], y[y > 1])) -> Error: shape of a result depends on data ... mask

@@ -79,12 +79,8 @@ class Unlikely(Exception):
     """Cannot be pickled, nor built from its arguments, and has a message of two lines."""
 
     def __init__(self, one: int, *, two: int) -> None:
-        super().__init__()
+        super().__init__(f"{one}\n{two}")
         self.pipe = threading.Lock()
-        self.text = f"{one}\n{two}"
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Speechless(Exception):

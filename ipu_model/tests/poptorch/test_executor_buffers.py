@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 import poptorch
 
-ONE, X = torch.ones(1), torch.tensor([1.0, 2.0])
-ZERO = torch.zeros(1)
+ZERO, ONE, X = torch.zeros(1), torch.ones(1), torch.tensor([1.0, 2.0])
 
 
 def counter(start: Tensor = ZERO) -> Any:

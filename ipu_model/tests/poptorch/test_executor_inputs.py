@@ -97,12 +97,8 @@ class TestBinding:
     )
     def test_mistakes_among_right_calls(self, args: Any, kwargs: Any, error: type[Exception], words: str) -> None:
         executor = inference(Sub())
-        for right, named in (
-            ((ONE, TWO), {}),
-            ((ONE,), {"y": TWO}),
-            ((), {"y": TWO, "x": ONE}),
-            ((ONE, TWO, None), {}),
-        ):
+        rights: list[Any] = [((ONE, TWO), {}), ((ONE,), {"y": TWO}), ((), {"y": TWO, "x": ONE}), ((ONE, TWO, None), {})]
+        for right, named in rights:
             with pytest.raises(error, match=words):
                 executor(*args, **kwargs)
             assert executor(*right, **named).tolist() == [-1, -1]

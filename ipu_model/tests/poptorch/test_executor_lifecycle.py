@@ -248,8 +248,7 @@ class TestDroppedExecutor:
         executor(ONES)
         del executor
         gc.collect()
-        assert type(model) is Scale
-        assert type(model.weight) is nn.Parameter
+        assert (type(model), type(model.weight)) == (Scale, nn.Parameter)
         assert model.weight.item() == seen
         model(ONES)[1].backward()
         assert model.weight.grad.item() == 1.0
@@ -327,13 +326,10 @@ class TestLog:
         poptorch.BeginBlock(model.second, ipu_id=1)
         with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
             training(model, quiet(accumulation=4), max_grad_norm=1.0)(X, Y)
-        for words in (
-            "poptorch.Options set gradient_accumulation to value 4",
-            "enablePipelining set to value 1",
-            "enableGradientAccumulation set to value 1",
-            "accumulateOuterFragmentSettings.schedule set to value 0",
-        ):
-            assert words in caplog.text
+        assert "poptorch.Options set gradient_accumulation to value 4" in caplog.text
+        for setting in ("enablePipelining", "enableGradientAccumulation"):
+            assert f"{setting} set to value 1" in caplog.text
+        assert "accumulateOuterFragmentSettings.schedule set to value 0" in caplog.text
 
 
 # Prints what one process would compare; sets have another order wherever this runs with another hash seed.

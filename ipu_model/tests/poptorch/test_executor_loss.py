@@ -30,10 +30,7 @@ def layered(function: Callable[..., Any]) -> Any:
 
 
 def check(function: Callable[..., Any], *inputs: Tensor, plain: Callable[..., Tensor] | None = None) -> Any:
-    """Compare the gradient with that of the sum of `plain`, which is the same function by default; return the outputs.
-
-    Targets may be 32 bits wide on the device alone.
-    """
+    """Compare the gradient with that of the sum of `plain`, by default the same function; return the outputs."""
     model, reference = layered(function), layered(plain or function)
     before = model.linear.weight.detach().clone()
     executor = training(model, lr=1.0)

@@ -126,9 +126,7 @@ class TestDeviceToHost:
             lambda m, e: e(ONES),
             lambda m, e: e.setOptimizer(e._optimisation.optimizer),
             lambda m, e: e._optimisation.optimizer.state_dict(),
-            lambda m, e: e.model,
-            lambda m, e: m.weight,
-            lambda m, e: e.isCompiled(),
+            lambda m, e: e.model.weight,
             lambda m, e: e.copyWeightsToDevice(),
         ],
     )

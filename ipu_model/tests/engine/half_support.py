@@ -59,6 +59,16 @@ def module_of(case: Case, dtype: torch.dtype = HALF) -> Net:
     return module
 
 
+def plain_pytorch(case: Case, seed: Tensor) -> dict[str, Tensor]:
+    """Return the results of `case` computed by PyTorch alone in float64."""
+    module = module_of(case, torch.float64)
+    output = module(*(t.double() if t.is_floating_point() else t for t in case.inputs))
+    weights = dict(module.named_parameters())
+    gradients = torch.autograd.grad(output, list(weights.values()), seed.double())
+    results = {"output 0": output.detach(), **{f"gradient of {name}": g for name, g in zip(weights, gradients)}}
+    return results | {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+
+
 _random = torch.Generator().manual_seed(0)
 
 
@@ -113,26 +123,12 @@ class Run:
         watch = _Watch(build(self.graph, Arithmetic(**settings)).module)
         with torch.no_grad():
             outputs, gradients = watch.run(*containers)
-        self._seen = watch.seen
-        self.results = self._named(outputs, gradients, containers)
-
-    def _named(self, outputs: Any, gradients: Any, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return outputs, gradients and buffers that are float16 on the device, by name."""
-        graph = self.graph
-        results = {f"output {i}": t for i, t in enumerate(outputs) if graph.outputs[i].spec.dtype is HALF}
-        results |= {f"gradient of {n}": t for n, t in zip(graph.gradients, gradients)}
-        buffers = [(v, t) for v, t in zip(graph.variables, arguments) if v.is_buffer]
-        return results | {f"buffer {v.name}": t for v, t in buffers if graph.spec(v.tensor).dtype is HALF}
-
-    @cached_property
-    def _oracle(self) -> Oracle:
-        return Oracle(self.graph, {})
-
-    @cached_property
-    def expected(self) -> dict[str, Tensor]:
-        """What the oracle computes from the arguments."""
-        arguments = [_widened(argument).clone() for argument in self.arguments]
-        return self._named(*self._oracle.run(*arguments), arguments)
+        self._seen, graph = watch.seen, self.graph
+        # Outputs, gradients and buffers that are float16 on the device.
+        self.results = {f"output {i}": t for i, t in enumerate(outputs) if graph.outputs[i].spec.dtype is HALF}
+        self.results |= {f"gradient of {n}": t for n, t in zip(graph.gradients, gradients)}
+        buffers = [(v, t) for v, t in zip(graph.variables, containers) if v.is_buffer]
+        self.results |= {f"buffer {v.name}": t for v, t in buffers if graph.spec(v.tensor).dtype is HALF}
 
     @cached_property
     def distances(self) -> dict[str, Tensor]:
@@ -140,15 +136,6 @@ class Run:
         oracle = Oracle(self.graph, self._seen)
         oracle.run(*(_widened(argument).clone() for argument in self.arguments))
         return {kind: torch.cat(distances) for kind, distances in oracle.distances.items()}
-
-    def roundings(self, name: str) -> int:
-        """Count the roundings on the way to an expected result; those of running statistics are not followed."""
-        kind, _, rest = name.partition(" ")
-        if kind == "buffer":
-            return 1
-        node = self.graph.outputs[int(rest)].node if kind == "output" else self.graph.gradients[rest.split()[1]]
-        assert self.expected
-        return self._oracle.roundings.get(str(node), 0)
 
 
 class _Watch(torch.fx.Interpreter):
@@ -229,10 +216,8 @@ COMPARING = overloads(" ".join(f"{name}.Scalar {name}.Tensor" for name in ("eq",
 class Oracle(torch.fx.Interpreter):
     """Computes a graph for given variables, inputs and loss seed, all of which it may change.
 
-    `roundings` counts, by node name, how many times at most a value on the way to a result was changed by rounding: a
-    result with one rounding is the exact result rounded once, whatever ops it took. Where results of a replay are
-    observed, the next ops compute from these instead of the oracle's own, and `distances` says for each kind of op how
-    they compare: errors do not add up.
+    Each op computes from the results that were observed in a replay instead of the oracle's own, so that errors do not
+    add up; `distances` says for each kind of op how they compare.
     """
 
     def __init__(self, graph: Graph, observed: Mapping[str, Tensor]) -> None:
@@ -241,7 +226,6 @@ class Oracle(torch.fx.Interpreter):
             constants.register_buffer(name, _widened(tensor))
         super().__init__(torch.fx.GraphModule(constants, graph.ops))
         self._observed = observed
-        self.roundings: dict[str, int] = {}
         self.distances: dict[str, list[Tensor]] = {}
 
     @torch.no_grad()
@@ -252,9 +236,7 @@ class Oracle(torch.fx.Interpreter):
         if n.op != "call_function":
             result = super().run_node(n)
             return result.clone() if n.op == "get_attr" else result
-        result, changed = self._computed(n)
-        before = [self.roundings.get(argument.name, 0) for argument in n.all_input_nodes]
-        self.roundings[n.name] = max(before, default=0) + changed
+        result = self._computed(n)
         if isinstance(result, Tensor) and n.name in self._observed:
             seen = self._observed[n.name]
             random = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
@@ -265,13 +247,12 @@ class Oracle(torch.fx.Interpreter):
                 result.copy_(seen)
         return result
 
-    def _computed(self, node: Node) -> tuple[Any, int]:
-        """Return the result of `node`, and how many roundings at most changed it: none, one or several."""
+    def _computed(self, node: Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         if node.target in COMPARING and is_half(node.args[0]):
-            return node.target(*tree_map_only(Tensor, _narrowed, args)), 0
+            return node.target(*tree_map_only(Tensor, _narrowed, args))
         if node.target in RECURRENT and info_of(node).spec[0].dtype is HALF:
-            return RECURRENT[node.target](*args, stored=rounded), 2
+            return RECURRENT[node.target](*args, stored=rounded)
         if node.target in PROMOTING and is_half(node):
             # Integer operands of float16 arithmetic become float16 numbers first, as type promotion says.
             args = tree_map_only(Tensor, lambda a: a if a.is_floating_point() else rounded(a.double()), args)
@@ -279,12 +260,13 @@ class Oracle(torch.fx.Interpreter):
         if is_half(node) and node.target in DIVIDING:
             result.masked_fill_(result.isinf(), torch.nan)
         moves = node.target in MOVING or getattr(node.target, "is_view", False)
-        changed = is_half(node) and not _is_unrounded(node) and not moves and _round_in_place(result)
+        if is_half(node) and not _is_unrounded(node) and not moves:
+            _round_in_place(result)
         if node.target is torch.ops.aten.native_batch_norm.default:
             for position in (3, 4):
                 if is_half(node.args[position]):
                     _round_in_place(args[position])
-        return result, changed
+        return result
 
 
 def _is_unrounded(node: Node) -> bool:
@@ -293,12 +275,10 @@ def _is_unrounded(node: Node) -> bool:
     return node.target is operator.getitem and node.args[1] in SAVED.get(node.args[0].target, ())
 
 
-def _round_in_place(result: Tensor) -> bool:
+def _round_in_place(result: Tensor) -> None:
     grid = rounded(result)
-    changes = not torch.equal(grid, result)
-    if changes:
+    if not torch.equal(grid, result):  # what is expanded cannot be written
         result.copy_(grid)
-    return changes
 
 
 def _narrowed(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from half_support import Case, Run, module_of, normal, on_grid
+from half_support import Case, Run, module_of, normal, on_grid, plain_pytorch
 from half_table import CONTRACTIONS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,10 +176,7 @@ def computed(case: Case, *, half_partials: bool = True) -> dict[str, Tensor]:
 
 
 def exact(case: Case) -> dict[str, Tensor]:
-    module = module_of(case, torch.float64)
-    weights, output = dict(module.named_parameters()), module()
-    gradients = torch.autograd.grad(output, list(weights.values()), Run(module_of(case)).seed.double())
-    return {"output 0": output.detach(), **{f"gradient of {name}": g for name, g in zip(weights, gradients)}}
+    return plain_pytorch(case, Run(module_of(case)).seed)
 
 
 def error(actual: Tensor, expected: Tensor) -> float:

@@ -1,19 +1,27 @@
-"""What the tests of costs share: a module with a loss, and costs with default settings."""
+"""What the tests of costs and memory share: a module with a loss, default settings, small programs and pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from tracing_support import traced
 
+from ipu_model.batching import Batching
 from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
+from ipu_model.capture.graph import Graph, dtype_of
+from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.memory import steps_of
+from ipu_model.predict.memory import memory_of, steps_of
+from ipu_model.predict.order import order_of
+from ipu_model.predict.profile import IpuMemory, Memory
+from ipu_model.predict.program import Program
 from ipu_model.step import Step
+from published.building import begin_block
 
 SETTINGS = CostSettings()
 GC200 = Device()
@@ -60,3 +68,53 @@ def distinct_phases(module: nn.Module, *inputs: Tensor) -> int:
 
 def cycles(found: Costs, settings: CostSettings = SETTINGS, **where: Any) -> float:
     return settings.device.total(total_of(found.of(**where)))
+
+
+# --- memory
+
+HALF, FLOAT = torch.float16, torch.float32
+TILES = 1472
+PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
+
+
+def adamw(dtype: torch.dtype) -> OptimiserSpec:
+    state = dtype_of(dtype)
+    return OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=state, first_dtype=state)
+
+
+def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:
+    """Return a training program with plain SGD; `options` are fields of `Program`."""
+    settings: dict[str, Any] = {"training": True, "optimiser": PLAIN_SGD, **options}
+    return Program(step_of(graph), batching=Batching(accumulation=accumulation, replicas=replicas), **settings)
+
+
+def memory_of_program(program: Program) -> Memory:
+    return memory_of(program, costs_of(program.step, program.settings), order_of(program))
+
+
+def memory_for(graph: Graph, **options: Any) -> Memory:
+    return memory_of_program(program_of(graph, **options))
+
+
+def total(memory: IpuMemory, *names: str) -> float:
+    return sum(category.total_bytes for category in memory.categories if category.name in names)
+
+
+def on_fullest(memory: IpuMemory, *names: str) -> float:
+    return sum(memory.bytes_by_category.get(name, 0.0) for name in names)
+
+
+def graph_of(module: nn.Module, *inputs: Tensor) -> Graph:
+    """Capture a module with the sum of its output as loss."""
+    return traced(Trained(module), *inputs)
+
+
+def linear(ins: int, outs: int, *, batch: int = 8, dtype: torch.dtype = FLOAT) -> Graph:
+    return graph_of(nn.Linear(ins, outs, bias=False).to(dtype), torch.zeros(batch, ins, dtype=dtype))
+
+
+def squares(depth: int, *, width: int = 256, batch: int = 64, ipus: int = 1) -> Graph:
+    layers = [nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(inplace=True)) for _ in range(depth)]
+    for ipu in range(1, ipus):
+        begin_block(layers[ipu * depth // ipus], ipu)
+    return graph_of(nn.Sequential(*layers), torch.zeros(batch, width))

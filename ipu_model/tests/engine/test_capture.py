@@ -15,17 +15,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
-from tracing_support import Net, ops_of, traced
+from tracing_support import Net, traced
 
 import poptorch
 from ipu_model.capture import torch_private as private
-from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, NodeInfo, TensorSpec, info_of, set_info
 from ipu_model.capture.recorder import known_values
-from ipu_model.errors import Error
 from ipu_model.step import Phase, Placement, Source, Step, step_of_ops, with_ops
 
 aten = torch.ops.aten
@@ -159,32 +156,6 @@ def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
     assert mutated == {"norm.running_mean", "norm.running_var"}
     assert graph.assigned == frozenset(), "batch normalisation's own updates are not the program's"
     assert model.norm.num_batches_tracked.item() == 0
-
-
-def test_the_same_number_of_ops_as_make_fx(three_blocks: Graph) -> None:
-    # make_fx is an independent tracer; after the same clean-up both must list the same ops.
-    model = three_blocks_model()
-    names = [n for n, _ in model.named_parameters()]
-
-    def step(weights, x, y, seed):
-        outputs, loss = torch.func.functional_call(model, dict(zip(names, weights)), (x, y))
-        return outputs, loss, torch.autograd.grad(loss, weights, seed)
-
-    weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    reference = make_fx(step)(weights, IMAGES, LABELS, torch.ones(()))
-    reference.graph.eliminate_dead_code()
-    ignored = {aten.detach.default, aten.alias.default}  # with torch 2.14, make_fx keeps four aliases
-    theirs = [n.target for n in reference.graph.nodes if n.op == "call_function" and n.target not in ignored]
-    assert sorted(str(n.target) for n in ops_of(three_blocks)) == sorted(map(str, theirs))
-
-
-def test_a_failed_trace_leaves_no_trace_active_and_the_module_usable() -> None:
-    layer = nn.Linear(3, 3)
-    model = Net(lambda net, x: F.mse_loss(net.layer(x) if x.sum() > 0 else x, x), layer=layer)
-    with pytest.raises(Error):
-        traced(model, torch.randn(2, 3))
-    assert not tracing.is_tracing()
-    assert model(torch.randn(2, 3)).isfinite()
 
 
 class TestKnownValues:

@@ -209,18 +209,6 @@ def test_longer_rows_take_as_many_rounds_as_the_algorithm(name: str, function, r
     assert {cost.family for cost in costs.values()} == {"estimated"}
 
 
-def test_distances_work_on_every_feature_of_every_pair() -> None:
-    """Twice the features or twice the rows to compare with: the same work in all."""
-
-    def distances(others: int, features: int) -> Work:
-        def apart(x: Tensor) -> Tensor:
-            return torch.cdist(x, torch.ones(others, features), compute_mode="donot_use_mm_for_euclid_dist")
-
-        return cost_of("_cdist_forward.default", apart, torch.ones(2000, features)).work
-
-    assert distances(500, 64).cycles == distances(1000, 32).cycles
-
-
 # --- recurrent layers
 
 STEPS, ROWS, INPUTS, STATES = 7, 3, 6, 8

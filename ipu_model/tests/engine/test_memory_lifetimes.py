@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from cost_support import Calling
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from memory_support import FLOAT, TILES, adamw, graph_of, memory_for, memory_of_program, program_of, squares, total
+from cost_support import (
+    TILES,
+    Calling,
+    Trained,
+    graph_of,
+    memory_for,
+    memory_of_program,
+    program_of,
+    squares,
+    stepped,
+    total,
+)
 from torch import Tensor, nn
-from tracing_support import traced
+from tracing_support import Net, traced
 
-from ipu_model.batching import Batching
-from ipu_model.capture.graph import Graph
-from ipu_model.predict.order import device_bytes, order_of, stash_slots
+from ipu_model.capture.describe import step_of
+from ipu_model.predict.order import device_bytes, held_tensors, order_of
 from ipu_model.predict.profile import IpuMemory, LivenessStep
-from ipu_model.predict.program import Execution, Location, Locations, Recomputation
+from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
+from ipu_model.predict.recomputation import Pass, Recomputed, kept_for_backward, recomputation_over, sequence_of
+from ipu_model.step import Phase, Step
 from published.building import begin_block, checkpoint
+from published.convolutional import day03, mlperf_resnet50
 
 WIDTH, BATCH = 128, 4096  # weights are small beside activations
 ON_TILE = WIDTH * BATCH * 4 / TILES  # bytes of one activation on a tile, spread evenly
@@ -121,14 +131,6 @@ class TestRecomputation:
             checkpoint(layer)
         return memory_for(graph_of(nn.Sequential(*layers), ROWS), recomputation=Recomputation.ALL)[0]
 
-    def test_ops_run_again_once_when_a_backward_op_needs_them(self) -> None:
-        memory = self.checkpointed(4)
-        order = [step.phase for step in memory.liveness if step.phase in ("recompute", "backward")]
-        stretches = [order[0], *(b for a, b in pairwise(order) if a != b)]
-        assert stretches == ["backward", *["recompute", "backward"] * 3]
-        again = [step.node for step in memory.liveness if step.phase == "recompute" and step.node.startswith("relu")]
-        assert len(again) == len(set(again)) == 12 - 3
-
     def test_the_peak_is_checkpoints_and_one_segment(self) -> None:
         """U-shaped in the number of segments k: k checkpoints and n / k results (guide notes, 5.3)."""
         peak = {every: highest(self.checkpointed(every)) for every in (1, 3, 4, 12)}
@@ -197,16 +199,6 @@ AWAY = Locations(activations=Location(on_chip=False))
 FOUR_IPUS, ONE_IPU = (squares(8, width=256, batch=64, ipus=ipus) for ipus in (4, 1))
 
 
-@given(st.integers(1, 16), st.data())
-def test_slots_of_a_stage(stages: int, data: st.DataObject) -> None:
-    """The guide, 4.2: 2 N + 1 on the first IPU become N + 1 in an interleaved schedule, for N stages behind it."""
-    stage = data.draw(st.integers(0, stages - 1))
-    grouped = 0 if stage == stages - 1 else 2 * (stages - 1 - stage) + 1
-    assert stash_slots(Execution.PIPELINED, stages, stage) == grouped
-    assert stash_slots(Execution.INTERLEAVED, stages, stage) == (grouped + 1) // 2
-    assert stash_slots(Execution.SHARDED, stages, stage) == 0
-
-
 @pytest.mark.parametrize(
     ("options", "activations"),
     [
@@ -248,40 +240,128 @@ def test_without_a_stash_each_activation_leaves_after_the_forward_pass_and_retur
     assert memory_of_program(replace(here, locations=Locations(activations=small))) == on_chip
 
 
-# --- properties
+# --- which forward results wait for the backward pass, and which ops run again instead
 
-# Activations of at least 128 KiB: smaller ones lie on few tiles, and which tile is fullest is then an accident.
-DEPTHS, CHANNELS, BATCHES = st.integers(2, 6), st.sampled_from([32, 64]), st.sampled_from([32, 64, 128])
+NONE, ALL, PIPELINE = Recomputation.NONE, Recomputation.ALL, Recomputation.PIPELINE
+X = torch.zeros(4, 8)
 
 
-def network(depth: int, channels: int, batch: int, ipus: int) -> Graph:
-    blocks = [
-        nn.Sequential(nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(True))
-        for _ in range(depth)
-    ]
+def chain(ipus: int = 1, checkpointed: int | None = None) -> Step:
+    """Return six linear layers, each followed by a square, which needs its input for the backward pass."""
+    layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), Net(lambda net, x: x**2)) for _ in range(6)))
     for ipu in range(1, ipus):
-        begin_block(blocks[ipu * depth // ipus], ipu)
-    return graph_of(nn.Sequential(*blocks), torch.zeros(batch, channels, 16, 16))
+        begin_block(layers[6 // ipus * ipu], ipu)
+    if checkpointed is not None:
+        checkpoint(layers[checkpointed])
+    return stepped(Trained(layers), X)
 
 
-@settings(max_examples=8)
-@given(DEPTHS, CHANNELS, BATCHES, st.integers(2, 3), st.integers(2, 64))
-def test_what_takes_less_or_the_same(depth: int, channels: int, batch: int, ipus: int, accumulation: int) -> None:
-    # Accumulation beyond two is free.
-    graph = network(max(depth, 2 * ipus), channels, batch, ipus)
-    program = program_of(graph, accumulation=2, optimiser=adamw(FLOAT))
-    more = replace(program, batching=Batching(accumulation=accumulation))
-    assert memory_of_program(more) == memory_of_program(program)
-    # Variables are all there.
-    tensors = [program.step.tensors[variable.tensor] for variable in graph.variables]
-    plain = memory_for(graph, recomputation=Recomputation.NONE)
-    assert sum(total(ipu, "variables") for ipu in plain) == sum(t.elements * t.dtype.bytes for t in tensors)
-    # A larger batch has no less data; a plan for it may take less temporary memory.
-    large = memory_for(network(max(depth, 2 * ipus), channels, 2 * batch, ipus), recomputation=Recomputation.NONE)
-    assert all(highest(many) >= highest(few) for few, many in zip(plain, large))
-    # Recomputation lowers every stage but the last.
-    again = memory_for(graph, recomputation=Recomputation.PIPELINE)
-    for before, after in list(zip(plain, again))[:-1]:
-        assert highest(after) <= highest(before)
-        assert total(after, "stashes") <= total(before, "stashes")
-    assert again[ipus - 1].tiles == plain[ipus - 1].tiles
+def kept_by(step: Step, mode: Recomputation) -> Recomputed:
+    return kept_for_backward(Program(step, True, recomputation=mode))
+
+
+def counted(names: frozenset[str], step: Step, stage: int | None = None) -> Counter[str]:
+    """Return how many ops of each kind there are among the names, in one stage or all."""
+    return Counter(step.by_name[name].kind for name in names if stage in (None, step.by_name[name].stage))
+
+
+@pytest.mark.parametrize(("ipus", "checkpointed", "mode", "stage", "stored", "again"), [
+    # A square needs its input, the next layer its output: 6 linear layers and 5 squares (the last is summed).
+    (1, None, NONE, None, (6, 5), (0, 0)),
+    (1, None, ALL, None, (0, 0), (6, 5)),
+    # A checkpoint is stored and cuts the way back.
+    (1, 2, ALL, None, (0, 1), (6, 4)),
+    # The last square before the border is used by the next stage only.
+    (2, None, PIPELINE, 0, (0, 0), (3, 2)),
+    # A pipeline goes on from its last stage, unless the program marked a checkpoint in it.
+    (3, None, PIPELINE, 2, (2, 1), (0, 0)),
+    (2, 4, PIPELINE, 1, (0, 1), (3, 1)),
+])  # fmt: skip
+def test_layers_and_squares(ipus: int, checkpointed: Any, mode: Any, stage: Any, stored: Any, again: Any) -> None:
+    step = chain(ipus, checkpointed)
+    found = kept_by(step, mode)
+    for names, numbers in ((found.stored, stored), (found.again, again)):
+        kinds = counted(names, step, stage)
+        assert (kinds["addmm"], kinds["pow"]) == numbers
+
+
+def test_norms_only() -> None:
+    """day03: every convolution's output stays, norms and the ReLU behind them run again."""
+    step = step_of(day03())
+    found = kept_by(step, Recomputation.NORM_ONLY)
+    assert counted(found.stored, step)["convolution"] == 104
+    again = counted(found.again, step)
+    assert (again["convolution"], again["native_batch_norm"]) == (0, 104)
+
+
+@pytest.mark.slow
+def test_standard_cuts_residual_networks_between_their_blocks() -> None:
+    """A block's output lies where its last norm's did: addition and ReLU work in place."""
+    step = step_of(mlperf_resnet50(checkpoints=False))
+    stored = counted(kept_by(step, Recomputation.STANDARD).stored, step)
+    assert stored["convolution"] == 0
+    assert 3 <= stored["native_batch_norm"] <= 8
+
+
+def test_inference_keeps_nothing() -> None:
+    step = stepped(nn.Linear(8, 8), X, training=False)
+    assert kept_for_backward(Program(step, False, recomputation=ALL)) == Recomputed(frozenset(), frozenset())
+
+
+def test_the_mask_of_a_dropout_is_drawn_again_and_never_stored() -> None:
+    """x + dropout(linear(x)): the gradient needs the mask and not the linear layer's result, whose shape is enough."""
+    residual = Net(lambda net, x: x + net.dropout(net.layer(x)), layer=nn.Linear(8, 8), dropout=nn.Dropout(0.1))
+    step = stepped(Trained(residual), X)
+    for mode in (NONE, ALL):
+        found = kept_by(step, mode)
+        stored, again = counted(found.stored, step), counted(found.again, step)
+        assert again["bernoulli_"] + again["bernoulli"] == 1
+        assert not stored.keys() & {"bernoulli", "bernoulli_", "empty_like"}
+        assert not again["addmm"]
+    held = held_tensors(Program(step, training=True), kept_by(step, NONE))
+    assert [tensor.tensor.name for tensor in held] == ["input_0"]
+
+
+@pytest.mark.parametrize("mode", Recomputation)
+def test_rules_of_every_mode(mode: Recomputation) -> None:
+    """What the backward pass reads is there, no result is stored and made again, and only forward ops run again.
+
+    Every op runs once, and those that run again twice.
+    """
+    for step in (chain(ipus=2, checkpointed=1), step_of(day03())):
+        program = Program(step, training=True, recomputation=mode)
+        found = kept_for_backward(program)
+        assert kept_by(step, NONE).stored <= found.stored | found.again
+        assert not found.stored & found.again
+        assert all(step.by_name[name].phase is Phase.FORWARD for name in found.again)
+        runs = [run.op for run in sequence_of(program)]
+        assert sorted(runs) == sorted([op.name for op in step.ops] + list(found.again))
+
+
+@pytest.mark.parametrize(("ipus", "checkpointed", "mode", "stage", "passes"), [
+    # Recomputation and backward pass alternate from checkpoint to checkpoint: one makes two segments, and the last
+    # layer's square needs no second run of its own output.
+    (1, 2, ALL, 0, "forward backward recompute backward recompute backward"),
+    (3, None, PIPELINE, 0, "forward recompute backward"),
+    (3, None, PIPELINE, 2, "forward backward"),
+])  # fmt: skip
+def test_passes_of_a_stage(ipus: int, checkpointed: int | None, mode: Recomputation, stage: int, passes: str) -> None:
+    program = Program(chain(ipus, checkpointed), training=True, recomputation=mode)
+    during = [run.during for run in sequence_of(program) if run.stage == stage]
+    stretches = [current for place, current in enumerate(during) if place == 0 or during[place - 1] is not current]
+    assert stretches == [Pass(name) for name in passes.split()]
+
+
+@pytest.mark.parametrize(("ipus", "now", "training", "execution", "on", "expected"), [
+    (1, NONE, True, Execution.PIPELINED, 2, PIPELINE),
+    (2, PIPELINE, True, Execution.PIPELINED, 1, NONE),
+    (2, PIPELINE, True, Execution.SHARDED, 2, NONE),
+    (2, NONE, True, Execution.PIPELINED, 3, NONE),  # asked for: it stays
+    (1, ALL, True, Execution.PIPELINED, 2, ALL),
+    (1, NONE, False, Execution.PIPELINED, 2, NONE),
+])  # fmt: skip
+def test_a_program_follows_the_default_until_it_asks_for_something_else(
+    ipus: int, now: Recomputation, training: bool, execution: Execution, on: int, expected: Recomputation
+) -> None:
+    """PopTorch recomputes pipelines of several IPUs in training, unless the program says otherwise."""
+    assert recomputation_over(Program(chain(ipus), training, recomputation=now), execution, on) is expected

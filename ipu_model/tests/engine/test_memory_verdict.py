@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cost_support import FLOAT, adamw, program_of, squares
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_support import FLOAT, adamw, memory_of_program, program_of, squares
 
 from ipu_model.errors import Error
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
@@ -137,12 +137,3 @@ def test_remedies_follow_what_the_fullest_tile_is_full_of(ipus, options, first, 
     assert first in remedies.split("; ")[0] + ";"
     assert other in remedies
     assert not never or never not in remedies
-
-
-def test_a_program_that_is_too_large() -> None:
-    """800 million bytes of weights and state on one IPU of 940 million, and as many activations."""
-    too_large = program_of(squares(8, width=4096, batch=4096), optimiser=adamw(FLOAT))
-    memory = memory_of_program(too_large)
-    error = out_of_memory(memory, too_large)
-    assert error is not None
-    assert f"{memory.max_tile_bytes:,.0f} bytes used" in error.message

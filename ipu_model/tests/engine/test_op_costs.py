@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from cost_support import SETTINGS, Calling, Trained, costed, cycles, stepped
+from cost_support import SETTINGS, Calling, costed, cycles, stepped
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tracing_support import ops_of
@@ -19,7 +18,6 @@ from ipu_model.errors import Error
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element
 from ipu_model.predict.hardware import chip
-from ipu_model.predict.ops import rule_of
 from ipu_model.step import Phase, Serialisation
 from published.building import hint
 from published.convolutional import day03
@@ -114,54 +112,6 @@ class TestFormulas:
         assert "dist" in listed.target
         assert listed.work.cycles.compute > 0
         assert listed.work.cycles.exchange >= received / SETTINGS.device.chip.exchange_bytes_per_cycle
-
-    @pytest.mark.parametrize(
-        ("function", "family"),
-        [
-            (torch.hypot, "elementwise"),
-            (torch.logaddexp, "elementwise"),
-            (lambda x, y: torch.special.entr(x), "elementwise"),
-            (lambda x, y: x.logcumsumexp(1), "ordering"),
-            (lambda x, y: torch.vdot(x.flatten(), y.flatten()), "contraction"),
-            (lambda x, y: F.embedding_bag(y.int(), x, mode="sum"), "embedding"),
-            (lambda x, y: x.mode(1).values, "ordering"),
-            (torch.dist, "reduction"),
-            (lambda x, y: x.int() << 2, "elementwise"),
-            (lambda x, y: F.multi_margin_loss(x, y[0].long()), "reduction"),
-            (lambda x, y: torch.hann_window(64) * x, "elementwise"),
-            (lambda x, y: F.max_unpool2d(x[None, None], y[None, None].long(), 2), "copy"),
-        ],
-    )
-    def test_less_common_ops_have_one_too(self, function: Callable[..., Tensor], family: str) -> None:
-        costs = inference(function, SQUARE, SQUARE)
-        assert not costs.fallbacks
-        assert family in {op.family for op in costs.ops}
-
-    def test_a_weight_in_a_direction_costs_more_than_its_length_alone(self) -> None:
-        """It is made of the reduction that finds the length, and of a scaling; its gradients have a formula, too."""
-        layer = nn.utils.parametrizations.weight_norm(nn.Linear(256, 256, bias=False))
-        costs = costed(layer, torch.zeros(4, 256))
-        norm, gradients = (op for op in costs.ops if "weight_norm" in op.target)
-        (length,) = inference(lambda x: x.norm(dim=1, keepdim=True), torch.zeros(256, 256)).ops
-        assert not costs.fallbacks
-        assert gradients.target == "aten._weight_norm_interface_backward.default"
-        assert norm.work.cycles.compute > length.work.cycles.compute
-
-    def test_batch_norms_are_slower_if_they_are_stable(self) -> None:
-        norm, x = nn.BatchNorm2d(8), torch.zeros(4, 8, 16, 16)
-        assert cycles(costed(norm, x, settings=CostSettings(stable_norm=True))) > cycles(costed(norm, x))
-
-
-SMALL = ("alexnet", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "efficientnet_b0")
-LARGE = ("swin_t", "swin_v2_t", "vit_b_32", "convnext_tiny", "densenet121", "maxvit_t")
-
-
-@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
-def test_each_op_of_torchvisions_classifiers_has_a_formula(name: str) -> None:
-    """Rules are looked up without planning any op. The zoo (tests/poptorch/test_zoo_*.py) has small networks."""
-    model = Trained(pytest.importorskip("torchvision").models.get_model(name))
-    step = stepped(model, torch.zeros(2, 3, 96, 96) if name in SMALL else torch.zeros(1, 3, 224, 224))
-    assert {op.kind for op in step.ops if rule_of(op.kind) is None and not (op.is_view or op.is_known)} == set()
 
 
 # --- FLOPs, against torch's counter

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -188,12 +187,6 @@ def test_without_figures_the_cores_count_as_free(tmp_path: Path, monkeypatch: py
     assert CoreWatch(tmp_path).cores() == Cores(10)
 
 
-def test_a_watch_that_is_too_short_is_extended() -> None:
-    before = time.perf_counter()
-    assert CoreWatch().cores(at_least=0.05).usable == usable_cores()
-    assert time.perf_counter() - before >= 0.05
-
-
 def version_1(folder: str, quota: int) -> dict[str, str]:
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
 
@@ -297,17 +290,3 @@ def test_a_program_that_ignores_interrupts_goes_on_ignoring_them() -> None:
         interrupt()
         deliver_interrupt()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-@INTERRUPTS
-def test_other_threads_leave_the_handler_alone() -> None:
-    seen = []
-
-    def work() -> None:
-        with interrupt_postponed():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGINT)]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Calling, Trained, stepped
+from cost_support import FLOAT, SETTINGS, Calling, Trained, adamw, memory_of_program, program_of, squares, stepped
 from hand_written import op, tensor
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from ipu_model import predict
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.predict import compilation_seconds
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.host import HostWork, Loading, call_time
-from ipu_model.predict.program import Program
-from ipu_model.step import Phase, Source, Stage, step_of_ops
+from ipu_model.predict.profile import EXCHANGE_CODE
+from ipu_model.predict.program import Program, Recomputation
+from ipu_model.predict.remembered import Recent, remembered
+from ipu_model.step import Source, Step, step_of_ops
 from published.building import begin_block
-from published.convolutional import day03_program
 
 STEP = step_of_ops([op("relu", (8, 4), "x")], [(tensor("x", 8, 4), Source.INPUT)])
 PROGRAM = Program(STEP, True, Batching(2, 5, 3))
@@ -50,23 +56,6 @@ def test_every_slice_is_read_by_one_replica_or_one_whole_group(d, a, chunks, gro
             assert readers == [replica // group for replica in range(chunks * group)]
 
 
-@pytest.mark.parametrize(
-    ("batching", "returns", "multiplier"),
-    [
-        # The shape table of section 7.2, with B taken out.
-        (Batching(10, 1, 1), Returns(Keep.FINAL), 1),
-        (Batching(10, 1, 1), Returns(Keep.SUM), 1),
-        (Batching(10, 1, 1), Returns(Keep.ALL), 10),
-        (Batching(10, 1, 1), Returns(Keep.EVERY_N, 5), 2),
-        (Batching(4, 8, 2), Returns(Keep.FINAL), 2),
-        (Batching(4, 8, 2), Returns(Keep.ALL), 64),
-        (Batching(4, 8, 2), Returns(Keep.EVERY_N, 2), 32),
-    ],
-)
-def test_the_shape_table_of_the_reference(batching: Batching, returns: Returns, multiplier: int) -> None:
-    assert returns.multiplier(batching) == multiplier
-
-
 @given(d=COUNT, a=COUNT, r=COUNT, keep=st.sampled_from([Keep.ALL, Keep.FINAL, Keep.EVERY_N]), data=st.data())
 def test_the_multiplier_counts_the_kept_results(d, a, r, keep, data) -> None:
     divisors = [n for n in range(1, d + 1) if d % n == 0]
@@ -77,10 +66,6 @@ def test_the_multiplier_counts_the_kept_results(d, a, r, keep, data) -> None:
 
 
 # --- counts
-
-
-def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:
-    assert replace(PROGRAM, processes=7).samples_per_call == 8 * (2 * 5) * (3 * 7)
 
 
 @pytest.mark.parametrize(
@@ -98,25 +83,6 @@ def test_samples_of_a_call_are_micro_batches_of_all_replicas() -> None:
 def test_impossible_counts(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(Error, match=words):
         replace(PROGRAM, **changes)
-
-
-# --- stages: stretches of the forward pass on one IPU
-
-
-@pytest.mark.parametrize(("layers", "stages"), [((0, 1, 2), [0, 1, 2]), ((0, 0, 1, 1, 1), [0, 1]), ((0, 3), [0, 3])])
-def test_blocks_that_follow_one_another_on_one_ipu_are_one_stage(layers: tuple[int, ...], stages: list[int]) -> None:
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in layers))
-    for layer, ipu in zip(model, layers, strict=True):
-        begin_block(layer, ipu)
-    assert [stage.ipu for stage in stepped(Trained(model), torch.zeros(4, 8)).stages] == stages
-
-
-def test_a_model_without_blocks_is_one_stage_and_backward_ops_belong_to_that_of_their_forward_ops() -> None:
-    assert stepped(Trained(nn.Linear(8, 8)), torch.zeros(4, 8)).stages == (Stage(0, 0),)
-    step = day03_program().step
-    assert len(step.stages) == 2
-    for phase in Phase:
-        assert {op.stage for op in step.ops if op.phase is phase} == {0, 1}
 
 
 # --- the time of a call with its host
@@ -206,3 +172,77 @@ def test_ipus_and_layers_with_weights_count(model: nn.Module, training: bool, se
     module = Trained(model) if training else model.eval()
     program = Program(stepped(module, torch.zeros(2, 8, 16), training=training), training)
     assert compilation_seconds(program, costs_of(program.step, SETTINGS)) == pytest.approx(seconds)
+
+
+# --- what programs share is computed once, and freed with their step
+
+PIPELINE = program_of(squares(4, width=32, ipus=2), optimiser=adamw(FLOAT), recomputation=Recomputation.PIPELINE)
+
+
+def test_each_step_is_asked_once_for_each_key() -> None:
+    asked: list[tuple[Step, int]] = []
+
+    @remembered
+    def doubled(step: Step, number: int) -> int:
+        asked.append((step, number))
+        return 2 * number
+
+    one, other = (step_of(squares(1, width=8)) for _ in range(2))
+    calls = [(one, 1), (other, 1), (one, 2), (one, 1), (other, 1)]
+    assert [doubled(*call) for call in calls] == [2, 2, 4, 2, 2]
+    assert asked == [(one, 1), (other, 1), (one, 2)]
+
+
+def test_a_step_that_is_gone_leaves_nothing_behind() -> None:
+    """Neither a value of its own nor, with a profile of it, itself."""
+    recent: Recent[CostSettings] = Recent()
+    program = program_of(squares(1, width=8))
+    value_there = weakref.ref(recent.keep(program.step, "key", CostSettings(stable_norm=True)))
+    predict.profile_lately(program, predict.HostWork())
+    step_there = weakref.ref(program.step)
+    gc.collect()
+    assert value_there() is not None
+    del program
+    gc.collect()
+    assert value_there() is step_there() is None
+
+
+def test_equal_settings_share_costs_of_which_only_the_latest_are_kept() -> None:
+    def costs(share: float, **more: bool) -> object:
+        return costs_of(PIPELINE.step, CostSettings(available_memory_proportion={0: share}, **more))
+
+    first = costs(0.5)
+    assert costs(0.5) is first
+    assert costs(0.5, half_partials=True) is not first
+    for tenths in range(10):
+        costs(0.01 * tenths)
+    assert costs(0.5) is not first
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 64), st.integers(1, 40))
+def test_memory_that_is_remembered_is_what_would_be_found(accumulation: int, iterations: int) -> None:
+    program = replace(PIPELINE, batching=Batching(iterations, accumulation))
+    memory = predict.memory_of_program(program)
+    assert memory == memory_of_program(program)
+    if accumulation > 1:  # repetitions share it
+        assert memory is predict.memory_of_program(replace(PIPELINE, batching=Batching(10, 512)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"recomputation": Recomputation.NONE}, {"batching": Batching(1, 1)}, {"optimiser": None}]
+)
+def test_what_matters_has_memory_of_its_own(change: dict[str, object]) -> None:
+    changed: Program = replace(PIPELINE, **change)  # type: ignore[arg-type]
+    assert predict.memory_of_program(changed) != predict.memory_of_program(PIPELINE)
+
+
+def test_other_constants_show_at_once() -> None:
+    """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
+    name, usual = "memory.exchange_code_bytes_per_phase", PIPELINE.calibration
+    dearer = usual.with_values({name: 10 * usual.memory.exchange_code_bytes_per_phase})
+    changed = replace(PIPELINE, settings=replace(PIPELINE.settings, device=Device(calibration=dearer)))
+    before, after, again = (predict.memory_of_program(program) for program in (PIPELINE, changed, PIPELINE))
+    assert before == again
+    for plain, more in zip(before, after):
+        assert more.bytes_by_category[EXCHANGE_CODE] == pytest.approx(10 * plain.bytes_by_category[EXCHANGE_CODE])

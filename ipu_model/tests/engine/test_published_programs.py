@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from cost_support import Calling, Trained, stepped
 from torch import Tensor, nn, zeros
 
-from ipu_model.capture.describe import step_of
 from ipu_model.explore.options import with_options
 from ipu_model.predict import memory_of_program, profile_program
 from ipu_model.predict.band import Family, FamilyBand, error_band
@@ -29,50 +28,10 @@ from published.building import FLOAT, HALF
 from published.convolutional import (
     day03_program,
     digits_program,
-    mlperf_program,
-    mlperf_resnet50,
     small_resnet50_program,
 )
 
 KIB = 1024
-
-
-# published.toml: micro-batch x accumulation x device iterations x replicas, and IPUs of a replica; weights as published
-# by the networks' authors, in millions.
-@pytest.mark.parametrize(
-    ("program", "samples", "ipus", "millions"),
-    [
-        (convolutional.mlperf_pod64_program, 20 * 3 * 64, 1, 25.6),
-        (convolutional.mlperf_bow_pod64_program, 20 * 4 * 64, 1, 25.6),
-        (convolutional.user_guide_program, 18 * 57 * 16, 1, 25.6),
-        (transformers.bert_base_program, 32 * 512 * 4, 4, 110),
-        (transformers.bert_large_program, 8 * 1752 * 4, 4, 336),
-        (transformers.vit_program, 8 * 2048 * 4, 4, 86.6),
-        (transformers.swin_program, 4 * 64 * 4, 4, 28.3),
-        (convolutional.efficientnet_program, 4 * 32 * 4 * 8, 2, None),
-    ],
-)
-def test_a_program_has_the_published_samples_a_call_ipus_and_weights(
-    program: Callable[[], Program], samples: int, ipus: int, millions: float | None
-) -> None:
-    built = program()
-    step = built.step
-    assert (built.samples_per_call, built.ipus_per_replica, built.training) == (samples, ipus, True)
-    weights = sum(step.tensors[variable.tensor].elements for variable in step.variables if variable.trainable)
-    assert millions is None or weights / 1e6 == pytest.approx(millions, rel=0.01)
-
-
-def test_bert_ends_on_the_ipu_where_it_begins() -> None:
-    """The decoder shares its weights with the word embedding, so both are on IPU 0, in different stages."""
-    stages = transformers.bert_base_program().step.stages
-    assert [stage.ipu for stage in stages][:5] == [0, 1, 2, 3, 0]
-
-
-@pytest.mark.parametrize("layers", [(3, 3, 3, 3), (2, 4, 4, 2)])
-def test_a_vision_transformer_has_its_layers_where_they_are_asked_for(layers: tuple[int, ...]) -> None:
-    ops = [op for op in transformers.vit_program(layers).step.ops if "layers." in op.scope]
-    found = [{op.scope.split("layers.")[1].split(".")[0] for op in ops if op.ipu == ipu} for ipu in range(len(layers))]
-    assert tuple(map(len, found)) == layers
 
 
 class TestResNet101:
@@ -109,15 +68,6 @@ class TestResNet101:
         kept = memory_of_program(replace(self.PROGRAM, recomputation=Recomputation.NONE))
         assert kept.verdict is Verdict.DOES_NOT_FIT
         assert not kept.fits
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoints", [True, False])
-def test_mlperf_needs_its_checkpoints(checkpoints: bool) -> None:
-    """published/other.md, M1: without checkpoints, running everything again at once brings back every activation."""
-    step = step_of(mlperf_resnet50(checkpoints=checkpoints))
-    memory = memory_of_program(replace(mlperf_program(), step=step))
-    assert (memory.verdict is not Verdict.DOES_NOT_FIT) == checkpoints
 
 
 # --- error bands

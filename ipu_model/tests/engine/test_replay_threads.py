@@ -56,12 +56,6 @@ def test_the_number_of_threads(work: Any, cores: Cores, limit: int, asleep: bool
     assert choose(work, cores, limit, asleep=asleep) == threads
 
 
-def test_more_work_uses_more_threads() -> None:
-    chosen = [choose(work, Cores(64), 64) for work in (TINY, SMALL, LARGE)]
-    assert chosen == sorted(chosen)
-    assert chosen[-1] > 32
-
-
 def work_in(model: nn.Module, *shape: int, training: bool = False) -> Counter[ParallelWork]:
     """Return the work of a micro-batch; seconds at one operation per second are numbers of operations."""
     return work_of(step_of(traced(model, torch.zeros(shape), training=training)), 1.0)

@@ -408,12 +408,6 @@ class TestLimits:
     def test_what_limits_a_program(self, chosen: Program, limit: str) -> None:
         assert profiled(chosen).limited_by.startswith(limit)
 
-    @pytest.mark.parametrize("execution", list(Execution))
-    def test_shares_are_parts_of_the_whole(self, execution: Execution) -> None:
-        shares = profiled(program(execution=execution)).shares
-        assert sum(shares.values()) == pytest.approx(1.0)
-        assert shares["fill and flush"] == 0 if execution is Execution.SHARDED else shares["fill and flush"] > 0
-
 
 # --- collectives between replicas: rings, and what lies beyond one rack
 

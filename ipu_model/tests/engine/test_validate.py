@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from ipu_model.errors import Error
 from ipu_model.predict.band import Family, FamilyBand, family_bands
 from ipu_model.predict.calibration import calibrated, fitted
 from ipu_model.predict.profile import CloseBand, Verdict, close_band
-from published import convolutional
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, compare_rows
 from published.leave_one_out import LeftOut, Untested, leave_one_out
 from published.predictions import Predictions
@@ -231,9 +229,3 @@ class TestBadInput:
         lines = [f"{name} = {json.dumps(value)}" for name, value in row.items() if value is not None]
         with pytest.raises(Error, match=message):
             read("\n".join(["[[row]]", *lines]).encode())
-
-    def test_torchvision_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "torchvision", None)  # importing it fails then
-        convolutional.mlperf_resnet50.cache_clear()
-        with pytest.raises(Error, match="The published programs use torchvision"):
-            compare_rows(["mlperf"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tracing_support import traced
+from tracing_support import Net, traced
 
 from ipu_model.batching import Batching
 from ipu_model.capture import tracing
@@ -43,13 +43,8 @@ class Trained(nn.Module):
         return output, loss
 
 
-class Calling(nn.Module):
-    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers, self.function = nn.ModuleList(layers), function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*self.layers, *inputs)
+def calling(function: Callable[..., Any], *layers: nn.Module) -> Net:
+    return Net(lambda net, *inputs: function(*net.layers, *inputs), layers=nn.ModuleList(layers))
 
 
 def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:

@@ -59,20 +59,6 @@ GROUPS = st.builds(
 )  # fmt: skip
 
 
-@given(GROUPS)
-def test_groups_are_those_of_the_definition(groups: ReplicaGroups) -> None:
-    """Groups of k of N replicas, as PopTorch's CommGroupType has them.
-
-    Consecutive ones are {0..k-1}, {k..2k-1}, ...; orthogonal ones take every (N/k)-th replica.
-    """
-    members = [[r for r in range(groups.replicas) if groups.of(r) == group] for group in range(groups.count)]
-    size, count = groups.size, groups.count
-    if groups.orthogonal:
-        assert members == [list(range(first, groups.replicas, count)) for first in range(count)]
-    else:
-        assert members == [list(range(group * size, (group + 1) * size)) for group in range(count)]
-
-
 @given(GROUPS, st.booleans(), st.randoms(use_true_random=False))
 def test_a_mean_becomes_one_over_each_group(groups: ReplicaGroups, mean: bool, random: Random) -> None:
     # Integers, so that float32 sums are exact.
@@ -104,18 +90,6 @@ def test_a_seed_gives_each_replica_numbers_of_its_own_also_in_another_process() 
     assert [draw(second_process, 0), draw(second_process, 1)] == first[2:]
     second_process.restore([2])  # a state of one number is a seed
     assert draw(second_process, 0) == draw(other_seed, 2)
-
-
-def test_a_restored_state_continues_where_it_was_saved() -> None:
-    streams, other = RandomStreams(1, 2), RandomStreams(9, 2)
-    draw(streams, 1)
-    state = streams.state()
-    assert state[0] == 1
-    following = draw(streams, 1)
-    other.restore(state)
-    assert draw(other, 1) == following
-    with pytest.raises(ValueError, match="expected 1 or"):
-        streams.restore(RandomStreams(1, 1).state())
 
 
 # The group of instances.

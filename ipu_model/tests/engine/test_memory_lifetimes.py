@@ -11,8 +11,8 @@ import pytest
 import torch
 from cost_support import (
     TILES,
-    Calling,
     Trained,
+    calling,
     graph_of,
     memory_for,
     memory_of_program,
@@ -54,7 +54,7 @@ def highest(memory: IpuMemory) -> float:
 
 def of(function: Callable[..., Tensor], layer: nn.Module | None = None, x: Tensor = ROWS) -> IpuMemory:
     """Return the memory of a function of a layer, which is [WIDTH] -> [WIDTH] unless given, and its input."""
-    return memory_for(graph_of(Calling(function, layer or nn.Linear(WIDTH, WIDTH)), x))[0]
+    return memory_for(graph_of(calling(function, layer or nn.Linear(WIDTH, WIDTH)), x))[0]
 
 
 def of_layers(*layers: nn.Module, x: Tensor = ROWS) -> IpuMemory:

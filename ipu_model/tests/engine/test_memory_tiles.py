@@ -222,14 +222,6 @@ class TestCode:
         assert len(rectifiers) == 2
         assert steps_of(step, replace(costs, ops=rectifiers), 0, calls=2).compute_sets == 1
 
-    def test_slices_of_a_product_are_a_loop(self) -> None:
-        """With little memory for temporary data a product runs in slices, whose code exists once."""
-        graph = linear(4096, 4096, batch=4096)
-        ample, scarce = (
-            memory_for(graph, settings=CostSettings(available_memory_proportion={0: share}))[0] for share in (0.6, 0.1)
-        )
-        assert code(scarce) < 1.5 * code(ample)
-
     # Options or layers of the first program and of the second, and the categories of which the second has more.
     @pytest.mark.parametrize(
         ("depths", "options", "grow"),
@@ -243,12 +235,6 @@ class TestCode:
         few, many = (memory_for(squares(depth), **more)[0] for depth, more in zip(depths, options))
         assert {name for name in CODE if on_fullest(many, name) > on_fullest(few, name)} == set(grow)
         assert all(on_fullest(many, name) >= on_fullest(few, name) for name in CODE)
-
-    def test_other_shapes_have_code_of_their_own(self) -> None:
-        equal = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
-        different = nn.Sequential(nn.Linear(256, 192), nn.Linear(192, 320), nn.Linear(320, 256))
-        plain, more = (code(memory_for(graph_of(m, torch.zeros(64, 256)))[0]) for m in (equal, different))
-        assert more > 1.3 * plain
 
     def test_replicas_take_code(self) -> None:
         """The guide, table 4.1: from one replica to four, global exchange code grows 4.5-fold, the host's does not.

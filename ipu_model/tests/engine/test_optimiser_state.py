@@ -110,33 +110,6 @@ def test_a_checkpoint_from_before_the_first_update_is_a_fresh_start() -> None:
     assert weights["w"].item() == pytest.approx(1 - 0.1 * (2 + 0.5))
 
 
-def test_loaded_scalars_are_used_until_the_next_spec() -> None:
-    weights = {"w": torch.zeros(())}
-    variable = frozenset({"lr"})
-    spec = spec_of("SGD2", Hyper(lr=1.0, variable=variable))
-    updater = updater_of(spec, weights)
-    donor = updater_of(spec_of("SGD2", Hyper(lr=0.5, variable=variable), loss_scaling=2.0), {"w": torch.zeros(())})
-    assert updater.load_state(None, donor.parameters()) == []
-    assert updater.loss_scaling == 2.0
-    updater.step({"w": torch.tensor(2.0)}, 1.0)  # a gradient of 1, scaled by the loaded 2
-    assert weights["w"].item() == -0.5
-    updater.set_spec(spec)
-    assert updater.loss_scaling == 1.0
-    updater.step({"w": torch.tensor(1.0)}, 1.0)
-    assert weights["w"].item() == -1.5
-
-
-def test_missing_and_unknown_entries_are_told_and_leave_the_rest_alone() -> None:
-    updater = updater_of(spec_of("SGD2", BASE), {"a": torch.zeros(1), "b": torch.zeros(1)})
-    updater.state["Accl1___b"].fill_(7.0)
-    warnings = updater.load_state({"Accl1___a": torch.full((1,), 3.0), "Accl1___c": torch.zeros(1)}, {})
-    assert updater.state["Accl1___a"].item() == 3.0
-    assert updater.state["Accl1___b"].item() == 7.0
-    assert any("ignoring missing state Accl1___b" in warning for warning in warnings)
-    assert any("ignoring unexpected state Accl1___c" in warning for warning in warnings)
-    assert any("ignoring missing parameter lossScaling_FLOAT" in warning for warning in warnings)
-
-
 def test_state_of_another_shape_is_refused_before_anything_changes() -> None:
     updater = updater_of(spec_of("SGD2", BASE), {"a": torch.zeros(1), "b": torch.zeros(2)})
     with pytest.raises(Error, match=r"Accl1___b has shape \(3,\).*needs \(2,\)"):

@@ -22,7 +22,6 @@ from ipu_model.predict.planner import (
     contraction,
     distinct,
     evaluate,
-    in_slices,
     matrix_product,
     splits_of,
 )
@@ -216,12 +215,3 @@ class TestMemory:
         # Small products do not depend on it.
         problem = matrix_product(64, 64, 64, 2)
         assert contraction(problem, GC200, Precision(proportion=0.1)) == contraction(problem, GC200)
-
-    @pytest.mark.parametrize("axis", ["batch", "in", "out"])
-    def test_slices_take_longer_and_less_memory(self, axis: str) -> None:
-        problem = matrix_product(512, 1024, 2048, 2)
-        whole, sliced = contraction(problem, GC200), in_slices(problem, axis, 4, GC200)
-        assert GC200.total(sliced.cycles) > GC200.total(whole.cycles)
-        assert sliced.temporary_bytes < whole.temporary_bytes
-        assert sliced.flops == whole.flops == problem.flops
-        assert "4 serial slices" in sliced.plan

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import Calling, Trained, stepped
+from cost_support import Trained, calling, stepped
 from hand_written import linear, tensor
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -61,9 +61,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 10)), torch.zeros(8, 128)),
     "cnn": (lambda: layers(1).half(), torch.zeros(4, 3, 8, 8, dtype=HALF)),
     "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.zeros(2, 6, 32)),
-    "lstm": (lambda: Calling(lambda lstm, x: lstm(x)[0], nn.LSTM(6, 8, batch_first=True)), torch.zeros(2, 4, 6)),
+    "lstm": (lambda: calling(lambda lstm, x: lstm(x)[0], nn.LSTM(6, 8, batch_first=True)), torch.zeros(2, 4, 6)),
     "words": (
-        lambda: Calling(lambda words, last, x: last(words(x).mean(1)), nn.Embedding(500, 32), nn.Linear(32, 5)),
+        lambda: calling(lambda words, last, x: last(words(x).mean(1)), nn.Embedding(500, 32), nn.Linear(32, 5)),
         torch.zeros(4, 7, dtype=torch.int32),
     ),
     **{f"pipeline of {k}": (lambda k=k: layers(k), torch.zeros(4, 3, 8, 8)) for k in (2, 3, 4)},
@@ -229,23 +229,7 @@ def clocked(program: Program, factor: float) -> Program:
     )
 
 
-def moved(program: Program, which: str, **changes: bool | int) -> Program:
-    there = replace(getattr(program.locations, which), **changes)
-    return replace(program, locations=replace(program.locations, **{which: there}))
-
-
-STATE = st.sampled_from(["weights", "optimiser", "accumulators"])
-
-
 class TestSpeed:
-    @EXAMPLES
-    @given(programs(training=True, least_accumulation=2), st.sampled_from([1, 3, 50]))
-    def test_more_accumulation_never_slows_the_device(self, program: Program, more: int) -> None:
-        """From 2 on: without accumulation there are no gradients to add up."""
-        batching = replace(program.batching, accumulation=program.batching.accumulation + more)
-        before, after = profiled(program), profiled(replace(program, batching=batching))
-        assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
-
     @EXAMPLES
     @given(programs(), HOSTS, st.floats(1.0, 100.0))
     def test_what_never_slows_the_device(self, program: Program, host: HostWork, factor: float) -> None:
@@ -273,21 +257,6 @@ class TestSpeed:
         assert after.device_samples_per_second == before.device_samples_per_second
         beside = replace(host, loading=Loading.ASYNC, workers=host.workers + 1)
         assert profiled(program, beside).samples_per_second * ROUNDING >= before.samples_per_second
-
-    @EXAMPLES
-    @given(programs(training=True), STATE)
-    def test_state_off_chip_never_makes_it_faster(self, program: Program, which: str) -> None:
-        near, far = (profiled(moved(program, which, on_chip=on_chip)) for on_chip in (True, False))
-        assert far.device_samples_per_second <= near.device_samples_per_second * ROUNDING
-
-    @EXAMPLES
-    @given(programs(training=True), st.sampled_from(Recomputation))
-    def test_recomputation_never_makes_it_faster(self, program: Program, mode: Recomputation) -> None:
-        """Where nothing is stashed or moved off chip: a small result takes longer to stash than to compute again."""
-        unstashed = replace(program, recomputation=Recomputation.NONE, execution=Execution.SHARDED)
-        plain = moved(unstashed, "activations", on_chip=True)
-        again = profiled(replace(plain, recomputation=mode))
-        assert again.device_samples_per_second <= profiled(plain).device_samples_per_second * ROUNDING
 
     @EXAMPLES
     @given(programs(training=True, models=PIPELINES))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import Calling, Trained, stepped
+from cost_support import Trained, calling, stepped
 from torch import Tensor, nn, zeros
 
 from ipu_model.explore.options import with_options
@@ -87,7 +87,7 @@ BANDS = {
 
 
 def trained(layer: nn.Module, *shape: int, function: Callable[[Tensor], Tensor] = torch.neg) -> Program:
-    module = Trained(Calling(lambda layer, x: function(layer(x)), layer))
+    module = Trained(calling(lambda layer, x: function(layer(x)), layer))
     return Program(stepped(module, zeros(*shape)), True)
 
 

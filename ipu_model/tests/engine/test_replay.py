@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import pytest
@@ -170,12 +169,3 @@ def test_ctc_loss_and_its_gradient_are_pytorchs(constant: bool, settings: dict[s
         expected.sum().backward()
         torch.testing.assert_close(loss, expected.detach())
         torch.testing.assert_close(keeper.gradients["logits"], model.logits.grad)
-
-
-@pytest.mark.parametrize(("zero", "expected"), [(False, math.inf), (True, 0.0)])
-def test_impossible_targets_give_infinity_or_zero_as_asked(zero: bool, expected: float) -> None:
-    """Four labels do not fit into two time steps."""
-    inputs = [TARGETS, torch.tensor([9, 2, 8]), TARGET_LENGTHS]
-    (losses,) = session_of(recogniser(reduction="none", zero_infinity=zero), *inputs).run(inputs)
-    assert losses[1].item() == expected
-    assert losses[0].item() > 0

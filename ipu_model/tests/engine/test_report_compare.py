@@ -32,10 +32,6 @@ from ipu_model.report.module_tree import Module, main_parts, module_tree
 from ipu_model.step import FLOAT16
 
 OPTIONS = "options that differ"
-FEW_IPUS, MORE_IPUS = (
-    replace(profile, options={"IPUs per replica": len(profile.cycles)})
-    for profile in (inference_profile(), pipeline_profile())
-)
 
 
 def cells(before: Profile, after: Profile, name: str) -> tuple[str, str, str]:
@@ -73,14 +69,6 @@ class TestTable:
     def test_rows_have_both_figures_and_a_signed_change(self, after: Profile, rows: dict) -> None:
         before = replace(pipeline_profile(), shares={"main": 0.5, "stream": 0.5})
         assert {name: cells(before, after, name) for name in rows} == rows
-
-    def test_the_categories_add_up_to_the_fullest_tile_of_a_program_on_several_ipus(self) -> None:
-        (memory,) = [part for part in parts(FEW_IPUS, MORE_IPUS) if any(row[0] == "fullest tile" for row in part.rows)]
-        held = {name: float(cell.replace(",", "")) for name, _, cell, _ in memory.rows if name != "verdict"}
-        fullest = held.pop("fullest tile")
-        assert sum(held.values()) == pytest.approx(fullest, abs=len(held))  # each row is rounded to whole bytes
-        rows = [row[0] for part in parts(FEW_IPUS, MORE_IPUS) for row in part.rows]
-        assert [name for name in rows if "IPUs" in name] == ["IPUs per replica"]
 
     def test_only_options_that_differ_are_listed_and_types_and_state_named_once(self) -> None:
         before = replace(inference_profile(), options={"accumulation": 4, "replicas": 1, "half": True})
@@ -251,10 +239,6 @@ class TestModules:
             assert module.cycles == pytest.approx(sum(module.own) + sum(child.cycles for child in module.children))
             shares = sum(child.share for child in module.children)
             assert module.share == pytest.approx(module.own_share + shares, abs=1e-9)
-
-    def test_repetitions_of_the_forward_pass_count_as_recomputation(self) -> None:
-        passes = tree_of(named("a", "linear", 100.0, executions=8, recomputations=4)).passes
-        assert (passes.forward, passes.recompute) == pytest.approx((400.0, 400.0))
 
     def test_equal_neighbours_are_one_module_and_those_that_differ_stand_alone(self) -> None:
         (folded,) = blocks_of(layers(24))

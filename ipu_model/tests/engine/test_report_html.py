@@ -24,14 +24,11 @@ from report_support import (
     pipeline_profile,
     resized,
     search_result,
-    wide_profile,
 )
 
-from ipu_model.predict import profile_program
 from ipu_model.predict.profile import Profile, close_band
 from ipu_model.report.findings import DESCRIBED
 from ipu_model.report.page import html_report
-from published.convolutional import day03_program
 
 COLLAPSED = pipeline_profile(accumulation=24, loader=0.3)
 HOSTILE = "</title><script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
@@ -134,27 +131,6 @@ class TestData:
             runs = drawn_memory["tiles"]
             tiles = [value for count, value in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
             assert tiles == pytest.approx(memory.tiles, rel=1e-6)
-
-    def test_steps_know_their_ops_and_recomputed_ones_are_those_of_the_forward_pass(self) -> None:
-        profile = profile_program(day03_program())
-        data = data_of(html_report(profile))
-        phases = set()
-        for memory, drawn in zip(profile.memory, data["memory"], strict=True):
-            for step, place, phase in zip(memory.liveness, drawn["steps"]["op"], drawn["steps"]["phase"], strict=True):
-                if place >= 0:
-                    op = profile.work[place]
-                    phases.add((data["texts"][phase], op.phase))
-                    assert (op.node, op.part) == (step.node, step.part)
-        assert {("recompute", "forward"), ("backward", "backward")} <= phases
-
-
-def test_ten_thousand_ops_take_less_than_5_megabytes_and_sixteen_ipus_less_than_one() -> None:
-    """5 megabytes are the bound for the page of BERT-Large over four IPUs, which has some 3,000 ops."""
-    profile = pipeline_profile(fits=False)
-    ops = (profile.ops * 30)[:10_000]
-    assert len(ops) == 10_000
-    assert len(html_report(replace(profile, ops=ops), ADVICE).encode()) < 5_000_000
-    assert len(html_report(wide_profile(16)).encode()) < 1_000_000
 
 
 class TestSafety:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Calling, Trained, stepped
+from cost_support import SETTINGS, Trained, calling, stepped
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -24,9 +24,8 @@ from ipu_model.predict.costs import costs_of, total_of
 from ipu_model.predict.device import Element
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import Ring, ring_of
-from ipu_model.predict.order import held_tensors, order_of, traffic_of
+from ipu_model.predict.order import order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remote import shared_seconds
 from ipu_model.predict.time import DeviceTime, time_of
 from ipu_model.predict.work import StageWork, workload_of
@@ -53,7 +52,7 @@ def layers_on(ipus: Sequence[int], function: Callable[..., Tensor] = in_a_row, w
     for layer, before, ipu in zip(layers[1:], ipus, ipus[1:]):
         if ipu != before:
             begin_block(layer, ipu)
-    return Trained(Calling(function, *layers))
+    return Trained(calling(function, *layers))
 
 
 def chain(ipus: int = 2, *, training: bool = True, width: int = WIDTH) -> Step:
@@ -139,28 +138,6 @@ class TestTraffic:
         assert [stage.ipu for stage in tied(0).stages] == [0, 1, 0]
         assert order.rounds[0].cycles == 10 + 2 * 2
         assert order.slots == (5, 3, 0)
-
-
-class TestHeld:
-    """What a stage keeps for its backward pass."""
-
-    def held(self, mode: Recomputation, step: Step = STEP, stage: int = 0, **changes: Any) -> set[str]:
-        chosen = program(step, recomputation=mode, **changes)
-        held = held_tensors(chosen, kept_for_backward(chosen))
-        return {kept.tensor.name for kept in held if kept.stage == stage}
-
-    def test_with_recomputation_only_what_entered_the_stage_and_without_what_gradients_need(self) -> None:
-        """Also from another stage: the middle one of three starts again from what stage 0 sent, its ReLU's result."""
-        assert self.held(Recomputation.PIPELINE) == {INPUT}
-        step = chain(3)
-        (middle,) = self.held(Recomputation.PIPELINE, step, stage=1)
-        maker = step.producer(middle)
-        assert maker is not None
-        assert (maker.kind, maker.stage) == ("relu", 0)
-        # The input of a linear layer for its weights' gradient, the result of a ReLU for its own.
-        (relu,) = (op.name for op in STEP.ops if op.kind == "relu" and op.stage == 0)
-        assert self.held(Recomputation.NONE) >= {INPUT, relu}
-        assert self.held(Recomputation.NONE, chain(training=False), training=False) == set()
 
 
 class TestPasses:
@@ -342,7 +319,7 @@ class TestReplicas:
     def test_a_tensor_without_elements_has_no_parts(self) -> None:
         linear = nn.Linear(WIDTH, WIDTH)
         linear.empty = nn.Parameter(torch.ones(0, WIDTH))
-        joined = Calling(lambda linear, x: torch.cat([linear(x), x @ linear.empty.T], 1), linear)
+        joined = calling(lambda linear, x: torch.cat([linear(x), x @ linear.empty.T], 1), linear)
         everything = Location(sharded=True, on_chip=False, least_sharded=0, least_off_chip=0)
         locations = Locations(*[everything] * 4)
         assert profiled(program(stepped(Trained(joined), X), replicas=2, locations=locations)).device_cycles > 0
@@ -375,14 +352,6 @@ class TestReplicas:
         parts = [*map(ring.reduce_scatter, scattered), *map(ring.all_gather, gathered)]
         assert exchanged(chosen) == pytest.approx(sum(parts) + sum(map(ring.all_reduce, reduced)) + copies)
 
-    def test_sharded_state_makes_the_update_cheaper(self) -> None:
-        """Same bytes between replicas, a sixteenth of the update; tensors below 8192 elements are not split."""
-        whole = program(chain(width=512), replicas=16)
-        parts = replace(whole, locations=SPLIT)
-        assert profiled(parts).cycles[0].on_tile_execute < profiled(whole).cycles[0].on_tile_execute
-        # Reduce-scatter and all-gather are two calls of 2 us, an all-reduce is one.
-        assert exchanged(parts) == pytest.approx(exchanged(whole) + 2e-6, rel=1e-3)
-
 
 def often(step: Step, accumulation: int, replicas: int = 1) -> Program:
     """Return a program with so many updates in a call that starting the call takes next to nothing."""
@@ -393,20 +362,19 @@ def inference(model: nn.Module, x: Tensor, iterations: int) -> Program:
     return Program(stepped(Trained(model), x, training=False), False, batching=Batching(iterations))
 
 
-class TestLimits:
-    @pytest.mark.parametrize(
-        ("chosen", "limit"),
-        [
-            (often(chain(4), accumulation=7), "pipeline fill and flush"),
-            (often(chain(4), accumulation=1000), "stage "),
-            (often(chain(1, width=1024), accumulation=1, replicas=64), "weight update"),
-            (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1), "run start"),
-            (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1000), "st"),  # a stage, or streams
-            (inference(nn.ReLU(), torch.zeros(64, 3, 224, 224), 10), "stream"),
-        ],
-    )
-    def test_what_limits_a_program(self, chosen: Program, limit: str) -> None:
-        assert profiled(chosen).limited_by.startswith(limit)
+@pytest.mark.parametrize(
+    ("chosen", "limit"),
+    [
+        (often(chain(4), accumulation=7), "pipeline fill and flush"),
+        (often(chain(4), accumulation=1000), "stage "),
+        (often(chain(1, width=1024), accumulation=1, replicas=64), "weight update"),
+        (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1), "run start"),
+        (inference(nn.Linear(64, 64), torch.zeros(4, 64), 1000), "st"),  # a stage, or streams
+        (inference(nn.ReLU(), torch.zeros(64, 3, 224, 224), 10), "stream"),
+    ],
+)
+def test_what_limits_a_program(chosen: Program, limit: str) -> None:
+    assert profiled(chosen).limited_by.startswith(limit)
 
 
 # --- collectives between replicas: rings, and what lies beyond one rack

@@ -16,7 +16,7 @@ from ipu_model.capture.graph import Graph, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.memory import memory_of, steps_of
+from ipu_model.predict.memory import memory_of
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
@@ -53,12 +53,6 @@ def stepped(module: nn.Module, *inputs: Tensor, training: bool = True) -> Step:
 
 def costed(module: nn.Module, *inputs: Tensor, settings: CostSettings = SETTINGS) -> Costs:
     return costs_of(stepped(Trained(module), *inputs), settings)
-
-
-def distinct_phases(module: nn.Module, *inputs: Tensor) -> int:
-    """Return how many exchange phases the code of a training step has: those of equal ops and rounds count once."""
-    step = stepped(Trained(module), *inputs)
-    return steps_of(step, costs_of(step, SETTINGS), 0, calls=1).phases
 
 
 def cycles(found: Costs, settings: CostSettings = SETTINGS, **where: Any) -> float:

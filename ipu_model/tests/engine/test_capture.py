@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from tracing_support import Net, traced
 
 import poptorch
@@ -193,22 +192,8 @@ class TestKnownValues:
         assert self.values(constant, constants) is None
 
 
-def test_while_plain_ops_are_traced_mkldnn_is_off_and_checkpoints_run_once() -> None:
-    calls = []
-
-    def function(x: Tensor, scale: float) -> Tensor:
-        calls.append(scale)
-        return x.sin() * scale
-
-    def runs_of_a_checkpoint(reentrant: bool) -> int:
-        calls.clear()
-        x = torch.ones(3, requires_grad=True)
-        checkpoint(function, x, 2.0, use_reentrant=reentrant).sum().backward()
-        return len(calls)
-
+def test_while_plain_ops_are_traced_mkldnn_is_off() -> None:
     before = torch._C._get_mkldnn_enabled()
     with private.plain_ops_traced():
         assert not torch._C._get_mkldnn_enabled()
-        assert [runs_of_a_checkpoint(reentrant) for reentrant in (False, True)] == [1, 1]
     assert torch._C._get_mkldnn_enabled() == before
-    assert [runs_of_a_checkpoint(reentrant) for reentrant in (False, True)] == [2, 2]

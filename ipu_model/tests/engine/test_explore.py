@@ -1,4 +1,4 @@
-"""What `ipu_model.explore` makes of a program: other options, other stages, checkpoints, and advice."""
+"""What `ipu_model.explore` makes of programs: other options, stages, checkpoints, advice, scaling over replicas."""
 
 from __future__ import annotations
 
@@ -100,18 +100,6 @@ def test_every_option_can_be_set() -> None:
     # Another optimiser brings its state: 4 bytes for an element of velocity, where the program had no optimiser.
     weights = [tensor for tensor in variables_of(with_options(PROGRAM, optimizer=SGD)) if tensor.trainable]
     assert {tensor.state / tensor.elements for tensor in weights} == {4.0}
-
-
-@pytest.mark.parametrize(
-    ("options", "reserved"),
-    [
-        ({"gradient_accumulation": 16}, 4), ({"device_iterations": 4}, 4), ({"replicas": 2}, None),
-        ({"processes": 2}, None), ({"split": "model.layer4"}, None),
-    ],
-)  # fmt: skip
-def test_reserved_ipus_are_known_until_the_program_uses_others(options: dict[str, Any], reserved: int | None) -> None:
-    """`autoRoundNumIPUs` reserves more IPUs than a program uses."""
-    assert with_options(replace(PROGRAM, reserved_ipus=4), **options).reserved_ipus == reserved
 
 
 NO_IPUS = (2, -1, "IPU9", "0.5", True, None)

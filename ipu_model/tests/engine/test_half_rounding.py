@@ -1,4 +1,4 @@
-"""Rounding onto the float16 grid (capture-and-replay-notes.md, section 6), and within a reduction: half partials.
+"""Rounding onto the float16 grid (capture-and-replay-notes.md, section 6), half partials, and what raises.
 
 Half partials (`Options.Precision.setPartialsType`) are an approximation: a reduction of K terms stores K / CHUNK
 partial sums. If the rounding errors are independent, each of relative size 2^-12.5 or so of the running total, their
@@ -8,18 +8,18 @@ sum grows with the square root of the number of stores.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from half_support import Case, Run, module_of, normal, on_grid, plain_pytorch
-from half_table import CONTRACTIONS
+from half_support import CONTRACTIONS, Case, Run, half, infer, module_of, normal, on_grid, plain_pytorch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from tracing_support import ops_of, traced
+from torch import Tensor, nn
+from tracing_support import Net, ops_of, session_of, traced
 
 from ipu_model.compute import partials
 from ipu_model.compute.half_ops import overloads
@@ -32,6 +32,7 @@ from ipu_model.compute.rounding import (
     round_to_half_,
     stochastic_round_all_to_half_,
 )
+from ipu_model.errors import Error
 
 # NaN of every kind; the ends of the range, where 65520 is the first number that is infinite; ties to even.
 BITS = st.integers(0, 2**32 - 1) | st.sampled_from([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000])
@@ -220,9 +221,9 @@ def test_empty_products_and_ignored_biases_are_what_they_are_in_pytorch() -> Non
         a, b = (torch.ones(shape) for shape in shapes)
         assert torch.equal(partials.mm(a, b), torch.mm(a, b))
     # PyTorch's documentation: if beta is 0, the input is ignored, and nan and inf in it are not propagated.
-    for contract, shape in ((partials.addmm, (4, 4)), (partials.baddbmm, (2, 4, 4))):
+    for shape in ((4, 4), (2, 4, 4)):
         ones = torch.ones(shape)
-        assert contract(torch.full(shape, math.nan), ones, ones, beta=0, alpha=0.5).eq(2.0).all()
+        assert partials.addmm(torch.full(shape, math.nan), ones, ones, beta=0, alpha=0.5).eq(2.0).all()
 
 
 def test_float32_contractions_are_left_alone() -> None:
@@ -230,3 +231,70 @@ def test_float32_contractions_are_left_alone() -> None:
     kept = [n.target for n in build(graph, Arithmetic(half_partials=True)).module.graph.nodes if n.target in products]
     assert kept == [n.target for n in ops_of(graph) if n.target in products]
     assert len(kept) == 3
+
+
+# --- `Options.Precision.enableFloatingPointExceptions` (options reference, section 5): what raises
+
+INF, NAN = math.inf, math.nan
+Function = Callable[[Tensor], Tensor]
+UNDEFINED, DIVIDED, OVERFLOWED = "no real result", "divided by zero", "overflowed"
+COMPARED = "compared numbers with NaN"
+# The last rows raise only in half precision, where results would be clipped without a word.
+RAISING: list[tuple[Function, float, str, bool]] = [
+    (lambda x: x - x, INF, UNDEFINED, False), (lambda x: x * 0, INF, UNDEFINED, False),
+    (lambda x: x / 0, 1.0, DIVIDED, False), (lambda x: x / 0, 0.0, UNDEFINED, False),
+    (torch.sqrt, -1.0, UNDEFINED, False), (torch.log, 0.0, DIVIDED, False), (torch.log, -2.0, UNDEFINED, False),
+    (lambda x: x < 1, NAN, COMPARED, False), (lambda x: x >= x, NAN, COMPARED, False),
+    (lambda x: x.clone().log_(), 0.0, DIVIDED, False),
+    (lambda x: x.float().mul(1e38).mul(10), 60000.0, OVERFLOWED, False),
+    (lambda x: (x.float() * 2).half().to(x.dtype), 60000.0, OVERFLOWED, False),
+    (lambda x: x * 2, 60000.0, OVERFLOWED, True), (lambda x: x.clone().mul_(2), 60000.0, OVERFLOWED, True),
+    (lambda x: x @ x, 60000.0, OVERFLOWED, True), (torch.exp, 80.0, OVERFLOWED, True),
+    (lambda x: x * torch.tensor([100_000]), 1.0, OVERFLOWED, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "value", "words", "only_half"), RAISING)
+def test_undefined_and_infinite_results_raise(function: Function, value: float, words: str, only_half: bool) -> None:
+    for x in (half(1.0, value), torch.tensor([1.0, value])):
+        infer(function, x)  # by default it goes on silently
+        if only_half and x.dtype is torch.float32:
+            infer(function, x, floating_point_exceptions=True)
+            continue
+        with pytest.raises(Error, match=words) as caught:
+            infer(function, x, floating_point_exceptions=True)
+        assert caught.value.type == "poplar_application_runtime_error"
+
+
+@pytest.mark.parametrize(("function", "value"), [
+    (lambda x: x + 1, NAN), (lambda x: x * 2, INF), (lambda x: x.clone().add_(1), NAN),
+    (lambda x: x == x, NAN),
+    (lambda x: x.isnan(), NAN), (lambda x: x.masked_fill(x == 3, -INF).softmax(0), 3.0), (torch.relu, NAN),
+    (lambda x: torch.where(x == 3, x, -INF), 2.0), (lambda x: 1 / x, INF),
+    (lambda x: F.pad(x, (1, 0), value=INF), 1.0),
+    (lambda x: torch.full_like(x, INF), 1.0), (lambda x: x + INF, 1.0), (torch.exp, -100.0),
+])  # fmt: skip
+def test_what_was_not_finite_before_or_is_written_does_not_raise(function: Function, value: float) -> None:
+    for x in (half(1.0, value), torch.tensor([1.0, value])):
+        infer(function, x, floating_point_exceptions=True)
+
+
+def test_uninitialised_storage_is_not_looked_at() -> None:
+    """Dropout fills fresh storage with random bits first; whatever lay there before means nothing."""
+    torch.empty(1 << 16).fill_(NAN)  # what the allocator may hand out next
+    (result,) = infer(nn.Dropout(0.5), torch.ones(1 << 16), floating_point_exceptions=True)
+    assert set(result.unique().tolist()) == {0.0, 2.0}
+
+
+def test_the_message_names_op_module_and_pass() -> None:
+    model = Net(
+        lambda net, x: F.mse_loss(net.second(net.first(x)), torch.zeros(2)),
+        first=nn.Linear(2, 2),
+        second=Net(lambda net, x: x.sqrt()),
+    )
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    session = session_of(model, torch.ones(2), arithmetic=Arithmetic(floating_point_exceptions=True))
+    # sqrt(0) = 0 is fine; its derivative, 0 / (2 * sqrt(0)), is not.
+    with pytest.raises(Error, match=r"div.* in module 'second', backward pass, line \d+ of <lambda>"):
+        session.run([torch.ones(2)])

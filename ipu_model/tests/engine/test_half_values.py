@@ -115,7 +115,6 @@ EXAMPLES: dict[str, tuple[Function, list[Tensor], Tensor]] = {
     ),
     "only zeros to a negative power are NaN": (lambda x: x**-2, [half(0.0, 2.0, 2.0**-24)], half(NAN, 0.25, 65504.0)),
     "a mask that is an input keeps its infinities": (lambda m: m, [half(0.0, -INF)], half(0.0, -INF)),
-    "its smallest element": (lambda m: m.amin(), [half(0.0, -INF)], half(-INF)[0]),
     "an infinite addend": (lambda s, m: (s + m).softmax(0), [half(1.0, 2.0), half(0.0, -INF)], half(1.0, 0.0)),
     # Infinities of the program's own give NaN, as in PyTorch; clipped sums are all alike, and so are the weights.
     "a row masked altogether": (lambda s: s.masked_fill(s > 0, -INF).softmax(0), [half(1.0, 2.0)], half(NAN, NAN)),
@@ -213,10 +212,7 @@ def test_dropout_rounds_its_factor_and_its_product_and_the_gradient_has_the_same
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 4), (3, 6)),
-    "bilinear": (lambda: Net(lambda net, x: net.layer(x, x), layer=nn.Bilinear(6, 6, 3)), (3, 6)),
-    "conv1d": (lambda: nn.Conv1d(2, 3, 3), (2, 2, 8)),
     "conv2d": (lambda: nn.Conv2d(2, 4, 3, groups=2), (2, 2, 8, 8)),
-    "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 2, 4, 4, 4)),
     "transposed conv": (lambda: nn.ConvTranspose2d(2, 3, 3), (2, 2, 8, 8)),
     "batch norm": (lambda: nn.BatchNorm2d(2), (2, 2, 8, 8)),
     "batch norm, evaluation": (lambda: nn.BatchNorm2d(2).eval(), (2, 2, 8, 8)),
@@ -378,15 +374,6 @@ def test_functions_at_the_ends_of_the_range() -> None:
 
     results = infer(every, *itertools.chain(*operands))
     assert [result.item() for result in results] == pytest.approx([row[-1] for row in rows], rel=0, abs=0, nan_ok=True)
-
-
-def test_gradients_underflow_survive_when_the_loss_is_scaled_and_are_clipped_one_by_one() -> None:
-    """The gradient of x is seed * 2^-20: below 2^-25 for a seed of 2^-6, a float16 number for one of 2^6."""
-    for seed, expected in ((2.0**-6, 0.0), (2.0**6, 2.0**-14)):
-        _, gradient = differentiate(lambda x: x * 2.0**-10 * 2.0**-10, half(seed), half(1.0))
-        assert gradient.item() == expected
-    _, a, b = differentiate(torch.mul, half(1024.0, 1024.0), half(1.0, 1.0), half(63.0, 64.0))
-    assert (a.tolist(), b.tolist()) == ([1024.0 * 63, 65504.0], [1024.0, 1024.0])
 
 
 FLOATS = st.lists(st.floats(width=16, allow_nan=True), min_size=4, max_size=4)

@@ -1,4 +1,4 @@
-"""The model runs without PyTorch: steps written by hand, a rule registered for a new op, and empty tensors."""
+"""The model runs without PyTorch: steps written by hand, a rule registered for a new op, empty tensors, a pipeline."""
 
 from __future__ import annotations
 

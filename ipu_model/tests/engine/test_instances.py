@@ -199,18 +199,6 @@ def test_one_that_has_ended_is_told_to_the_others() -> None:
     assert SAME_NUMBER in told
 
 
-def test_one_that_has_left_cannot_go_on() -> None:
-    def action(group: Group) -> None:
-        part = group.only([group.rank])
-        group.barrier()
-        group.close()
-        assert part._broken
-        group.barrier()
-
-    for rank, told in enumerate(together(2, action)):
-        assert told.startswith(f"Instance {rank} has left the others")
-
-
 def test_one_that_does_not_come_is_waited_for_no_longer_than_the_timeout() -> None:
     held = []
 

@@ -28,7 +28,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.predict.order import device_bytes, held_tensors, order_of
 from ipu_model.predict.profile import IpuMemory, LivenessStep
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.predict.recomputation import Pass, Recomputed, kept_for_backward, recomputation_over, sequence_of
+from ipu_model.predict.recomputation import Pass, Recomputed, kept_for_backward, sequence_of
 from ipu_model.step import Phase, Step
 from published.building import begin_block, checkpoint
 from published.convolutional import day03, mlperf_resnet50
@@ -303,11 +303,6 @@ def test_standard_cuts_residual_networks_between_their_blocks() -> None:
     assert 3 <= stored["native_batch_norm"] <= 8
 
 
-def test_inference_keeps_nothing() -> None:
-    step = stepped(nn.Linear(8, 8), X, training=False)
-    assert kept_for_backward(Program(step, False, recomputation=ALL)) == Recomputed(frozenset(), frozenset())
-
-
 def test_the_mask_of_a_dropout_is_drawn_again_and_never_stored() -> None:
     """x + dropout(linear(x)): the gradient needs the mask and not the linear layer's result, whose shape is enough."""
     residual = Net(lambda net, x: x + net.dropout(net.layer(x)), layer=nn.Linear(8, 8), dropout=nn.Dropout(0.1))
@@ -350,18 +345,3 @@ def test_passes_of_a_stage(ipus: int, checkpointed: int | None, mode: Recomputat
     during = [run.during for run in sequence_of(program) if run.stage == stage]
     stretches = [current for place, current in enumerate(during) if place == 0 or during[place - 1] is not current]
     assert stretches == [Pass(name) for name in passes.split()]
-
-
-@pytest.mark.parametrize(("ipus", "now", "training", "execution", "on", "expected"), [
-    (1, NONE, True, Execution.PIPELINED, 2, PIPELINE),
-    (2, PIPELINE, True, Execution.PIPELINED, 1, NONE),
-    (2, PIPELINE, True, Execution.SHARDED, 2, NONE),
-    (2, NONE, True, Execution.PIPELINED, 3, NONE),  # asked for: it stays
-    (1, ALL, True, Execution.PIPELINED, 2, ALL),
-    (1, NONE, False, Execution.PIPELINED, 2, NONE),
-])  # fmt: skip
-def test_a_program_follows_the_default_until_it_asks_for_something_else(
-    ipus: int, now: Recomputation, training: bool, execution: Execution, on: int, expected: Recomputation
-) -> None:
-    """PopTorch recomputes pipelines of several IPUs in training, unless the program says otherwise."""
-    assert recomputation_over(Program(chain(ipus), training, recomputation=now), execution, on) is expected

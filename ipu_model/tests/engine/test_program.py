@@ -1,4 +1,4 @@
-"""A program's description: batch arithmetic, counts, stages, the time of a call with its host, compilation time."""
+"""A program's description: batch arithmetic, counts, the time of a call and of compilation; what is remembered."""
 
 from __future__ import annotations
 

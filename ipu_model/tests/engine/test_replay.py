@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ def classifier(body: nn.Module) -> Net:
 
 
 def sequence_model() -> Net:
-    """An LSTM over embedded tokens, with dropout."""
     return Net(
         lambda net, x: net.head(net.lstm(net.embed(x))[0][:, -1]),
         embed=nn.Embedding(11, 8),
@@ -32,7 +32,6 @@ def sequence_model() -> Net:
 
 
 def attention() -> Net:
-    """A transformer encoder layer over embedded tokens."""
     return Net(
         lambda net, x: net.head(net.layer(net.embed(x)).mean(1)),
         embed=nn.Embedding(11, 16),
@@ -41,25 +40,13 @@ def attention() -> Net:
     )
 
 
-def images() -> Tensor:
-    return torch.randn(4, 3, 32, 32)
-
-
-def tokens() -> Tensor:
-    return torch.randint(0, 11, (4, 6))
-
-
+images, tokens = partial(torch.randn, 4, 3, 32, 32), partial(torch.randint, 0, 11, (4, 6))
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 20), nn.GELU(), nn.Linear(20, 11)), images),
-    "cnn with batch norm": (
-        lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-                              nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 11)),
-        images,
-    ),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=11), images),
     "lstm with dropout": (sequence_model, tokens),
     "transformer": (attention, tokens),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -55,14 +55,6 @@ class TestPage:
         assert "default-src 'none'" in page.text
         assert not re.search(r"url\((?!#)", page.text)
 
-    def test_names_of_elements_are_unique_and_every_reference_leads_to_one(self, page: Page) -> None:
-        names = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
-        assert len(names) == len(set(names))
-        written = page.text.split("const made =")[0]  # beyond are the scripts, with references to what they make
-        references = set(re.findall(r'(?:href="#|url\(#|labelledby=")([^")]+)', written))
-        assert references
-        assert references <= set(names)
-
     def test_every_picture_has_an_alternative_text_and_a_caption(self, page: Page) -> None:
         """Scripts draw four pictures into their places, and give them the label of the place."""
         places = {attributes["id"]: attributes for _, attributes in page.elements if attributes.get("class") == "drawn"}
@@ -115,22 +107,19 @@ class TestPage:
         assert "room for -" not in words
 
 
-class TestData:
-    """What the scripts draw: the numbers of the profile, in columns."""
-
-    def test_texts_are_there_once_rows_on_one_axis_and_runs_of_tiles_are_every_tile(self, page: Page) -> None:
-        data, profile = data_of(page.text), COLLAPSED
-        texts = data["texts"]
-        assert len(texts) == len(set(texts))
-        assert [texts[place] for place in data["ops"]["scope"]] == [op.scope for op in profile.work]
-        assert {len(column) for column in data["ops"].values()} == {len(profile.work)}
-        assert [name for name, _ in data["rows"]] == ["loader", "host", "IPU 0", "IPU 1"]
-        drawn = {(name, start) for name, spans in data["rows"] for start in spans["start"]}
-        assert drawn == {(span.resource, round(span.start, 9)) for span in profile.timeline}
-        for drawn_memory, memory in zip(data["memory"], profile.memory, strict=True):
-            runs = drawn_memory["tiles"]
-            tiles = [value for count, value in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
-            assert tiles == pytest.approx(memory.tiles, rel=1e-6)
+def test_texts_are_there_once_rows_on_one_axis_and_runs_of_tiles_are_every_tile(page: Page) -> None:
+    data, profile = data_of(page.text), COLLAPSED
+    texts = data["texts"]
+    assert len(texts) == len(set(texts))
+    assert [texts[place] for place in data["ops"]["scope"]] == [op.scope for op in profile.work]
+    assert {len(column) for column in data["ops"].values()} == {len(profile.work)}
+    assert [name for name, _ in data["rows"]] == ["loader", "host", "IPU 0", "IPU 1"]
+    drawn = {(name, start) for name, spans in data["rows"] for start in spans["start"]}
+    assert drawn == {(span.resource, round(span.start, 9)) for span in profile.timeline}
+    for drawn_memory, memory in zip(data["memory"], profile.memory, strict=True):
+        runs = drawn_memory["tiles"]
+        tiles = [value for count, value in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
+        assert tiles == pytest.approx(memory.tiles, rel=1e-6)
 
 
 class TestSafety:

@@ -28,7 +28,6 @@ from optimiser_support import (
 from torch import Tensor
 
 from ipu_model.compute import update_rules
-from ipu_model.compute.rounding import Overflow
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16
 
@@ -366,8 +365,3 @@ def test_loaded_half_state_is_put_on_the_grid() -> None:
     updater = updater_of(spec_of("SGD2", Hyper(lr=0.1, momentum=0.9), velocity_dtype=HALF), {"w": torch.zeros(1)})
     updater.load_state({"Accl1___w": torch.full((1,), 1 + 2.0**-20)}, None)
     assert updater.state["Accl1___w"].item() == 1.0
-
-
-@pytest.mark.parametrize(("overflow", "expected"), [(Overflow.CLIP, -65504.0), (Overflow.INFINITY, -math.inf)])
-def test_overflow_clips_or_shows_as_infinity(overflow: Overflow, expected: float) -> None:
-    assert moved(spec_of("SGD2", Hyper(lr=1.0)), 0.0, 1e6, dtype=HALF, overflow=overflow).item() == expected

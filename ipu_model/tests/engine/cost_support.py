@@ -63,7 +63,6 @@ def cycles(found: Costs, settings: CostSettings = SETTINGS, **where: Any) -> flo
 
 HALF, FLOAT = torch.float16, torch.float32
 TILES = 1472
-PLAIN_SGD = OptimiserSpec("SGD1", Hyper(lr=0.1))
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
@@ -73,7 +72,7 @@ def adamw(dtype: torch.dtype) -> OptimiserSpec:
 
 def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **options: Any) -> Program:
     """Return a training program with plain SGD; `options` are fields of `Program`."""
-    settings: dict[str, Any] = {"training": True, "optimiser": PLAIN_SGD, **options}
+    settings: dict[str, Any] = {"training": True, "optimiser": OptimiserSpec("SGD1", Hyper(lr=0.1)), **options}
     return Program(step_of(graph), batching=Batching(accumulation=accumulation, replicas=replicas), **settings)
 
 

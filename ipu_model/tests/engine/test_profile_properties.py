@@ -226,6 +226,14 @@ def clocked(program: Program, factor: float) -> Program:
     )
 
 
+def moved(program: Program, which: str, **changes: bool | int) -> Program:
+    there = replace(getattr(program.locations, which), **changes)
+    return replace(program, locations=replace(program.locations, **{which: there}))
+
+
+TRAINED = programs().filter(lambda program: program.training)
+
+
 class TestSpeed:
     @EXAMPLES
     @given(programs(), HOSTS, st.floats(1.0, 100.0))
@@ -254,6 +262,31 @@ class TestSpeed:
         assert after.device_samples_per_second == before.device_samples_per_second
         beside = replace(host, loading=Loading.ASYNC, workers=host.workers + 1)
         assert profiled(program, beside).samples_per_second * ROUNDING >= before.samples_per_second
+
+    @EXAMPLES
+    @given(TRAINED, st.sampled_from([1, 3, 50]))
+    def test_more_accumulation_never_slows_the_device_and_is_free_in_memory(self, program: Program, more: int) -> None:
+        """From 2 on: without accumulation there are no gradients to add up."""
+        some = max(2, program.batching.accumulation)
+        batchings = (replace(program.batching, accumulation=count) for count in (some, some + more))
+        before, after = (profiled(replace(program, batching=batching)) for batching in batchings)
+        assert after.device_samples_per_second * ROUNDING >= before.device_samples_per_second
+        assert after.memory == before.memory
+
+    @EXAMPLES
+    @given(TRAINED, st.sampled_from(["weights", "optimiser", "accumulators"]))
+    def test_state_off_chip_never_makes_it_faster(self, program: Program, which: str) -> None:
+        near, far = (profiled(moved(program, which, on_chip=on_chip)) for on_chip in (True, False))
+        assert far.device_samples_per_second <= near.device_samples_per_second * ROUNDING
+
+    @EXAMPLES
+    @given(TRAINED, st.sampled_from(Recomputation))
+    def test_recomputation_never_makes_it_faster(self, program: Program, mode: Recomputation) -> None:
+        """Where nothing is stashed or moved off chip: a small result takes longer to stash than to compute again."""
+        unstashed = replace(program, recomputation=Recomputation.NONE, execution=Execution.SHARDED)
+        plain = moved(unstashed, "activations", on_chip=True)
+        again = profiled(replace(plain, recomputation=mode))
+        assert again.device_samples_per_second <= profiled(plain).device_samples_per_second * ROUNDING
 
 
 # --- a program of two IPUs

@@ -1,16 +1,10 @@
 """PopDist for any CPU: what a program started by `poprun` asks about its run, and how its instances work together."""
 
 from popdist import stand_ins
-from popdist.backend import (
-    execute_on_instances,
-    finalizeBackend,
-    init,
-    initializeBackend,
-    isBackendInitialized,
-    synchronize,
-)
 from popdist.environment import (
     checkNumIpusPerReplica,
+    execute_on_instances,
+    finalizeBackend,
     getDeviceId,
     getInstanceIndex,
     getLocalInstanceIndex,
@@ -19,7 +13,11 @@ from popdist.environment import (
     getNumLocalReplicas,
     getNumTotalReplicas,
     getReplicaIndexOffset,
+    init,
+    initializeBackend,
+    isBackendInitialized,
     isPopdistEnvSet,
+    synchronize,
 )
 
 __all__ = [

@@ -1,15 +1,20 @@
-"""Which host runs which instance and its replicas, what `poprun` sets, and what a program asks about its run.
+"""A run, its hosts, instances and replicas: what `poprun` sets, what a program asks, how instances work together.
 
 Without `poprun` a program is one instance with one replica.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from ipu_model.errors import Error
+
+if TYPE_CHECKING:
+    from ipu_model.instances import Group
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,6 @@ class Topology:
 
 
 def divide(hosts: Sequence[str], instances: int, replicas: int, ipus_per_replica: int = 1) -> Topology:
-    """Divide replicas evenly over instances, and instances evenly over hosts; raise `Error` where that cannot be."""
     counts = {"--num-instances": instances, "--num-replicas": replicas, "--ipus-per-replica": ipus_per_replica}
     for option, value in counts.items():
         if value < 1:
@@ -141,7 +145,6 @@ def variables_of(topology: Topology, instance: Instance) -> dict[str, str]:
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """Read where this process stands; raise `Error` for a part of the variables, or if they contradict each other."""
     given = [name for name in NAMES if name in environment]
     if not given:
         return Place()
@@ -228,3 +231,84 @@ def getDeviceId(ipusPerReplica: int = 0) -> int:
 def checkNumIpusPerReplica(n: int) -> bool:
     """Whether `n` IPUs per replica is what `poprun` was told; without it every number is."""
     return not isPopdistEnvSet() or place().ipus_per_replica == n
+
+
+_T = TypeVar("_T")
+
+# The instances that `execute_on_instances` has limited collectives to, innermost last.
+_limits: list[tuple[int, ...]] = []
+
+
+def init() -> None:
+    """Join the other instances, if that has not been done; raise `Error` without `poprun`, or if they are not there."""
+    if not isPopdistEnvSet():
+        raise Error(
+            "popdist.init() was called, but this program was not started by poprun. Call it only if "
+            "popdist.isPopdistEnvSet(), or start it with: poprun --num-instances N --num-replicas R python program.py"
+        )
+    initializeBackend()
+
+
+def initializeBackend() -> None:
+    """Join the other instances, if there are any; a process that an instance started, as loaders do, leaves that to it.
+
+    A spawned process imports the program again. If the program joins outside `if __name__ == "__main__"`, it would
+    otherwise join a second time in its instance's place, and the instances would wait for each other for ever.
+    """
+    if multiprocessing.parent_process() is None:
+        whole_run()
+
+
+def isBackendInitialized() -> bool:
+    """Whether this process has joined the others."""
+    from ipu_model.instances import joined
+
+    return joined() is not None
+
+
+def finalizeBackend() -> None:
+    """Leave the other instances; all of them must do so."""
+    from ipu_model.instances import leave
+
+    leave()
+
+
+def synchronize() -> None:
+    """Return when all instances have called this."""
+    group().barrier()
+
+
+def execute_on_instances(
+    instances: Iterable[int], func: Callable[..., _T], *args: object, **kwargs: object
+) -> _T | None:
+    """Call `func` on these instances only and return its result there, `None` on the others.
+
+    Collectives inside are among these instances. Raises `Error` for an index that no instance has.
+    """
+    chosen = tuple(sorted(set(instances)))
+    here = place()
+    unknown = [index for index in chosen if not 0 <= index < here.instances]
+    if unknown or not chosen:
+        raise Error(
+            f"execute_on_instances({set(chosen) or '{}'}): name at least one of the instances 0 to "
+            f"{here.instances - 1}, and no other."
+        )
+    if here.instance not in chosen:
+        return None
+    _limits.append(chosen)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _limits.pop()
+
+
+def group() -> Group:
+    everyone = whole_run()
+    return everyone.only(_limits[-1]) if _limits else everyone
+
+
+def whole_run() -> Group:
+    from ipu_model.instances import world
+
+    here = place()
+    return world(here.instance, here.instances)

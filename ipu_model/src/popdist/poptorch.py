@@ -22,8 +22,6 @@ def _blocked(name: str, why: str) -> Callable[..., NoReturn]:
 
 
 class _DistributedOptions(poptorch.options._DistributedOptions):
-    """This instance among those of the run."""
-
     def _find_process(self) -> None:
         self.set(
             distributed_process_id=environment.getInstanceIndex(),

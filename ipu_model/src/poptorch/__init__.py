@@ -3,6 +3,7 @@
 `ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
 """
 
+# ruff: noqa: F403, F405  # enums, ops and strategies say themselves which names they offer
 import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 
 from ipu_model import __version__ as _version
@@ -23,58 +24,10 @@ from poptorch._utils import (
     registerCustomArgParser,
     registerGeometricCustomArgParsers,
 )
-from poptorch.enums import (
-    AutoStage,
-    CommGroupType,
-    ConnectionType,
-    DataLoaderMode,
-    HalfFloatCastingBehavior,
-    Liveness,
-    MatMulSerializationMode,
-    MeanReductionStrategy,
-    MultiConvPlanType,
-    OutputMode,
-    OverlapMode,
-    ReductionType,
-    SharingStrategy,
-    SyncPattern,
-    VariableRetrievalMode,
-)
-from poptorch.ops import (
-    CPU,
-    Attribute,
-    MultiConv,
-    NameScope,
-    cond,
-    ctc_beam_search_decoder,
-    custom_op,
-    dynamic_slice,
-    dynamic_update,
-    for_loop,
-    fps,
-    identity_loss,
-    ipu_print_tensor,
-    isRunningOnIpu,
-    nearest,
-    nop,
-    recomputationCheckpoint,
-    serializedMatMul,
-    set_available_memory,
-    set_overlap_for_input,
-    set_overlap_for_output,
-)
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, removeBlocks
-from poptorch.options import (
-    ConfigFileError,
-    Options,
-    ParallelPhasedExecution,
-    Phase,
-    PipelinedExecution,
-    SerialPhasedExecution,
-    ShardedExecution,
-    Stage,
-    TensorLocationSettings,
-)
+from poptorch.enums import *
+from poptorch.ops import *
+from poptorch.options import ConfigFileError, Options, TensorLocationSettings
+from poptorch.options.strategies import *
 from poptorch.poptorch_core import (
     importPoptorchMetadataFromFile,
     ipuHardwareIsAvailable,

@@ -26,10 +26,6 @@ class BoundArguments:
     keywords: Mapping[str, Any]
 
     @property
-    def args(self) -> list[Any]:
-        return [*self.positional, *self.keywords.values()]
-
-    @property
     def tensors(self) -> list[Tensor]:
         return _utils.flattenTensorStructure((self.positional, dict(self.keywords)))
 
@@ -41,7 +37,7 @@ class BoundArguments:
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        if _holds_dict(self.args):
+        if _holds_dict((*self.positional, *self.keywords.values())):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."
@@ -55,8 +51,6 @@ def _holds_dict(value: Any) -> bool:
 
 
 class ArgsParser:
-    """The parameters of a module's forward, and how calls bind them."""
-
     def __init__(self, model: nn.Module) -> None:
         forward = model.model.forward if isinstance(model, OptimizerWrapper) else model.forward
         self._parameters = list(inspect.signature(forward).parameters.values())
@@ -137,7 +131,6 @@ def _check_keys(name: str, expected: Mapping[Any, Any], got: Mapping[Any, Any]) 
 
 
 def _same_leaves(name: str, expected: Any, got: Any) -> Any:
-    """Compare two values by the leaves inside them in flattened order; without tensors, as a whole."""
     wanted, given = _utils.flatten(expected)[0], _utils.flatten(got)[0]
     if isinstance(expected, Tensor) or not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
         _same_leaf(name, expected, got)
@@ -185,7 +178,6 @@ def check_layouts(tensors: list[Tensor]) -> None:
 
 
 def check_on_host(tensors: list[Tensor]) -> None:
-    """Refuse tensors without data in the host's memory."""
     for tensor in tensors:
         if isinstance(tensor, FakeTensor):
             raise Error(
@@ -198,7 +190,6 @@ def check_on_host(tensors: list[Tensor]) -> None:
 
 
 def check_inputs(tensors: list[Tensor]) -> None:
-    """Refuse tensors that the device cannot take: of an unsupported element type, or without elements."""
     for tensor in tensors:
         if tensor.dtype not in SUPPORTED_INPUT_TYPES:
             nearest = " Pass the real and imaginary parts separately." if tensor.is_complex() else ""

@@ -89,7 +89,6 @@ class NameScopeHook:
 
 
 def internal_cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `tensor` as float32 or float16. Raises `ValueError`: another type."""
     if dtype not in (torch.float32, torch.float16):
         raise ValueError(f"Invalid poptorch.cast target type {dtype}. Expecting torch.float or torch.half.")
     return tensor.to(dtype)
@@ -117,10 +116,7 @@ class OptimizerWrapper(nn.Module):
 
 @contextlib.contextmanager
 def distributedCacheLock(model: object, opts: Any) -> Iterator[bool]:
-    """Let the processes of a distributed run enter the body one after another, so that only the first has to compile.
-
-    Yields whether there is a lock: with several processes that share an executable cache.
-    """
+    """Let processes that share a cache enter the body one after another; yield whether there is such a lock."""
     folder = opts._backend.cache_folder
     if opts.Distributed.numProcesses <= 1 or folder is None:
         if opts.Distributed.numProcesses > 1:
@@ -148,7 +144,6 @@ class WeakKeyPtrDict(WeakIdKeyDictionary):
         self.update(dict)
 
     def update(self, dict: Any = None) -> None:  # type: ignore[override]  # objects are no keyword arguments
-        """Take over the values of another mapping, or of pairs of object and value."""
         for key, value in dict.items() if hasattr(dict, "items") else dict or ():
             self[key] = value
 
@@ -164,7 +159,6 @@ def registerWrapperType(wrapper_type: type) -> None:
 
 
 def isWrapped(obj: object) -> bool:
-    """Return whether a training model has wrapped a module, parameter or buffer."""
     return isinstance(obj, tuple(_wrapper_types))
 
 
@@ -193,7 +187,6 @@ def _restoreWrapperIfNecessary(obj: Any) -> Any:
 
 
 def forget_wrapper(obj: Any) -> None:
-    """Forget that an object was unwrapped, so that `rewrapModelIfNecessary` does not wrap it again."""
     _wrapper_registry.pop(obj, None)
 
 
@@ -210,7 +203,6 @@ def unwrapModelIfNecessary(model: nn.Module) -> None:
 
 
 def rewrapModelIfNecessary(model: nn.Module) -> None:
-    """Undo `unwrapModelIfNecessary`."""
     forEachParameterAndBuffer(model, _restoreWrapperIfNecessary)
 
 

@@ -67,21 +67,17 @@ class _PoptorchFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-class _StreamHandler(logging.Handler):
+class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]  # a class at run time only from Python 3.11 on
     """Writes to a standard stream as it is at that moment: redirections after the import are obeyed."""
 
     def __init__(self, stream_name: str) -> None:
-        super().__init__()
+        logging.Handler.__init__(self)
         self._stream_name = stream_name
         self.setFormatter(_PoptorchFormatter(stream_name=stream_name))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            stream = getattr(sys, self._stream_name)
-            stream.write(self.format(record) + "\n")
-            stream.flush()
-        except Exception:
-            self.handleError(record)
+    @property
+    def stream(self) -> Any:
+        return getattr(sys, self._stream_name)
 
 
 class _NativeHandler(logging.Handler):

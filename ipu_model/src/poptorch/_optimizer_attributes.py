@@ -105,10 +105,7 @@ def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAt
 
 
 def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
-    """Return everything that the device needs to know about `optimizer`, from its current attributes.
-
-    `tracker` belongs to the executor and lets warnings come once.
-    """
+    """Return what the device needs to know of `optimizer`; `tracker`, the executor's own, lets warnings come once."""
     family = family_of(optimizer)
     if tracker is None:
         tracker = OptimizerAttrTracker(Options())
@@ -131,7 +128,6 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
 
 
 def group_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, int | None]:
-    """Return the parameter group of every named parameter of a model, None for those in no group."""
     groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     named = {id(parameter) for parameter in parameters.values()}
     for i, group in enumerate(optimizer.param_groups):

@@ -81,7 +81,6 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
 
 @contextmanager
 def _refused(path: str | os.PathLike[str], number: int, statement: str) -> Iterator[None]:
-    """Add the statement to errors about the text itself."""
     file = os.path.basename(path)
     try:
         yield

@@ -20,7 +20,6 @@ _TYPES = {bool: "a bool", int: "an int"}
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Raise `AssertionError` unless the value for `name` is a bool, an int or a member of one of PopTorch's classes."""
     what = _TYPES.get(kind, f"a poptorch.{kind.__name__}")
     require(isinstance(value, kind), f"{name} takes {what}; got {value!r}.")
 
@@ -50,8 +49,6 @@ class ProgressBar:
 
 
 class Freezable:
-    """Something that can be frozen together with its direct sub-options."""
-
     _is_frozen: bool
 
     def checkIsFrozen(self, option: str | None = None) -> None:
@@ -77,10 +74,7 @@ class Freezable:
 
 
 class OptionsDict(Freezable):
-    """Named values, each of the type of its current value.
-
-    Keys read as attributes (`AttributeError` for an unknown one) and are assigned through `set`.
-    """
+    """Named values, each of the type of its current value; they read as attributes and are assigned through `set`."""
 
     _values: dict[str, Any]
 
@@ -153,7 +147,6 @@ class OptionsDict(Freezable):
         return option in self._values
 
     def deleteIfExists(self, option: str) -> None:
-        """Remove a key if it is stored; raise `AttributeError` when frozen."""
         self.checkIsFrozen()
         self._values.pop(option, None)
 
@@ -161,7 +154,6 @@ class OptionsDict(Freezable):
         return self.update({})
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
-        """Add the stored keys to `other` and return it; raise `AssertionError` if it already has one of them."""
         common = sorted(set(self._values) & set(other))
         require(
             not common,

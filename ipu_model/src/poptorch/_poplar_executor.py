@@ -30,10 +30,9 @@ from poptorch._backend.compile import (
     registerPostCompileHook,
     registerPreCompileHook,
 )
-from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.settings import check_options, own_options
 from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
-from poptorch._backend.weights import HostWeights, ParameterView, groups_of
+from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
 from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
 from poptorch._logging import LogOnce, logger, native_logger
 from poptorch._poptorch_data import Executable, damage_named, path_of, pickled
@@ -500,7 +499,6 @@ class PoplarExecutor:
         return anchored[short_name]
 
     def _debugGetPopartIR(self) -> str:
-        """Return the ops as JSON text (`graph_text`)."""
         if self._compiled is None:
             raise AssertionError("Model must be compiled before its graph can be shown. Call compile() first.")
         return graph_text(self._compiled.step, self._options)

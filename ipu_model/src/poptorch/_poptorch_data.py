@@ -198,7 +198,6 @@ def options_text(options: Options) -> dict[str, str]:
 
 
 def write(path: Path, executable: Executable) -> None:
-    """Write an executable. Raises `Error`: arguments that a file cannot hold; `OSError`: the file cannot be written."""
     try:
         write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable)})
     except NotStorable as reason:
@@ -209,7 +208,6 @@ def write(path: Path, executable: Executable) -> None:
 
 
 def read(path: Path) -> Executable:
-    """Read what `write` wrote; the exported module stays pickled. Raises `Error`: "Invalid file", and why."""
     try:
         values = read_values(path)
         if values.get("kind") != _KIND:
@@ -224,7 +222,6 @@ def read(path: Path) -> Executable:
 def check(
     executable: Executable, path: Path, options: Options, groupings: Mapping[str, ReplicaGroups], *, training: bool
 ) -> None:
-    """Compare kind, options and replica groups of what was saved with those of the model that it is loaded into."""
     there_groups = executable.replica_groups
     differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
     if differing:
@@ -270,7 +267,6 @@ def _shown(weight: tuple[Weight, ...]) -> str:
 
 
 def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
-    """Check the replica groups of a file's parameters for the module that it was saved with."""
     parameters = object.__getattribute__(module, "_parameters")
     for name, groups in executable.replica_groups.items():
         kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
@@ -311,7 +307,6 @@ def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
 def unpickled(
     data: Tensor, path: Path, *, weights_only: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer | None, Options]:
-    """Return what `pickled` was given; see above for what `weights_only` allows."""
     content = data.numpy().tobytes()
     try:
         allowed = _allowed(content, path) if weights_only else []

@@ -182,14 +182,12 @@ def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
 
 
 def data_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of an instance of a data class by name; of anything else, none."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return {}
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
 
 
 def with_fields(original: Any, fields: dict[str, Any]) -> Any:
-    """Return a copy of an instance of a data class, frozen or not, with other values of its fields."""
     made = copy.copy(original)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
@@ -197,7 +195,6 @@ def with_fields(original: Any, fields: dict[str, Any]) -> Any:
 
 
 def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict of `original`'s type that holds `items`, in their order."""
     if type(original) is dict:
         return items
     fields = data_fields(original)
@@ -214,7 +211,6 @@ def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def same_sequence(original: Any, items: list[Any]) -> Any:
-    """Return a list, tuple or named tuple of `original`'s type that holds `items`."""
     return type(original)(*items) if hasattr(original, "_fields") else type(original)(items)
 
 
@@ -240,10 +236,7 @@ def _joined(parts: Sequence[Any]) -> Tensor:
 def combined_batch_generator(
     dataloader_iterator: Iterable[Any], num_batches_to_combine: int, drop_last: bool = True
 ) -> Iterator[Any]:
-    """Join every `num_batches_to_combine` consecutive batches, tensor by tensor, along dimension 0.
-
-    An incomplete last group is dropped, or delivered if `drop_last` is false.
-    """
+    """Join so many consecutive batches, tensor by tensor, along dimension 0; the last ones unless `drop_last`."""
     batches = iter(dataloader_iterator)
     while group := list(itertools.islice(batches, num_batches_to_combine)):
         if len(group) == num_batches_to_combine or not drop_last:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
+__all__ = [
+    "AutoStage", "CommGroupType", "ConnectionType", "DataLoaderMode", "HalfFloatCastingBehavior", "Liveness",
+    "MatMulSerializationMode", "MeanReductionStrategy", "MultiConvPlanType", "OutputMode", "OverlapMode",
+    "ReductionType", "SharingStrategy", "SyncPattern", "VariableRetrievalMode",
+]  # fmt: skip
+
 
 class OutputMode(IntEnum):
     """Which of the outputs that a call computes it also returns.

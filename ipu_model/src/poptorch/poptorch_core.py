@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, NoReturn
 
-from ipu_model.capture import tracing
+from ipu_model.capture.tracing import is_tracing as isCompilingWithDispatcher
 from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, require, unsupported
 from poptorch import _logging
 from poptorch._backend.compile import Compiled
@@ -31,11 +31,6 @@ for _error in (Error, RecoverableError, UnrecoverableError):
     _error.__module__ = __name__
 # The original has no class of its own for programs that do not fit.
 OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
-
-
-def isCompilingWithDispatcher() -> bool:
-    """Return whether a model's `forward` is being traced for the device right now."""
-    return tracing.is_tracing()
 
 
 # Where PopTorch's own function raises them: the numbered context of a backend error.

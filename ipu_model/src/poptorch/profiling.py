@@ -20,8 +20,6 @@ class _DummyTracepoint:
 
 
 class _Channels:
-    """The channels of the process; each name is one channel."""
-
     _by_name: ClassVar[dict[str, Channel]] = {}
 
     @staticmethod

@@ -20,9 +20,19 @@ from hypothesis import strategies as st
 import ipu_model
 import poptorch
 from popdist.environment import as_table, divide
-from popdist.run.command import Host, find, main, parse_hosts, plan_of, shared_variables
+from popdist.run.command import (
+    Host,
+    agent_command,
+    choose_cause,
+    explain,
+    find,
+    main,
+    parse_hosts,
+    plan_of,
+    shared_variables,
+    tagged,
+)
 from popdist.run.elastic import LinePipe, Output
-from popdist.run.launch import agent_command, choose_cause, explain, tagged
 from popdist.run.messages import Failure, Line, MeetingPort, Writer, parse
 from popdist.run.options import FLAGS, OPTIONS, exported, read, read_mpi, split
 

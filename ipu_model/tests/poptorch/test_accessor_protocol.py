@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch._dataloader.shared import Ring, RingLayout, SharedFile, Transfer
+from poptorch._dataloader.items import Ring, RingLayout, SharedFile, Transfer
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 

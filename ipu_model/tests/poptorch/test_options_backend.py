@@ -17,7 +17,7 @@ from ipu_model.errors import Error
 from poptorch.enums import ConnectionType, OutputMode
 from poptorch.options import ConfigFileError, Options, ShardedExecution, log_options
 from poptorch.options.backend import EngineOptions, key_tables, read_engine_options, validate_options
-from poptorch.options.handover import derived_settings, option_lines
+from poptorch.options.options import derived_settings, option_lines
 
 NO_SETTINGS = """
 deviceIterations(open('harm', 'w').write('x'))

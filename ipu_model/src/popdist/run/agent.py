@@ -57,11 +57,9 @@ class _Poprun:
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Message | None:
-        """Wait for the next message; `None` if there are no more."""
         return self._messages.get()
 
     def wait_for_its_end(self) -> None:
-        """Return when there are no more messages: nothing is left to do."""
         self._idle.set()
         self._ended.wait()
 

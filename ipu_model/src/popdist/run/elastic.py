@@ -53,7 +53,6 @@ def meeting_place(job: Job) -> TCPStore:
 
 
 def output_of(job: Job, port: int, writer: Writer) -> Output:
-    """Return what sends on the lines that the instances of a job write, and notes their ends where instances meet."""
     topology, address = job.plan.topology, job.plan.address_of(0)
     first = job.host * topology.instances_per_host
     own = {_HOST_ADDRESS: job.plan.address_of(job.host)}
@@ -74,7 +73,6 @@ def output_of(job: Job, port: int, writer: Writer) -> Output:
 
 
 def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
-    """Run the instances of this host to their end, and tell poprun how."""
     # Torch replaces ${local_rank} in arguments; doubled, a dollar sign stays what it is.
     command = [word.replace("$", "$$") for word in (instance.__file__, str(os.getpid()), *job.plan.command)]
     failures = {}
@@ -136,7 +134,6 @@ class Output(LogsSpecs):
 
     @property
     def has_instances(self) -> bool:
-        """Whether instances were, or are being, started."""
         return self._temporary is not None
 
     root_log_dir = ""
@@ -206,8 +203,6 @@ class Output(LogsSpecs):
 
 
 class LinePipe:
-    """One stream of one instance, cut into lines, each with its end."""
-
     def __init__(self, local: int, stream: str) -> None:
         self.local, self.stream = local, stream
         self.reader, self.writer = os.pipe()

@@ -43,7 +43,6 @@ class Plan:
     talkative: bool = False
 
     def address_of(self, host: int) -> str:
-        """Return the address at which all instances reach a host."""
         return LOOPBACK if len(self.hosts) == 1 else self.hosts[host].address
 
 
@@ -76,10 +75,7 @@ class Trouble(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
-    """From an agent: how an instance failed, by its exit code, or minus the number of a signal.
-
-    `consequence` tells that it only ended because another one had.
-    """
+    """From an agent: an instance's exit code or minus its signal, and whether it failed because another one had."""
 
     index: int
     status: int
@@ -104,8 +100,6 @@ _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Writer:
-    """Sends messages, from several threads."""
-
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._lock = threading.Lock()

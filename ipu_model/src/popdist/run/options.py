@@ -100,10 +100,7 @@ _REPEATED = ("--mpi-global-args", "--mpi-local-args")
 
 @dataclass(frozen=True)
 class MpiArguments:
-    """What poprun understands of mpirun's arguments, and what it `ignores`.
-
-    `variables` maps a variable to its value, or to `None` for the value that it has here.
-    """
+    """What poprun understands of mpirun's arguments; a variable without a value has the one that it has here."""
 
     variables: dict[str, str | None]
     remote_shell: tuple[str, ...]
@@ -133,7 +130,6 @@ class Request:
 
 
 def read(arguments: Sequence[str]) -> Request:
-    """Read a command line; end the program after `--help` and `--version`."""
     words, program = split(arguments)
     given = _values(words)
     verbosity = given.pop("verbosity")
@@ -146,7 +142,6 @@ def read(arguments: Sequence[str]) -> Request:
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:
-    """Return the values that are given, by their names in a file of options, and the verbosity."""
     return {key.replace("_", "-"): value for key, value in vars(_parser().parse_args(words)).items()}
 
 
@@ -215,13 +210,11 @@ def _imported(path: str) -> dict[str, Any]:
 
 
 def exported(request: Request) -> str:
-    """Return the options that were given as a file that `--import-config` reads."""
     entries = {key: value for key, value in request.given.items() if key not in ("import-config", "export-config")}
     return json.dumps(entries, indent=2) + "\n"
 
 
 def read_mpi(words_global: str, words_local: str) -> MpiArguments:
-    """Read the arguments for mpirun; raise `Error` for open quotes and for options without what belongs to them."""
     variables: dict[str, str | None] = {}
     remote_shell: tuple[str, ...] = ()
     ignored = []

@@ -20,8 +20,8 @@ from ipu_model.predict.program import Program
 from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compile import trace
 from poptorch._backend.modelling import program_of
-from poptorch._backend.optimisation import Optimisation
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
+from poptorch._backend.weights import Optimisation
 from poptorch._backend.wrapping import shallow_copy
 from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint
 from poptorch.ops.blocks import BeginBlock, removeBlocks

@@ -31,9 +31,8 @@ from ipu_model.process import deliver_interrupt, no_garbage_collection
 from ipu_model.step import FLOAT16, Step, ipus_in_use
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend import settings
-from poptorch._backend.optimisation import Optimisation, Updates
 from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
-from poptorch._backend.weights import HostWeights, check_grouped, one_slice_each
+from poptorch._backend.weights import HostWeights, Optimisation, Updates, check_grouped, one_slice_each
 from poptorch._logging import logger
 from poptorch._options_impl import ProgressBar
 from poptorch._poptorch_data import Executable
@@ -42,7 +41,7 @@ from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
 from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
-from poptorch.options.handover import derived_settings
+from poptorch.options.options import derived_settings
 
 if TYPE_CHECKING:
     from ipu_model.predict.program import Program
@@ -210,15 +209,14 @@ def compiled(
 def _reduction(options: Options, optimisation: Optimisation | None, group: Group | None) -> Reduction:
     training, distributed = options.Training, options.Distributed
     mean = training.accumulation_and_replication_reduction_type == ReductionType.Mean
-    reduction = Reduction(
+    return Reduction(
         mean=mean,
         running=mean and training.meanAccumulationAndReplicationReductionStrategy.name == "Running",
         half=optimisation is not None and optimisation.spec.accum_dtype == FLOAT16,
+        processes=1 if group is None else distributed.numProcesses,
         process=distributed.processId,
+        across=None if group is None else partial(group.sum_, what="gradients"),
     )
-    if group is None:
-        return reduction
-    return replace(reduction, processes=distributed.numProcesses, across=partial(group.sum_, what="gradients"))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,15 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation
 from ipu_model.step import Step, ipus_in_use
-from poptorch._backend.settings import MAX_IPUS, batching_of, ipus_of_replica, overlaps, reserved_ipus, returns_of
+from poptorch._backend.settings import (
+    MAX_IPUS,
+    VERSIONS,
+    batching_of,
+    ipus_of_replica,
+    overlaps,
+    reserved_ipus,
+    returns_of,
+)
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
@@ -32,8 +40,6 @@ _LOCATION_FIELDS = {
 }
 _VARIABLE = "IPU_MODEL_MACHINE"
 _DEFAULT_CHIP = "GC200"
-# Values of POPTORCH_IPU_MODEL_VERSION and the corresponding arguments of useOfflineIpuTarget.
-_VERSIONS = {"ipu1": 1, "ipu2": 2, "ipu21": 21}
 # Chips without a version number of their own use this one: to PopTorch, a Bow IPU is a Mk2 IPU.
 _MK2 = 2
 
@@ -48,10 +54,7 @@ def program_of(
     groups: Mapping[str, int | None] | None = None,
     machine: str | System | None = None,
 ) -> Program:
-    """Return the program to model for a captured graph under (resolved) options.
-
-    `groups` maps names of parameters to the parameter groups of `optimiser`.
-    """
+    """Return the program to model under (resolved) options; `groups` are the groups of `optimiser`, by parameter."""
     backend, per_replica = options._backend, ipus_of_replica(step)
     batching, processes = _over_processes(batching_of(options), per_replica)
     processes *= max(1, options.Distributed.numProcesses)
@@ -144,7 +147,7 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 def modelled_system(ipus: int, version: int | None = None) -> System:
     """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`."""
     if version is None:
-        version = _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
+        version = VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
     named = os.environ.get(_VARIABLE)
     if named and (version is None or version_of(hardware.chip(named)) == version):
         return hardware.system_with_room(named, ipus, f"the environment variable {_VARIABLE}")
@@ -174,10 +177,7 @@ Ticks = tuple[float, float]
 
 
 def perf_counters(program: Program, profile: Profile, *, anchors: int = 0) -> PerfCounters:
-    """Return the counters of one call: for each event one list per tensor, of its times by replica, then by step.
-
-    The last `anchors` outputs of the program are not results of forward and have no counters.
-    """
+    """Return, by event, the times of each tensor by replica, then by step; the last `anchors` outputs have none."""
     arriving, leaving = ([], []) if program.synthetic_data else _transfers(program, profile)
     inputs, outputs = len(program.step.inputs), len(program.step.outputs) - anchors
     counters = {}

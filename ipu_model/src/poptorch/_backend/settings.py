@@ -23,11 +23,12 @@ from poptorch.enums import CommGroupType, ConnectionType, OutputMode, OverlapMod
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.backend import LOSS_SCALING, validate_options
-from poptorch.options.handover import log_options
+from poptorch.options.options import log_options
 from poptorch.options.strategies import runs_stages_at_once
 
 MAX_IPUS = 64
-_VERSIONS = ("ipu1", "ipu2", "ipu21")
+# Values of POPTORCH_IPU_MODEL_VERSION and the corresponding arguments of useOfflineIpuTarget.
+VERSIONS = {"ipu1": 1, "ipu2": 2, "ipu21": 21}
 _HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
 _INDIVISIBLE = (
     "Invalid batch dimension: In the input {shape}, the batch dimension ({rows}) must be a multiple of "
@@ -39,9 +40,9 @@ _INDIVISIBLE = (
 )
 
 
-def own_options(options: Options | None, training: bool) -> Options:
+def own_options(options: Options, training: bool) -> Options:
     """Return a frozen copy of `options` with the output mode resolved; `options` itself does not change."""
-    own: Options = options.clone() if options is not None else Options()
+    own = options.clone()
     own._resolve_output_mode(OutputMode.Final if training else OutputMode.All)
     if not training and own.Training.gradient_accumulation != 1:
         pipelined = (
@@ -94,10 +95,7 @@ def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[Ten
 
 
 def arithmetic_of(options: Options) -> Arithmetic:
-    """Return the arithmetic that `Options.Precision` and this package's own environment variables ask for.
-
-    Half-precision results beyond the range are clipped, unless the user asks for infinities.
-    """
+    """Half-precision results beyond the range are clipped, unless the user asks for infinities."""
     wanted = os.environ.get(_HALF_OVERFLOW) or Overflow.CLIP.value
     if wanted not in [overflow.value for overflow in Overflow]:
         raise Error(
@@ -140,13 +138,12 @@ def loss_scaling_settings(graph: Graph, options: Options) -> LossScalingSettings
 
 
 def check_options(options: Options) -> None:
-    """Refuse options that contradict each other or that the backend does not know, and log the others."""
     batching_of(options)
     offline = options.connection_type == ConnectionType.Never
     if _simulator_asked_for(options):
         version = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2")
-        if version not in _VERSIONS:
-            raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(_VERSIONS)}, not {version!r}.")
+        if version not in VERSIONS:
+            raise Error(f"POPTORCH_IPU_MODEL_VERSION must be one of {', '.join(VERSIONS)}, not {version!r}.")
         if offline:
             raise Error(
                 "The IPU model cannot be an offline target: useIpuModel(True), or POPTORCH_IPU_MODEL, "
@@ -261,7 +258,6 @@ def ipus_of_replica(step: Step) -> int:
 
 
 def reserved_ipus(used: int, options: Options) -> int:
-    """Return the IPUs that a process occupies: those it uses, or the next power of 2 with `autoRoundNumIPUs`."""
     return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
 
 
@@ -289,7 +285,6 @@ def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
 
 
 def overlaps(graph: Graph, key: str) -> bool:
-    """Whether transfers of inputs (`key` is `INPUT`) or outputs (`OUTPUT`) overlap with the computation."""
     marks = [info_of(node).marks for node in graph.ops.nodes]
     modes = [mark.overlap_input if key == INPUT else mark.overlap_output for mark in marks]
     return any(mode is not None and OverlapMode(mode) is not OverlapMode.NoOverlap for mode in modes)
@@ -328,7 +323,6 @@ def _check_buffers(graph: Graph, options: Options) -> None:
 
 
 def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:
-    """Say what of a program is not as on the CPU: outputs, integer and bool buffers, hooks of gradients."""
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
         warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)

@@ -25,10 +25,7 @@ Every name that works has a test, in a folder of `ipu_model/tests`."""
 
 @dataclass(frozen=True)
 class Entry:
-    """One public name: its status, and the difference or the nearest thing that works.
-
-    `test` names the test that covers it (file::class::function), from `data/support_tests.json`.
-    """
+    """One public name: its status, the difference or the nearest thing that works, and the test that covers it."""
 
     name: str
     status: str
@@ -38,10 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Area:
-    """The names in one module or class (given by its dotted path), or in `environment`.
-
-    `prefix` is the text that programs write before the names.
-    """
+    """The names in one module, class or `environment`; `prefix` is what programs write before the names."""
 
     title: str
     owner: str

@@ -50,7 +50,6 @@ class Source:
 
 
 def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
-    """Return every named tensor of `graph`; `numbers` are the names of the optimiser's numbers."""
     gradients = graph.activation_gradients
     ops = _op_names(step, options)
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
@@ -96,7 +95,6 @@ def _of_variable(step: Step, tensor: Tensor) -> bool:
 
 
 def name_prints(graph: Graph, step: Step, options: Options) -> None:
-    """Set the title of each untitled print in `graph` to the name of the tensor that it prints."""
     if not any(op.hints.is_printed for op in step.ops):
         return
     names = {source.node: name for name, source in reversed(tensor_names(graph, step, options).items())}
@@ -139,7 +137,6 @@ _ELEMENT_TYPES |= {"int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "
 
 
 def log_ops(step: Step, options: Options) -> None:
-    """Write one debug line for each op of forward, or an info line if there is none for the device to run."""
     if not step.ops:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     if not native_logger.isEnabledFor(logging.DEBUG):
@@ -164,7 +161,6 @@ Anchors = Mapping[str, Source]
 
 
 def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
-    """Find the tensors that the options anchor; `numbers` are the names of the optimiser's numbers."""
     wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
     known = tensor_names(graph, step, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
@@ -197,7 +193,6 @@ def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[torch.Tensor
 
 
 def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
-    """Put computed results and compile-time constants into the structure that forward returned."""
     computed, leaves = iter(results), []
     for output in graph.outputs:
         if output.anchored:
@@ -221,7 +216,6 @@ def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def synthetic(inputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Return synthetic inputs as the device makes them: normally distributed numbers, and zeros for integers."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else torch.zeros_like(t)

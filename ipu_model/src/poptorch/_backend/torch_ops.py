@@ -50,13 +50,11 @@ def end_ipu_block() -> None:
 
 
 def internal_cast(self: Tensor, dtype: str) -> Tensor:
-    """Return the tensor as "FLOAT" or "FLOAT16"."""
     _require("internal_cast", dtype in _TYPES, f"the type must be one of {', '.join(_TYPES)}; got {dtype!r}")
     return _impl.internal_cast(self, _TYPES[dtype])
 
 
 def identity_loss(x: Tensor, reduction: int) -> Tensor:
-    """Mark a loss; the reduction is 0 for the sum, 1 for the mean and 2 for none."""
     fits = reduction in range(len(_REDUCTIONS))
     _require("identity_loss", fits, f"the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}")
     return ops.identity_loss(x, _REDUCTIONS[reduction])

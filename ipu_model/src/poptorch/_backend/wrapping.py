@@ -30,22 +30,18 @@ class HostLink:
     """The way from a wrapped object to its training executor, which it does not keep alive."""
 
     def __init__(self, executor: Any) -> None:
-        self._executor = weakref.ref(executor)
+        self.executor: Callable[[], Any] = weakref.ref(executor)
         # Counts transfers of weights in either direction; a tied inference executor uploads a new version.
         self.version = 0
         self.last_run = 0
         # Shallow copies of the module; they stay wrapped as long as the module does.
         self.copies: list[weakref.ref[nn.Module]] = []
 
-    @property
-    def executor(self) -> Any:
-        return self._executor()
-
     def note_run(self) -> None:
         self.last_run = next(_runs)
 
     def refresh(self) -> bool:
-        executor = self.executor
+        executor = self.executor()
         return executor is not None and executor.copyWeightsToHostIfNeeded()
 
 
@@ -85,7 +81,7 @@ def links_into(module: nn.Module) -> list[HostLink]:
     for child in module.modules():
         for registry in ("_parameters", "_buffers"):
             for tensor in object.__getattribute__(child, registry).values():
-                links.update((link, None) for link in links_of(tensor) if link.executor is not None)
+                links.update((link, None) for link in links_of(tensor) if link.executor() is not None)
     return list(links)
 
 
@@ -165,7 +161,6 @@ class Wrapping:
 
     @interrupt_postponed()
     def undo(self) -> None:
-        """Give every object the class back that it would have without this wrapping."""
         for obj in self._wrapped:
             # A program may have unwrapped it for a while; do not wrap it for this executor again.
             forget_wrapper(obj)
@@ -202,8 +197,9 @@ def _module_class(original: type, links: Links) -> type:
         return twin
 
     def destroy(self: nn.Module) -> None:
-        if link.executor is not None:
-            link.executor.destroy()
+        executor = link.executor()
+        if executor is not None:
+            executor.destroy()
 
     members: dict[str, Any] = {"__copy__": copied, "__getattribute__": read, "__doc__": original.__doc__}
     members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": lambda self: link.refresh()}

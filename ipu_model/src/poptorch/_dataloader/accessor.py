@@ -19,8 +19,7 @@ import torch
 from ipu_model.errors import Error, require, unsupported
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
-from poptorch._dataloader.items import Chunk, ItemLoader, ItemStructure
-from poptorch._dataloader.shared import CannotSend, Ring, SharedFile, Transfer
+from poptorch._dataloader.items import CannotSend, Chunk, ItemLoader, ItemStructure, Ring, SharedFile, Transfer
 from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, Release, Stop, run
 from poptorch._impl import createPoptorchError
 from poptorch._utils import custom_arg_parsers

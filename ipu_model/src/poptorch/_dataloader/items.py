@@ -1,14 +1,26 @@
-"""The items of a loader: their structure, how they are made from batches or rows, and whose they are."""
+"""The items of a loader, and how they come to the program from a process of the loader's own.
+
+The first half says how they are structured, made from batches or rows, and divided between instances. The second half
+is the memory that both processes share: a data set on its way there, a ring of items on its way back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import mmap
+import os
+import tempfile
+import types
+import warnings
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import IO, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ipu_model.errors import require
 from poptorch._utils import combined_batch_generator, getCustomParser
@@ -55,10 +67,7 @@ class ItemLoader(torch.utils.data.DataLoader[Any]):
 
 @dataclass(frozen=True, eq=False)
 class ItemStructure:
-    """The structure of the first item: a tensor, a flat sequence or dict of tensors, or a registered custom type.
-
-    `keys` names the tensors in it; `pattern` is an item of a custom type, from which further items are built.
-    """
+    """The structure of the first item; `pattern` is an item of a custom type, from which further items are built."""
 
     kind: str
     keys: tuple[Hashable, ...]
@@ -66,14 +75,12 @@ class ItemStructure:
 
     @classmethod
     def of(cls, item: Any) -> ItemStructure:
-        """Return the structure of a first item; raise `TypeError` if it holds more than tensors."""
         kind, values = _taken_apart(item)
         structure = cls(kind, tuple(values), item if kind == "custom" else None)
         structure.flatten(item)
         return structure
 
     def flatten(self, item: Any) -> Chunk:
-        """Return the tensors of an item; refuse one that holds more than tensors, or differs from the first one."""
         kind, values = _taken_apart(item)
         if kind != self.kind or values.keys() != set(self.keys):
             expected = _described(self.kind, self.keys, self.pattern)
@@ -152,7 +159,6 @@ def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[l
 
 
 def rows_of(chunk: Chunk) -> int:
-    """Return the size of dimension 0, common to all tensors; raise `ValueError` if there is none."""
     sizes = {tensor.shape[0] if tensor.dim() else None for tensor in chunk}
     rows = sizes.pop() if len(sizes) == 1 else None
     if rows is None:
@@ -166,35 +172,6 @@ def rows_of(chunk: Chunk) -> int:
 # --- a map-style data set divided between the processes of a distributed run, in contiguous ranges
 
 
-@dataclass(frozen=True)
-class Share:
-    """The share of one process: `length` consecutive indices from `start`.
-
-    Every second shuffled pass starts `shift` indices later, so that it reads some of the indices left over otherwise.
-    """
-
-    start: int
-    length: int
-    shift: int = 0
-
-
-def share_of(samples: int, per_item: int, processes: int, process: int, drop_last: bool) -> Share:
-    """Return the share of process `process` of `processes` in `samples` samples, `per_item` to an item.
-
-    With `drop_last` every process gets the same whole number of items. Raises `ZeroDivisionError` if that is none.
-    """
-    if not drop_last:
-        length, extra = divmod(samples, processes)
-        return Share(process * length + min(process, extra), length + (process < extra))
-    length = per_item * (samples // (per_item * processes))
-    if length == 0:
-        raise ZeroDivisionError(
-            f"{samples} samples are too few for {processes} processes that load {per_item} samples per item: "
-            f"with drop_last=True at least {per_item * processes} are needed."
-        )
-    return Share(process * length, length, samples % length)
-
-
 class GlobalIndex(int):
     """An index into the whole data set rather than into one process's view of it."""
 
@@ -202,14 +179,25 @@ class GlobalIndex(int):
 class _SubDataset(Dataset[Any]):
     """The part of a map-style data set that one process of a distributed run reads, `step` samples to an item.
 
-    Indexed from 0: consecutive samples, or those of the last permutation; anywhere by `GlobalIndex`.
+    With `drop_last` every process gets the same whole number of items. Indexed from 0: consecutive samples, or those of
+    the last permutation; anywhere by `GlobalIndex`.
     """
 
     def __init__(self, dataset: Any, opts: Options, step: int, drop_last: bool) -> None:
-        where = opts.Distributed
-        self.share = share_of(len(dataset), step, where.numProcesses, where.processId, drop_last)
+        process, processes, samples = opts.Distributed.processId, opts.Distributed.numProcesses, len(dataset)
+        length, extra = divmod(samples, processes)
+        begin, self._length, self._shift = process * length + min(process, extra), length + (process < extra), 0
+        if drop_last:
+            self._length = step * (samples // (step * processes))
+            if self._length == 0:
+                raise ZeroDivisionError(
+                    f"{samples} samples are too few for {processes} processes that load {step} samples per item: "
+                    f"with drop_last=True at least {step * processes} are needed."
+                )
+            # Every second shuffled pass starts later, so that it reads some of the samples left over otherwise.
+            begin, self._shift = process * self._length, samples % self._length
         self._dataset = dataset
-        self._start = self.share.start
+        self._begin = self._start = begin
         self._permutation: torch.Tensor | None = None
         self._generator: torch.Generator | None = None
         if opts.exists("random_seed"):
@@ -229,11 +217,10 @@ class _SubDataset(Dataset[Any]):
 
     def swap_range(self) -> None:
         """Start later by the samples that no process reads, or again where it began."""
-        begin = self.share.start
-        self._start = begin + self.share.shift if self._start == begin else begin
+        self._start = self._begin + self._shift if self._start == self._begin else self._begin
 
     def __len__(self) -> int:
-        return self.share.length
+        return self._length
 
     def __getitem__(self, index: int) -> Any:
         if isinstance(index, GlobalIndex):
@@ -266,3 +253,185 @@ class ShuffledPart(Sampler[GlobalIndex]):
         self._part.swap_range()
         self._part.shuffle_global_indices()
         return iter(self._part.positions())
+
+
+_ALIGNMENT = 64
+
+
+class SharedFile:
+    """An open file without a name, so that no file is left behind; a starting process can inherit it.
+
+    The system frees it when the last process that has it open or mapped ends, even by a crash.
+    """
+
+    def __init__(self, *, on_disk: bool = False) -> None:
+        # Not in /dev/shm: containers limit it, often to 64 MB, and writing beyond the limit kills the process.
+        if on_disk or not hasattr(os, "memfd_create"):
+            with tempfile.TemporaryFile(prefix="poptorch-loader-") as file:
+                self._descriptor = os.dup(file.fileno())
+        else:
+            self._descriptor = os.memfd_create("poptorch-loader")
+
+    @property
+    def path(self) -> str:
+        return f"/dev/fd/{self._descriptor}"
+
+    def map(self, size: int) -> mmap.mmap | bytearray:
+        """Return the first `size` bytes as writable memory, shared with every other process that maps them."""
+        if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise MemoryError(f"Sharing {size} bytes between two processes needs more memory than is available.")
+        os.ftruncate(self._descriptor, size)
+        return mmap.mmap(self._descriptor, size) if size else bytearray()
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __getstate__(self) -> Any:
+        return DupFd(self._descriptor)
+
+    def __setstate__(self, passed: Any) -> None:
+        self._descriptor = passed.detach()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class RingLayout:
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
+    slots: int
+
+    @classmethod
+    def for_items_like(cls, item: Chunk, slots: int, rows: int | None = None) -> RingLayout:
+        shapes = [tensor.shape if rows is None else torch.Size((rows, *tensor.shape[1:])) for tensor in item]
+        return cls(tuple((shape, tensor.dtype) for shape, tensor in zip(shapes, item, strict=True)), slots)
+
+
+class Ring:
+    """The slots as tensors on a shared file; the loader's process writes them, the program's reads them."""
+
+    def __init__(self, file: SharedFile, layout: RingLayout) -> None:
+        starts, end = [], 0
+        for shape, dtype in layout.tensors * layout.slots:
+            starts.append(end)
+            end += -(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        memory, places, tensors = file.map(end), iter(starts), layout.tensors
+        self._slots = [[_view(memory, next(places), *tensor) for tensor in tensors] for _ in range(layout.slots)]
+
+    def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
+        """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.
+
+        Shapes must be those of the first item; with `by_rows`, dimension 0 may be shorter.
+        """
+        slots = self._slots[slot]
+        whole = list(zip(slots, item[0], strict=True))
+        if len(item) == 1 and all(target.shape == source.shape for target, source in whole):
+            for target, source in whole:
+                # Without detach() a sample that requires gradients would tie the slot to its history.
+                target.copy_(source.detach())
+            return None
+        if not by_rows:
+            raise ValueError(
+                f"Every item must have the shapes of the first one: expected {[tuple(slot.shape) for slot in slots]}, "
+                f"got {[tuple(tensor.shape) for tensor in item[0]]}. Pad samples, drop the last batch, or give a "
+                "rebatched_size."
+            )
+        end = 0
+        for chunk in item:
+            start, end = end, end + rows_of(chunk)
+            for target, source in zip(slots, chunk, strict=True):
+                if end > target.shape[0] or target.shape[1:] != source.shape[1:]:
+                    raise ValueError(
+                        f"A batch of shape {tuple(source.shape)} does not fit into rows {start} to {end - 1} "
+                        f"of {tuple(target.shape)}; only dimension 0 may differ from the first item."
+                    )
+                target[start:end].copy_(source.detach())
+        return end
+
+    def read(self, slot: int, rows: int | None) -> list[Tensor]:
+        return [tensor if rows is None else tensor[:rows] for tensor in self._slots[slot]]
+
+
+def _view(memory: Any, start: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=shape.numel(), offset=start).view(shape)
+
+
+class CannotSend(Exception):
+    """Something in the value cannot be pickled."""
+
+
+class CannotReceive(Exception):
+    """Something in the value cannot be rebuilt in the receiving process."""
+
+
+class Transfer:
+    """A value for a process that is being started; `file` is where it is saved, unless the process is forked."""
+
+    def __init__(self, value: Any, file: SharedFile | None) -> None:
+        self._value, self._file, self._saved = value, file, False
+
+    # The value is saved while the process is starting: only then can locks and queues be pickled.
+    def __getstate__(self) -> dict[str, Any]:
+        assert self._file is not None
+        pickler: Any = types.SimpleNamespace(Pickler=_Pickler, __name__=__name__)
+        try:
+            with open(self._file.path, "wb") as stream:
+                torch.save(self._value, stream, pickle_module=pickler, pickle_protocol=5)
+        except OSError:
+            raise
+        except Exception as error:
+            # torch's error about a short file hides the actual reason why writing stopped.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise CannotSend(f"{type(error).__name__}: {error}") from error
+        return {"_value": None, "_file": self._file, "_saved": True}
+
+    def open(self) -> Any:
+        """Return the value: the object itself in a forked process, an equal one with mapped tensors in another."""
+        if not self._saved:
+            return self._value
+        assert self._file is not None
+        try:
+            return torch.load(self._file.path, mmap=True, weights_only=False)
+        except Exception as error:
+            raise CannotReceive(
+                f"the loader's process cannot rebuild the data set ({type(error).__name__}: {error}). Move classes "
+                "and functions of a notebook cell or an interactive session to a module, or use SharingStrategy.Fork"
+            ) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _Pickler(ForkingPickler):
+    """Pickles what only a starting process can be given, such as locks, and leaves memory to `torch.save`.
+
+    Otherwise torch would send every tensor as an open file, and processes may only have a few hundred of these.
+    """
+
+    def __init__(self, file: IO[bytes], protocol: int) -> None:
+        super().__init__(file, protocol)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _BaseDataLoaderIter):
+            # This is how a loader keeps its persistent workers; the copy starts its own.
+            return type(None), ()
+        if isinstance(obj, torch.Tensor):
+            return obj.__reduce_ex__(5)
+        if type(obj) in (np.ndarray, np.memmap) and obj.flags.c_contiguous and not obj.dtype.hasobject:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about a read-only array, which nothing here writes to
+                memory = torch.from_numpy(np.asarray(obj).reshape(-1).view(np.uint8))
+            return _array_on, (memory, obj.dtype, obj.shape)
+        return NotImplemented
+
+
+def _array_on(memory: torch.Tensor, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    return memory.numpy().view(dtype).reshape(shape)

@@ -30,8 +30,7 @@ import numpy as np
 import torch
 
 from ipu_model.source_lines import SourceLine, line_that_raised
-from poptorch._dataloader.items import Chunk, ItemStructure, glue
-from poptorch._dataloader.shared import Ring, RingLayout, SharedFile, Transfer
+from poptorch._dataloader.items import Chunk, ItemStructure, Ring, RingLayout, SharedFile, Transfer, glue
 from poptorch._utils import custom_arg_parsers
 
 _GRACE_IN_S = 5.0
@@ -93,10 +92,7 @@ class Ready(NamedTuple):
 
 
 class Item(NamedTuple):
-    """To the program: the slot holds the next item, with this many rows if it does not fill the slot.
-
-    Without a slot the pass has ended.
-    """
+    """To the program: the next item is in this slot, if short with so many rows; no slot means the end of the pass."""
 
     generation: int
     slot: int | None = None
@@ -104,10 +100,7 @@ class Item(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """From the program: deliver this pass now.
-
-    A new generation discards all stored items except for the slot that the program still uses.
-    """
+    """From the program: deliver this pass now; a new generation discards all items but the one in the held slot."""
 
     generation: int
     pass_number: int
@@ -225,8 +218,6 @@ def _leave_with_parent(parent_pid: int) -> None:
 
 
 class _Producer:
-    """Loads items into the ring, pass after pass, as far ahead as the program allows."""
-
     def __init__(self, job: Job) -> None:
         self._dataset, parsers = job.transfer.open()
         custom_arg_parsers.update(parsers)
@@ -282,7 +273,6 @@ class _Producer:
         return self._structure.flatten(item)
 
     def _pass(self, items: Iterator[list[Chunk]], begun_pass: int) -> None:
-        """Load the rest of one pass once the program has begun the pass with this number."""
         while True:
             self._wait_for(begun_pass, slot=True)
             item = next(items, None)

@@ -11,16 +11,16 @@ from poptorch.ops.annotations import (
     serializedMatMul,
     set_available_memory,
 )
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, _BlockHook, removeBlocks
-from poptorch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
+from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, removeBlocks
+from poptorch.ops.blocks import _BlockHook as _BlockHook  # a name of PopTorch's
+from poptorch.ops.dynamic import cond, ctc_beam_search_decoder, dynamic_slice, dynamic_update, for_loop, fps, nearest
 from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch.ops.python_ops import CPU, custom_op
-from poptorch.ops.searches import ctc_beam_search_decoder, fps, nearest
 
 __all__ = [
     "CPU", "Attribute", "BeginBlock", "Block", "BlockFunction", "LegacyBeginBlockFn", "MultiConv", "NameScope",
-    "_BlockHook", "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice", "dynamic_update", "for_loop", "fps",
+    "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice", "dynamic_update", "for_loop", "fps",
     "identity_loss", "ipu_print_tensor", "isRunningOnIpu", "nearest", "nop", "recomputationCheckpoint", "removeBlocks",
     "serializedMatMul", "set_available_memory", "set_overlap_for_input", "set_overlap_for_output",
 ]  # fmt: skip

@@ -38,7 +38,6 @@ class Body:
         return [node for node in later if node.op == "call_function"][::-1]
 
     def writes_outside(self) -> Node | None:
-        """Return an op of the body that changes a tensor made before it in place, or `None`."""
         ops = dict.fromkeys(self.ops())
         return next((op for op in ops if any(_owner(tensor) not in ops for tensor in written_arguments(op))), None)
 
@@ -56,14 +55,12 @@ _REMEDY = (
 
 
 def refuse_training(name: str, remedy: str = _REMEDY) -> None:
-    """Raise `poptorch.Error` if a training model is being traced; `name` is what the program called."""
     trace = tracing.current()
     if trace is not None and trace.training:
         raise createPoptorchError(f"{name} is only supported in inference. {remedy}")
 
 
 def check(fits: object, message: str) -> None:
-    """Raise `poptorch.Error` with this message unless an argument of an op fits."""
     if not fits:
         raise createPoptorchError(message)
 

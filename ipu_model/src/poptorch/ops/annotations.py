@@ -305,8 +305,6 @@ def ipu_print_tensor(
 
 
 class _PrintedWithGradient(torch.autograd.Function):
-    """A copy that is printed, whose gradient is a copy that is printed."""
-
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, printed: Printed) -> Tensor:
         result = _noted(tensor.clone(), printed)

@@ -99,8 +99,6 @@ class _Call:
 
 
 class _Recorded(torch.autograd.Function):
-    """A custom op in a trace, and its gradient op."""
-
     @staticmethod
     def forward(ctx: Any, trace: Trace, call: _Call, specs: list[TensorSpec], *inputs: Tensor) -> tuple[Tensor, ...]:
         results = record(CUSTOM, trace, inputs, specs, PythonFunction(call.label, call.results))

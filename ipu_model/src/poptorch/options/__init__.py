@@ -1,21 +1,12 @@
 """`poptorch.options`: every option object, and the strategies that `setExecutionStrategy` takes."""
 
+# ruff: noqa: F403, F405  # strategies says itself which names it offers
 from poptorch._options_config import ConfigFileError
 from poptorch.ops.annotations import Attribute
 from poptorch.options.backend import validate_options
-from poptorch.options.handover import log_options
-from poptorch.options.options import Options
-from poptorch.options.strategies import (
-    AutoStage,
-    ParallelPhasedExecution,
-    Phase,
-    PipelinedExecution,
-    SerialPhasedExecution,
-    ShardedExecution,
-    Stage,
-    _IExecutionStrategy,
-    _IPhasedExecution,
-)
+from poptorch.options.options import Options, log_options
+from poptorch.options.strategies import *
+from poptorch.options.strategies import _IExecutionStrategy, _IPhasedExecution
 from poptorch.options.sub_options import (
     TensorLocationSettings,
     _DistributedOptions,

@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 
 class _Setting(Generic[T]):
-    """What a setting means: `read` is given its raw value, or `default`."""
-
     def __init__(self, key: str, read: Callable[[Any], T], default: object = None) -> None:
         self._key, self._read, self._default = key, read, default
 
@@ -137,7 +135,6 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
 
 
 def engine_options_of_environment() -> dict[str, object]:
-    """Return the object in `POPLAR_ENGINE_OPTIONS`, by default `{}`; raise `poptorch.Error` if it is no JSON object."""
     text = os.environ.get(ENGINE_OPTIONS)
     if not text:
         return {}
@@ -183,10 +180,7 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class KeyTables:
-    """The keys of each table, the keys with a form of their own, and member names from value 0 on.
-
-    `members` are those of enum-valued keys, `enumerations` those of PopART's enumerations by their own names.
-    """
+    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration."""
 
     keys: Mapping[str, frozenset[str]]
     structured: frozenset[str]
@@ -207,7 +201,6 @@ def key_tables() -> KeyTables:
 
 
 def validate_options(options: Mapping[str, object]) -> None:
-    """Check a flattened option dict; raise `poptorch.Error` for unknown keys, wrong types and enum ranges."""
     for key, value in options.items():
         if key in key_tables().structured:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import require
@@ -51,8 +51,12 @@ def _check_ipu(ipu: object) -> None:
 class _IExecutionStrategy:
     """What all strategies share: the automatic block ids and the choice of the IPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Iterable[Stage] = ()) -> None:
         self._next_auto_id = 0
+        seen: set[str] = set()
+        for block in (block for stage in stages for block in stage.blocks):
+            require(block not in seen, f"Block '{block}' is associated with more than one stage.")
+            seen.add(block)
 
     def use_auto_id(self) -> None:
         """Let automatic block ids start at "0" again (`Block.useAutoId`)."""
@@ -97,20 +101,12 @@ def _listing(ids: Iterable[object]) -> str:
     return ", ".join(f"'{block}'" for block in ids) or "none"
 
 
-def _check_listed(block: str, expected: Iterable[str]) -> None:
-    expected = tuple(expected)
+def _check_listed(block: str, expected: Mapping[str, object]) -> None:
     require(
         block in expected,
         f"Unknown Block '{block}': the execution strategy lists {_listing(expected)}. "
         "Add the block to a stage, or call poptorch.Block.useAutoId() first if it has an automatic id.",
     )
-
-
-def _check_listed_once(stages: Iterable[Stage]) -> None:
-    seen: set[str] = set()
-    for block in (block for stage in stages for block in stage.blocks):
-        require(block not in seen, f"Block '{block}' is associated with more than one stage.")
-        seen.add(block)
 
 
 class PipelinedExecution(_IExecutionStrategy):
@@ -124,11 +120,10 @@ class PipelinedExecution(_IExecutionStrategy):
     _execution_mode = 0
 
     def __init__(self, *args: AutoStage | Stage | str | Iterable[str]) -> None:
-        super().__init__()
         first = args[0] if args else AutoStage.SameAsIpu
         self._auto = first if isinstance(first, AutoStage) and len(args) < 2 else None
         self._stages = [_as_stage(arg) for arg in args] if self._auto is None else []
-        _check_listed_once(self._stages)
+        super().__init__(self._stages)
         # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
         self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
 
@@ -141,8 +136,7 @@ class PipelinedExecution(_IExecutionStrategy):
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
             _check_listed(block, self._stage_number)
-            number = self._stage_number[block]
-            fixed = self._stages[number]._ipu
+            number, fixed = self._stage_number[block], self._explicit_stages()[block]._ipu
         else:
             number, fixed = self._automatic_stage(block, ipu_id), None
         ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number
@@ -209,11 +203,10 @@ class _IPhasedExecution(_IExecutionStrategy):
     _serial: bool
 
     def __init__(self, *phases: Phase | Stage | str | list[Stage] | list[str]) -> None:
-        super().__init__()
         automatic = not phases or any(isinstance(phase, AutoStage) for phase in phases)
         require(not automatic, "There is no AutoStage for PhasedExecution: list the phases.")
         self._phases = [_as_phase(phase) for phase in phases]
-        _check_listed_once(stage for phase in self._phases for stage in phase.stages)
+        super().__init__(stage for phase in self._phases for stage in phase.stages)
         self._separate_backward_phase = False
         self._tensors_liveness = Liveness.AlwaysLive
 
@@ -251,14 +244,10 @@ class _IPhasedExecution(_IExecutionStrategy):
         return {block: stage for phase in self._phases for stage in phase.stages for block in stage.blocks}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        where = {
-            listed: (phase, number, stage)
-            for phase, of_phase in enumerate(self._phases)
-            for number, stage in enumerate(of_phase.stages)
-            for listed in stage.blocks
-        }
-        _check_listed(block, where)
-        phase, number, stage = where[block]
+        stages = self._explicit_stages()
+        _check_listed(block, stages)
+        stage = stages[block]
+        phase = next(number for number, phase in enumerate(self._phases) if stage in phase.stages)
         ipu = stage._ipu if stage._ipu is not None else ipu_id
         if ipu is None:
             raise AssertionError(
@@ -270,7 +259,7 @@ class _IPhasedExecution(_IExecutionStrategy):
                 f"Block '{block}' is in phase {phase} on IPU {ipu}: ParallelPhasedExecution runs even phases "
                 "on even IPUs and odd phases on odd IPUs. Move the block to an IPU of its phase's parity."
             )
-        return Placement(block=block, stage=number, ipu=ipu, phase=phase)
+        return Placement(block=block, stage=self._phases[phase].stages.index(stage), ipu=ipu, phase=phase)
 
 
 class SerialPhasedExecution(_IPhasedExecution):

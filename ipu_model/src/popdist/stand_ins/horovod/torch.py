@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ipu_model.errors import Error, unsupported
 from ipu_model.instances import Operation
-from popdist import backend, environment
+from popdist import environment
 from poptorch._backend.support import status_of
 
 __all__ = [
@@ -39,7 +39,7 @@ _initialised: list[bool] = []
 
 
 def init() -> None:
-    backend.initializeBackend()
+    environment.initializeBackend()
     _initialised[:] = [True]
 
 
@@ -80,7 +80,7 @@ def allreduce(
         op = Sum if average is False else Average
     if op not in _OPERATIONS:
         raise unsupported(f"horovod.torch reduction {op!r}", "Use Average, Sum, Min or Max.")
-    group = backend.group()
+    group = environment.group()
     result = group.reduced(tensor, _OPERATIONS[op], f"the tensors of allreduce({name or ''})")
     if op is not Average:
         return result
@@ -97,7 +97,7 @@ def grouped_allreduce(
 def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     """Return all ranks' tensors, one after the other along dimension 0, which may differ between ranks."""
     _place()
-    group = backend.group()
+    group = environment.group()
     what = f"the tensors of allgather({name or ''})"
     shapes = group.gathered_objects(tuple(tensor.shape), what)
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
@@ -113,7 +113,7 @@ def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """Return the tensor of rank `root_rank`."""
     _check_root(root_rank)
-    return backend.group().broadcast(tensor, root_rank, f"the tensors of broadcast({name or ''})")
+    return environment.group().broadcast(tensor, root_rank, f"the tensors of broadcast({name or ''})")
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int) -> None:
@@ -123,13 +123,13 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
     with torch.no_grad():
         for name, value in named:
             if isinstance(value, Tensor):
-                value.copy_(backend.group().broadcast(value, root_rank, name))
+                value.copy_(environment.group().broadcast(value, root_rank, name))
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
     """Return the object of rank `root_rank`, which can be pickled."""
     _check_root(root_rank)
-    group = backend.group()
+    group = environment.group()
     own = obj if group.members[group.rank] == root_rank else None
     return group.gathered_objects(own, name or "objects")[group.members.index(root_rank)]
 
@@ -140,7 +140,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) 
 
 def barrier() -> None:
     _place()
-    backend.group().barrier()
+    environment.group().barrier()
 
 
 def join() -> int:
@@ -172,6 +172,6 @@ def _place() -> environment.Place:
 
 def _check_root(root: int) -> None:
     _place()
-    members = backend.group().members
+    members = environment.group().members
     if root not in members:
         raise Error(f"root_rank {root}: the ranks here are {', '.join(map(str, members))}.")

@@ -56,10 +56,7 @@ class _OptimizerType(IntEnum):
 
 
 class OptimizerAttrTracker:
-    """The attribute names that one executor has seen; keep one for each executor.
-
-    Once checks are enabled, each new name is logged: as a warning, or at debug level if the options relax the checks.
-    """
+    """The attribute names that one executor has seen; once checks are enabled, each new one is logged."""
 
     def __init__(self, opts: Options) -> None:
         self._level = logging.DEBUG if opts._relax_optimizer_checks else logging.WARNING

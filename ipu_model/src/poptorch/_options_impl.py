@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
+from typing_extensions import Self
 
 from ipu_model.errors import require
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Fragments of the paths that are skipped when an op is traced back to user code, unless the options say otherwise.
 default_source_location_excludes = ["install/poptorch", "site-packages/torch", "site-packages/poptorch"]

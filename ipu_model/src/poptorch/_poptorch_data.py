@@ -1,9 +1,8 @@
 """Files of compiled programs and their modules, which are read without executing anything that they contain.
 
-A line with the format's number, a digest of all that follows, then what `torch.save` writes of plain values and
-tensors. The digest is no signature: whoever uses what a file says checks it again. A file of `save` may also hold its
-module, pickled: unless the caller trusts the file, only modules of classes that the program has imported, and options
-and optimisers of PopTorch and PyTorch, are created. It holds no program, only the digest of the one that was saved.
+A line with the format's number, a digest of all that follows (no signature), then what `torch.save` writes of plain
+values and tensors. A file of `save` may also hold its module, pickled: unless the caller trusts the file, only modules
+of classes that the program has imported, and options and optimisers of PopTorch and PyTorch, are created.
 """
 
 from __future__ import annotations
@@ -166,11 +165,7 @@ Groups = tuple[int, Annotated[int, msgspec.Meta(ge=1)], bool]
 
 
 class Executable(msgspec.Struct, frozen=True):
-    """What is known of a compiled program, in the form in which files have it.
-
-    `arguments` are the fields of `BoundArguments`; `digest` is that of the program, `warnings` what was said when it
-    was compiled, `exported_model` the pickled module with optimiser and options.
-    """
+    """What files have of a compiled program; `exported_model` is the pickled module with optimiser and options."""
 
     training: bool
     options: dict[str, str]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import poptorch
 from poptorch import _poptorch_data
-from poptorch._backend.memory_check import recalled
+from poptorch._backend.modelling import recalled
 
 
 def programs(cache: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """Runs the instances of one host under torch's elastic launcher, and ends them when poprun is gone.
 
-Reads its job from stdin as messages of `popdist.run.messages` and writes what happens to stdout in the same form. The
-end of stdin means that poprun, or the connection to it, has ended.
+It gets `popdist.run.messages` on stdin, whose end means that poprun has ended, and writes such messages to stdout.
 """
 
 from __future__ import annotations

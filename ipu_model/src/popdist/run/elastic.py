@@ -110,9 +110,8 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
 class Output(LogsSpecs):
     """Gives each instance its own variables and two pipes; `emit(local index, stream, line)` gets the lines.
 
-    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open. A
-    carriage return ends a line too, so that progress bars move. Temporary files are in a folder of the run's own,
-    because programs that are ended cannot remove theirs.
+    `gone(local index)` is called when an instance has ended, with all the children that hold what it has open.
+    Temporary files are in a folder of the run's own, because programs that are ended cannot remove theirs.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Programs of modules that are not compiled: as they are, or with changes that a search wants to try.
+"""Programs of modules that are not compiled: as they are, or as copies with changes that a search wants to try.
 
-The module itself does not change. A changed copy shares all weights that keep their type; weights in another type have
-no data, since they are for capturing a program only.
+A copy shares all weights that keep their type; those in another type have no data, since a program is only captured.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def program_of_module(
 ) -> Program:
     """Return the program that wrapping `module` with these options and calling it with `inputs` would compile.
 
-    Module and options do not change; `changes` are made to copies. There may be more replicas than one process can run;
-    other processes need not exist.
+    There may be more replicas than one process can run; other processes need not exist.
     """
     trains = optimizer is not None if training is None else training
     if optimizer is not None and not trains:

@@ -78,11 +78,10 @@ def _run(hooks: OrderedDict[int, Callable[[], Any]]) -> None:
 
 @dataclass(eq=False, repr=False)  # programs print an executor's `_executable`; these fields would fill pages
 class Compiled:
-    """Everything that belongs to one compilation; dropping it destroys the executable.
+    """Everything that belongs to one compilation, and its state; dropping it destroys the executable.
 
-    `arguments` are the arguments compiled for, without their data; `numbers` names the optimiser's numbers; `warnings`
-    are those about the program's memory; `was_stored` is true if they came from a cache or file. The last four are its
-    state: `newer_weights` is true if the host does not have the device's weights yet.
+    `arguments` have no data; `numbers` names the optimiser's numbers; `warnings` are those about the program's memory,
+    which `was_stored` in a cache or file; with `newer_weights` the host does not have the device's weights yet.
     """
 
     arguments: BoundArguments
@@ -152,14 +151,12 @@ def compiled(
     seed: int | None,
     saved: tuple[Executable, Path] | None,
 ) -> Compiled:
-    """Trace, check and build the program of a model for these arguments; training has an `optimisation`.
+    """Trace, check and build the program of a model for these arguments; that of a `saved` file must be the same.
 
-    Without a `seed` one is drawn, together with the other instances of a run. The program of `saved`, an
-    executable and its file, must be the same.
+    Without a `seed` one is drawn, together with the other instances of a run.
     """
     # Imported when a model is compiled, so that `import poptorch` stays quick.
-    from poptorch._backend.memory_check import checked
-    from poptorch._backend.modelling import program_of
+    from poptorch._backend.modelling import checked, program_of
 
     watch, distributed = CoreWatch(), options.Distributed
     spec = None if optimisation is None else optimisation.spec
@@ -253,11 +250,7 @@ def agree(
     weights: Mapping[str, Tensor],
     seed: int,
 ) -> int:
-    """Check that all instances compiled the same program; return instance 0's seed for the shared random numbers.
-
-    Different initial weights cause only a warning: PopTorch does not broadcast them either. Raises `Error`: names what
-    differs, with its values.
-    """
+    """Check that all instances compiled the same program; return instance 0's seed for the shared random numbers."""
     digest = hashlib.blake2b()
     for name, tensor in weights.items():
         digest.update(name.encode())

@@ -1,35 +1,47 @@
-"""From a captured graph and options to the program to model, its machine, and the times of its transfers."""
+"""What the performance model is told and asked: program, machine, times of transfers, and whether memory suffices.
+
+The executable cache has one file for each program, named by a digest of the traced program, its options, and the source
+code of the engine. It holds what was said of the program's memory, so that another process need not model it again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shlex
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
+from filelock import FileLock
+
+import ipu_model
 from ipu_model.batching import Batching, Keep
+from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
-from ipu_model.errors import Error
+from ipu_model.compute.gradients import ReplicaGroups
+from ipu_model.errors import Error, OutOfMemory, replace_message
 from ipu_model.optimiser import OptimiserSpec
-from ipu_model.predict import hardware
+from ipu_model.predict import hardware, memory_of_program, profile_lately
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
+from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation
+from ipu_model.report.files import FILE_NAME, read
 from ipu_model.step import Step, ipus_in_use
-from poptorch._backend.settings import (
-    MAX_IPUS,
-    VERSIONS,
-    batching_of,
-    ipus_of_replica,
-    overlaps,
-    reserved_ipus,
-    returns_of,
-)
+from poptorch._backend import settings
+from poptorch._logging import logger
+from poptorch._poptorch_data import Invalid, options_text, read_values, versions, write_values
 from poptorch.ops.overlap import INPUT, OUTPUT
 from poptorch.options import Options
+from poptorch.options.backend import EngineOptions
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
 
 _LOCATION_FIELDS = {
@@ -38,7 +50,7 @@ _LOCATION_FIELDS = {
     "minElementsForOffChip": "least_off_chip",
     "minElementsForReplicatedTensorSharding": "least_sharded",
 }
-_VARIABLE = "IPU_MODEL_MACHINE"
+_MACHINE = "IPU_MODEL_MACHINE"
 _DEFAULT_CHIP = "GC200"
 # Chips without a version number of their own use this one: to PopTorch, a Bow IPU is a Mk2 IPU.
 _MK2 = 2
@@ -55,10 +67,10 @@ def program_of(
     machine: str | System | None = None,
 ) -> Program:
     """Return the program to model under (resolved) options; `groups` are the groups of `optimiser`, by parameter."""
-    backend, per_replica = options._backend, ipus_of_replica(step)
-    batching, processes = _over_processes(batching_of(options), per_replica)
+    backend, per_replica = options._backend, settings.ipus_of_replica(step)
+    batching, processes = _over_processes(settings.batching_of(options), per_replica)
     processes *= max(1, options.Distributed.numProcesses)
-    reserved = reserved_ipus(per_replica * batching.replicas, options) * processes
+    reserved = settings.reserved_ipus(per_replica * batching.replicas, options) * processes
     system = machine_for(options, reserved, machine)
     at_once = runs_stages_at_once(options._execution_strategy) and backend.pipelining
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
@@ -72,7 +84,7 @@ def program_of(
         step=step,
         training=training,
         batching=batching,
-        returns=returns_of(options),
+        returns=settings.returns_of(options),
         system=system,
         execution=execution,
         settings=_settings(options, system),
@@ -83,8 +95,8 @@ def program_of(
             *(_location(options, category) for category in ("activation", "weight", "optimizer", "accumulator"))
         ),
         io_tiles=options.TensorLocations("numIOTiles") if options.TensorLocations.exists("numIOTiles") else 0,
-        overlaps_input=backend.explicit_io and overlaps(graph, INPUT),
-        overlaps_output=backend.explicit_io and overlaps(graph, OUTPUT),
+        overlaps_input=backend.explicit_io and settings.overlaps(graph, INPUT),
+        overlaps_output=backend.explicit_io and settings.overlaps(graph, OUTPUT),
         prefetch_depth=backend.prefetch_depth,
         synthetic_data=backend.synthetic_data,
         processes=processes,
@@ -98,11 +110,11 @@ def _over_processes(batching: Batching, ipus_per_replica: int) -> tuple[Batching
     for processes in range(1, batching.replicas + 1):
         replicas = batching.replicas // processes
         whole = batching.replicas % processes == 0 and replicas % batching.input_group == 0
-        if whole and replicas * ipus_per_replica <= MAX_IPUS:
+        if whole and replicas * ipus_per_replica <= settings.MAX_IPUS:
             return replace(batching, replicas=replicas), processes
     raise Error(
         f"inputReplicaGrouping: {batching.input_group} replicas of {ipus_per_replica} IPUs share their input, and one "
-        f"process has at most {MAX_IPUS} IPUs. Use smaller groups."
+        f"process has at most {settings.MAX_IPUS} IPUs. Use smaller groups."
     )
 
 
@@ -133,9 +145,9 @@ def _location(options: Options, category: str) -> Location:
 
 
 def machine_for(options: Options, ipus: int, wanted: str | System | None = None) -> System:
-    """Return the machine for a program that occupies `ipus` IPUs.
+    """Return the machine for a program that occupies `ipus` IPUs: `wanted`, if it is given.
 
-    `wanted` takes precedence. Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
+    Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
     and `IPU_MODEL_MACHINE` names the machine if it has that chip. Otherwise the machine is the smallest system of that
     chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs.
     """
@@ -147,10 +159,10 @@ def machine_for(options: Options, ipus: int, wanted: str | System | None = None)
 def modelled_system(ipus: int, version: int | None = None) -> System:
     """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`."""
     if version is None:
-        version = VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
-    named = os.environ.get(_VARIABLE)
+        version = settings.VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
+    named = os.environ.get(_MACHINE)
     if named and (version is None or version_of(hardware.chip(named)) == version):
-        return hardware.system_with_room(named, ipus, f"the environment variable {_VARIABLE}")
+        return hardware.system_with_room(named, ipus, f"the environment variable {_MACHINE}")
     chip = _DEFAULT_CHIP if version is None else hardware.chip_of_offline_target(version).name
     return hardware.system_with(chip, ipus)
 
@@ -234,3 +246,184 @@ def _seconds(profile: Profile, kind: str) -> float:
         if span.kind == kind:
             by_resource[span.resource] += span.seconds
     return max(by_resource.values(), default=0.0)
+
+
+# --- whether a program fits into memory: remembered in the executable cache, and reported on request
+
+_IGNORE_MEMORY = "IPU_MODEL_IGNORE_MEMORY"
+_IGNORED = f"{_IGNORE_MEMORY} is set, so this machine runs the program all the same; IPUs could not."
+_UNKNOWN = (
+    "The IPU Model cannot say whether this program fits into memory: it failed with {} ({}), which is a bug in the "
+    "model. The program's numbers are not affected; ipu_model.profile(model) shows where it happens."
+)
+_EXPLORE = (
+    "ipu_model.make_it_fit({0}_model) searches for options that fit; {0}_model is what poptorch.{0}Model returned."
+)
+_LONGEST_NAME = 200
+"""In bytes: file systems allow 255, and temporary file names need some of them."""
+
+Warnings = tuple[str, ...]
+
+
+def checked(
+    program: Program, graph: Graph, options: Options, groupings: Mapping[str, ReplicaGroups], known: Warnings | None
+) -> tuple[Warnings, bool]:
+    """Return the warnings about a program's memory, and whether they were `known` or stored; write wanted reports."""
+    ignored = os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
+    engine, folder = options._backend.engine_options, options._backend.cache_folder
+    judge = partial(memory_warnings, program, ignored=ignored)
+    try:
+        if known is not None:
+            warnings, was_stored = known, True
+        elif folder is not None:
+            directory = _cache_directory(Path(folder))
+            warnings, was_stored = recalled(directory, _key_of(graph, program, options, ignored, groupings), judge)
+        else:
+            warnings, was_stored = judge(), False
+    except OutOfMemory as refusal:
+        replace_message(refusal, f"{refusal.message} {_next_steps(program, engine)}")
+        raise
+    for line in warnings:
+        logger.warning("%s", line)
+    if engine.report:
+        _write_report(program, engine)
+    return warnings, was_stored
+
+
+def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
+    """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close."""
+    try:
+        memory = memory_of_program(program)
+    except Error:
+        raise
+    except Exception as problem:  # a bug in the model must not stop a program whose results are right
+        return (_UNKNOWN.format(type(problem).__name__, problem),)
+    error = out_of_memory(memory, program)
+    if error is not None and not ignored:
+        refusal = OutOfMemory(error.message, type=error.type)
+        refusal.program = program
+        raise refusal
+    texts = (None if error is None else f"{error.message} {_IGNORED}", note_on_memory(memory, program))
+    return tuple(text for text in texts if text is not None)
+
+
+def _cache_directory(directory: Path) -> Path:
+    hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AssertionError(f"The executable cache {directory} cannot be created: {error}. {hint}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise AssertionError(f"The executable cache {directory} is not writable. {hint}")
+    return directory
+
+
+def _key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
+    chosen = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
+    # Numbers that are streamed to the device, such as the learning rate, do not affect it.
+    chosen["optimiser"] = None if program.optimiser is None else program.optimiser.compiled_in
+    decisive = (digest_of(graph), chosen, options_text(options), versions(), _own_sources(), more)
+    # Memory proportions are by number of IPU, and a sorted dict has keys of text only.
+    plain = msgspec.to_builtins(
+        decisive, enc_hook=lambda value: dict(value) if isinstance(value, Mapping) else repr(value), str_keys=True
+    )
+    return hashlib.blake2b(msgspec.msgpack.encode(plain, order="deterministic"), digest_size=20).hexdigest()
+
+
+@cache
+def _own_sources() -> str:
+    # Any change of either package may change the warnings.
+    digest = hashlib.blake2b(digest_size=16)
+    for folder in (Path(str(ipu_model.__file__)).parent, Path(__file__).parent.parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder)).encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
+    """Return the warnings of a compilation, and true if the cache has them; if not, `judge`, and store the result."""
+    path = directory / f"{key}.poptorch"
+    known = _read(path, key)
+    if known is not None:
+        return known, True
+    with contextlib.ExitStack() as stack:
+        # While one process compiles, the others wait, if the file system supports locks.
+        try:
+            stack.enter_context(FileLock(directory / ".lock"))
+        except (OSError, NotImplementedError) as error:
+            logger.info("No lock on %s: %s.", directory, error)
+        known = _read(path, key)
+        if known is not None:
+            return known, True
+        warnings = judge()
+        try:
+            write_values(path, {"kind": "cache", "key": key, "warnings": warnings})
+        except OSError as error:
+            logger.warning("The compiled program could not be written to the executable cache: %s.", error)
+        else:
+            logger.info("The compiled program was written to %s.", path)
+        return warnings, False
+
+
+def _read(path: Path, key: str) -> Warnings | None:
+    try:
+        values = read_values(path)
+        if (values.get("kind"), values.get("key")) != ("cache", key):
+            raise Invalid("it holds another program")
+        warnings = msgspec.convert(values.get("warnings"), Warnings)
+    except FileNotFoundError:
+        return None
+    except (Invalid, msgspec.ValidationError, OSError) as error:
+        logger.warning("%s in the executable cache cannot be used (%s): the model is compiled again.", path, error)
+        return None
+    logger.info("The compiled program was loaded from %s.", path)
+    return warnings
+
+
+def _write_report(program: Program, engine: EngineOptions) -> Path:
+    from ipu_model.explore.advise import advise
+    from ipu_model.report.files import write_report
+
+    profile = profile_lately(program)
+    folder = _report_folder(profile.name, engine)
+    shown = profile if engine.execution else replace(profile, timeline=())
+    try:
+        write_report(shown, folder, advise(program, profile=profile))
+    except Error as error:
+        raise Error(
+            f"No profiling report: {error.message} Choose another folder with "
+            "poptorch.Options().enableProfiling(folder)."
+        ) from error
+    logger.info("The profiling report of the model '%s' is in %s.", profile.name, folder)
+    return folder
+
+
+def _report_folder(name: str, engine: EngineOptions) -> Path:
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
+    while len(plain.encode()) > _LONGEST_NAME:
+        plain = plain[:-1]
+    directory = Path(engine.directory)
+    own = directory / (plain if plain.strip(". ") else f"_{plain}")
+    if not engine.from_environment:
+        return own
+    try:
+        taken_by = read(directory / FILE_NAME).name
+    except Error:
+        return directory
+    return directory if taken_by == name else own
+
+
+def _next_steps(program: Program, engine: EngineOptions) -> str:
+    explore = _EXPLORE.format("training" if program.training else "inference")
+    ignore = f"With {_IGNORE_MEMORY}=1 this machine runs the program all the same."
+    if not engine.report:
+        return f"{explore} poptorch.Options().enableProfiling(folder) leaves a report of the memory. {ignore}"
+    if not engine.allow_out_of_memory:
+        return f"{explore} debug.allowOutOfMemory is off, so there is no report. {ignore}"
+    try:
+        folder = _write_report(program, engine)
+    except Error as error:
+        return f"{error.message} {explore} {ignore}"
+    name = shlex.quote(str(folder))
+    return f"The report is in {name}; python -m ipu_model fit {name} searches for options that fit. {ignore}"

@@ -1,8 +1,7 @@
 """Copy newer weights from the device whenever the host reads a trained module.
 
-`trainingModel` changes the class of the user's module, its parameters and its buffers. The new classes do
-what the old ones did, after asking the training executors to copy newer device weights to the host. A tensor
-that several training models share has one new class that asks all of them.
+`trainingModel` changes the classes of the user's module, its parameters and buffers: the new ones first ask all
+training executors that share the object to copy newer weights to the host.
 """
 
 from __future__ import annotations

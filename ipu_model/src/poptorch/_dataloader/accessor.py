@@ -12,9 +12,10 @@ from collections.abc import Sized
 from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
+from typing_extensions import Self
 
 from ipu_model.errors import Error, require, unsupported
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
@@ -24,9 +25,6 @@ from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready
 from poptorch._impl import createPoptorchError
 from poptorch._utils import custom_arg_parsers
 from poptorch.enums import SharingStrategy
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _FAILED = "An error occurred in the data fetcher"
 _ENDED = "Its process has ended; create a new loader to continue."

@@ -137,10 +137,7 @@ def _described(kind: str, keys: tuple[Hashable, ...], item: Any) -> str:
 
 
 def glue(chunks: Iterable[Chunk], rows: int, keep_remainder: bool) -> Iterator[list[Chunk]]:
-    """Cut and join `chunks` into items of exactly `rows` rows, lists of views on consecutive rows of the chunks.
-
-    The remaining rows form a last, shorter item if `keep_remainder` is true and are dropped otherwise.
-    """
+    """Cut and join chunks into items of exactly `rows` rows, but for a last remainder that may be kept."""
     held: list[Chunk] = []
     held_rows = 0
     for chunk in chunks:
@@ -239,8 +236,7 @@ class _SubDataset(Dataset[Any]):
 class ShuffledPart(Sampler[GlobalIndex]):
     """Draws a permutation of the whole data set for every pass and reads one process's part of it.
 
-    If samples are left over, odd passes (including the first) start later, so that two passes together can reach every
-    position. The permutation goes to torch's workers with each index: they keep their own copies of the data set.
+    The permutation goes to torch's workers with each index: they keep their own copies of the data set.
     """
 
     def __init__(self, part: _SubDataset) -> None:
@@ -259,10 +255,7 @@ _ALIGNMENT = 64
 
 
 class SharedFile:
-    """An open file without a name, so that no file is left behind; a starting process can inherit it.
-
-    The system frees it when the last process that has it open or mapped ends, even by a crash.
-    """
+    """An open file without a name, which a starting process can inherit and even a crash does not leave behind."""
 
     def __init__(self, *, on_disk: bool = False) -> None:
         # Not in /dev/shm: containers limit it, often to 64 MB, and writing beyond the limit kills the process.
@@ -417,7 +410,7 @@ class _Pickler(ForkingPickler):
     """
 
     def __init__(self, file: IO[bytes], protocol: int) -> None:
-        super().__init__(file, protocol)
+        super().__init__(file, protocol)  # torch passes it by name, which the base class does not take
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _BaseDataLoaderIter):

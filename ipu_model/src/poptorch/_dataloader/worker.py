@@ -47,10 +47,9 @@ class LoadersTraceback(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """To the program, as the last message: the exception that ends the process.
+    """To the program, as the last message: the exception that ends the process, as text, since not all can be pickled.
 
-    That is its type and message, the user's line that raised it ("" if there is none), and its traceback. All of them
-    are text, because not every exception can be sent to another process and rebuilt there.
+    That is its type and message, the user's line that raised it ("" if there is none), and its traceback.
     """
 
     what: str
@@ -133,8 +132,7 @@ class Policy:
 class Job:
     """The arguments of the process; `transfer` holds the data set and the registered parsers.
 
-    The defaults are the program's own, read without drawing from any generator. With them, a seeded program shuffles
-    and augments in the background exactly as it would in line, whatever way the process was started.
+    With the defaults, the program's own, a seeded program shuffles and augments in the background as it would in line.
     """
 
     transfer: Transfer
@@ -294,10 +292,7 @@ class _Producer:
             raise _Stopped from None
 
     def _wait_for(self, begun_pass: int, *, slot: bool = False) -> None:
-        """Handle the program's messages until it has begun this pass and, if `slot`, a slot is free.
-
-        Raises `_Stopped` or `_Restarted` as soon as the program asks for it.
-        """
+        """Handle the program's messages until it has begun this pass and, if `slot`, a slot is free."""
         while self._connection.poll() or self._begun_pass < begun_pass or (slot and not self._free):
             try:
                 command = self._connection.recv()

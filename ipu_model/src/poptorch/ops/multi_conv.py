@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from ipu_model.capture.graph import mark
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution
 from poptorch.enums import MultiConvPlanType
 from poptorch.ops._tracing import Body, check
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _PARTIALS = {torch.float32: "float", torch.float16: "half"}
 

@@ -1,7 +1,6 @@
 """Overlapped host transfers: `set_overlap_for_input` and `set_overlap_for_output`.
 
-While a model is traced the mode is noted on the input or on the op that computes the output, for the performance
-model; no value depends on it. On the CPU every mode does nothing.
+While a model is traced the mode is noted on ops for the performance model; no value depends on it.
 """
 
 from __future__ import annotations

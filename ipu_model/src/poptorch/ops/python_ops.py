@@ -1,8 +1,4 @@
-"""Ops whose arithmetic is a Python function.
-
-`custom_op` is for ops that a program brings along; its arithmetic here comes from `ipu_model.custom_ops.register`. What
-`CPU` wraps is computed by the host in the middle of an inference program.
-"""
+"""Ops whose arithmetic is a Python function: custom ops, and what the host computes in the middle of a program."""
 
 from __future__ import annotations
 

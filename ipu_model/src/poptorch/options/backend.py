@@ -94,13 +94,10 @@ class BackendSettings:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The Poplar engine's options that have an effect here: reports, and what happens when memory runs out.
+    """The Poplar engine's options that have an effect here: reports, with `execution` including the timeline.
 
-    If `report` is true, a report is written to `directory`; with `execution`, it includes the timeline.
-
-    If `from_environment` is true, an environment variable named the directory and the report goes directly into it;
-    otherwise each model gets a folder there. A program that does not fit stops with an error; with
-    `allow_out_of_memory`, it leaves its report first, as Poplar leaves a profile.
+    Each model gets a folder in `directory`, unless that is `from_environment`. With `allow_out_of_memory`, a program
+    that does not fit leaves its report first, as Poplar leaves a profile.
     """
 
     report: bool = False
@@ -113,9 +110,7 @@ class EngineOptions:
 def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """Return the options that apply: those of `POPLAR_ENGINE_OPTIONS`, then those that the program set.
 
-    `autoReport.all` is the default of `autoReport.outputGraphProfile` and `autoReport.outputExecutionProfile`;
-    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1. Raises `poptorch.Error` if
-    the variable is not a JSON object, a switch not "true" or "false", or the directory not a string.
+    `debug.allowOutOfMemory` is true unless it is switched off, as in Poplar since SDK 2.1.
     """
     environment = engine_options_of_environment()
     options = {**from_api, **environment}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from ipu_model.errors import require
-from poptorch._logging import logger
+from poptorch._logging import logger, native_logger, repeat_filter
 from poptorch._options_config import parseAndSetOptions, run_json
 from poptorch._options_impl import Freezable, OptionsDict, ProgressBar, check_type, default_source_location_excludes
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from poptorch.options.backend import BackendSettings, engine_options_of_environment
-from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy
+from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, _IPhasedExecution, runs_stages_at_once
 from poptorch.options.sub_options import (
     _DistributedOptions,
     _JitOptions,
@@ -24,16 +26,6 @@ from poptorch.options.sub_options import (
     _TensorLocationOptions,
     _TrainingOptions,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-import logging
-from collections.abc import Iterable
-
-from poptorch._logging import native_logger, repeat_filter
-from poptorch.options.strategies import _IPhasedExecution, runs_stages_at_once
 
 _NO_LIMIT = 2**64 - 1
 _PARTS = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")

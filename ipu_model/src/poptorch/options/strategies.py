@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Self
 
 from ipu_model.errors import require
 from ipu_model.step import Placement
 from poptorch._impl import createPoptorchError
 from poptorch._options_impl import check_type
 from poptorch.enums import AutoStage, Liveness
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "AutoStage", "ParallelPhasedExecution", "Phase", "PipelinedExecution", "SerialPhasedExecution", "ShardedExecution",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from ipu_model.errors import require
 from poptorch._logging import logger
 from poptorch._options_impl import Freezable, OptionsDict, check_type
 from poptorch.enums import MeanReductionStrategy, ReductionType
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _PARTIALS = {torch.float32: "float", torch.float16: "half"}
 

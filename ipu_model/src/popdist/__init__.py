@@ -1,29 +1,7 @@
 """PopDist for any CPU: what a program started by `poprun` asks about its run, and how its instances work together."""
 
 from popdist import stand_ins
-from popdist.environment import (
-    checkNumIpusPerReplica,
-    execute_on_instances,
-    finalizeBackend,
-    getDeviceId,
-    getInstanceIndex,
-    getLocalInstanceIndex,
-    getNumInstances,
-    getNumIpusPerReplica,
-    getNumLocalReplicas,
-    getNumTotalReplicas,
-    getReplicaIndexOffset,
-    init,
-    initializeBackend,
-    isBackendInitialized,
-    isPopdistEnvSet,
-    synchronize,
-)
-
-__all__ = [
-    "checkNumIpusPerReplica", "execute_on_instances", "finalizeBackend", "getDeviceId", "getInstanceIndex",
-    "getLocalInstanceIndex", "getNumInstances", "getNumIpusPerReplica", "getNumLocalReplicas", "getNumTotalReplicas",
-    "getReplicaIndexOffset", "init", "initializeBackend", "isBackendInitialized", "isPopdistEnvSet", "synchronize",
-]  # fmt: skip
+from popdist.environment import *  # noqa: F403
+from popdist.environment import __all__ as __all__
 
 stand_ins.offer()

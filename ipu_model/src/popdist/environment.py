@@ -16,6 +16,13 @@ from ipu_model.errors import Error
 if TYPE_CHECKING:
     from ipu_model.instances import Group
 
+# What `popdist` offers to programs.
+__all__ = [
+    "checkNumIpusPerReplica", "execute_on_instances", "finalizeBackend", "getDeviceId", "getInstanceIndex",
+    "getLocalInstanceIndex", "getNumInstances", "getNumIpusPerReplica", "getNumLocalReplicas", "getNumTotalReplicas",
+    "getReplicaIndexOffset", "init", "initializeBackend", "isBackendInitialized", "isPopdistEnvSet", "synchronize",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Instance:

@@ -32,7 +32,7 @@ _Operators = dict[type[ast.AST], Callable[..., Any]]
 _SUMS: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _QUOTIENTS: _Operators = {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
 _OPERATORS = _SUMS | _QUOTIENTS | {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_}
-_ENUMS = {name: kind for name, kind in vars(enums).items() if getattr(kind, "__module__", "") == enums.__name__}
+_ENUMS = {name: getattr(enums, name) for name in enums.__all__}
 _CLASSES = {
     **{name: getattr(strategies, name) for name in strategies.__all__},
     "TensorLocationSettings": TensorLocationSettings,

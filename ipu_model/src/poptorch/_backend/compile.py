@@ -39,7 +39,7 @@ from poptorch._poptorch_data import Executable
 from poptorch._poptorch_data import check_program as check_saved_program
 from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
-from poptorch.ops.overlap import INPUT, OUTPUT, check_marks
+from poptorch.ops.blocks import INPUT, OUTPUT, check_marks
 from poptorch.options import Options
 from poptorch.options.options import derived_settings
 

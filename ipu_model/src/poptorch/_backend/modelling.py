@@ -39,7 +39,7 @@ from ipu_model.step import Step, ipus_in_use
 from poptorch._backend import settings
 from poptorch._logging import logger
 from poptorch._poptorch_data import Invalid, options_text, read_values, versions, write_values
-from poptorch.ops.overlap import INPUT, OUTPUT
+from poptorch.ops.blocks import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.backend import EngineOptions
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once

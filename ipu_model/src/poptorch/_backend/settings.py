@@ -20,7 +20,7 @@ from ipu_model.errors import Error
 from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._logging import logger, native_logger
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, OverlapMode, ReductionType
-from poptorch.ops.overlap import INPUT, OUTPUT
+from poptorch.ops.blocks import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.backend import LOSS_SCALING, validate_options
 from poptorch.options.options import log_options

@@ -11,11 +11,18 @@ from poptorch.ops.annotations import (
     serializedMatMul,
     set_available_memory,
 )
-from poptorch.ops.blocks import BeginBlock, Block, BlockFunction, LegacyBeginBlockFn, removeBlocks
+from poptorch.ops.blocks import (
+    BeginBlock,
+    Block,
+    BlockFunction,
+    LegacyBeginBlockFn,
+    removeBlocks,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
 from poptorch.ops.blocks import _BlockHook as _BlockHook  # a name of PopTorch's
 from poptorch.ops.dynamic import cond, ctc_beam_search_decoder, dynamic_slice, dynamic_update, for_loop, fps, nearest
 from poptorch.ops.multi_conv import MultiConv
-from poptorch.ops.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch.ops.python_ops import CPU, custom_op
 
 __all__ = [

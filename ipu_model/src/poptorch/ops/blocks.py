@@ -1,20 +1,27 @@
-"""Annotations that place parts of a model: `Block`, `BeginBlock`, `BlockFunction`.
+"""Annotations of where parts of a model run, `Block` and its kin, and of what transfers with the host may overlap.
 
-Outside a trace they do nothing, so an annotated model is an ordinary module on the CPU.
+Outside a trace they do nothing, so an annotated model is an ordinary module on the CPU. What overlaps is noted on ops
+for the performance model; no value depends on it.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from ipu_model.capture import tracing
+from ipu_model.capture.tracing import Trace
 from ipu_model.errors import require
 from poptorch._impl import createPoptorchError
+from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
+from poptorch.enums import OverlapMode
 from poptorch.ops._tracing import check
+from poptorch.options.strategies import runs_stages_at_once
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -130,3 +137,96 @@ def removeBlocks(module: nn.Module) -> None:
         for handle, hook in list(child._forward_pre_hooks.items()):
             if isinstance(hook, _BlockHook):
                 del child._forward_pre_hooks[handle]
+
+
+T = TypeVar("T")
+
+INPUT, OUTPUT = "overlap_input", "overlap_output"
+_NO_OUTPUT = (
+    "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
+    "forward returns, after everything else."
+)
+_RETURNED_TWICE = (
+    "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
+    "(poptorch.nop(tensor)) in the other place."
+)
+
+
+def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
+    """Ask for the transfer of model inputs to overlap the computation; return `input_tensors` unchanged.
+
+    `input_tensors` is a tensor or any nesting of tuples, lists and dicts; leaves that are no tensors pass through.
+    Raises `AssertionError` if `mode` is no `OverlapMode`; when traced, `poptorch.Error` for a tensor that is not a
+    model input or has other uses, and for a pipelined strategy; when compiled, also without I/O tiles and for output
+    modes other than `All` and `Sum`.
+    """
+    trace = _trace_taking(mode, "input")
+    if trace is None:
+        return input_tensors
+    inputs = flattenTensorStructure(input_tensors)
+    for tensor in inputs:
+        node = trace.node_of(tensor)
+        if node is None or node.op != "placeholder" or not node.name.startswith("input_"):
+            raise createPoptorchError(
+                "poptorch.set_overlap_for_input applied on a node which is not a tensor input to the model. "
+                "Apply it to the arguments of forward, before anything else."
+            )
+        _check_users([user.name for user in node.users])
+    _check_strategy(trace, "input", mode)
+    # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
+    marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
+    for tensor in marked:
+        trace.hint(tensor, overlap_input=mode.value)
+    return cast(T, reconstructTensorStructure(input_tensors, marked))
+
+
+def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
+    """Ask for the transfer of model outputs to overlap the computation; return `output_tensors` unchanged.
+
+    Takes the same structures and raises the same errors as `set_overlap_for_input`, but for a tensor that forward does
+    not return, or returns twice.
+    """
+    trace = _trace_taking(mode, "output")
+    if trace is not None:
+        for tensor in flattenTensorStructure(output_tensors):
+            check(trace.node_of(tensor) is not None, _NO_OUTPUT)
+            trace.hint(tensor, overlap_output=mode.value)
+        _check_strategy(trace, "output", mode)
+    return output_tensors
+
+
+def check_marks(outputs: Any) -> None:
+    """Raise `poptorch.Error` for marked inputs used elsewhere and outputs not returned once; call as forward ends."""
+    trace = tracing.current()
+    if trace is None:
+        raise AssertionError("forward is not being traced")
+    returned = Counter(trace.node_of(tensor) for tensor in flattenTensorStructure(outputs))
+    for mark in trace.marked(lambda marks: marks.overlap_input is not None):
+        (source,) = mark.all_input_nodes
+        others = [node.name for node in source.users if node is not mark]
+        _check_users([*others, "the output of forward"] if returned[source] else others)
+    for node in trace.marked(lambda marks: marks.overlap_output is not None):
+        check(returned[node], _NO_OUTPUT)
+        check(returned[node] == 1, _RETURNED_TWICE)
+
+
+def _trace_taking(mode: OverlapMode, kind: str) -> Trace | None:
+    is_mode = isinstance(mode, OverlapMode)
+    require(is_mode, f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}.")
+    return tracing.current()
+
+
+def _check_users(others: list[str]) -> None:
+    if others:
+        raise createPoptorchError(
+            f"poptorch.set_overlap_for_input must be the only op applied to an input; {others[0]} uses it too. Apply "
+            "it first and use what it returns everywhere."
+        )
+
+
+def _check_strategy(trace: Trace, kind: str, mode: OverlapMode) -> None:
+    check(
+        mode is OverlapMode.NoOverlap or not runs_stages_at_once(trace.placer),
+        f"poptorch.set_overlap_for_{kind}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If "
+        "you are only using a single IPU, please switch to poptorch.ShardedExecution.",
+    )

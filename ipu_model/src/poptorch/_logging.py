@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 TRACE_ALL, TRACE, DEBUG_IR = 3, 5, 8
@@ -122,16 +124,9 @@ class RepeatFilter(logging.Filter):
         return self._seen[key] <= self.max_repeats + 1
 
 
-class LogOnce:
-    """Logs each distinct message only once; the memory belongs to whoever owns this object."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, level: int, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            logger.log(level, message)
+def once_logger() -> Callable[[int, str], None]:
+    """Return what logs each distinct message only once; the memory belongs to whoever holds it."""
+    return cache(logger.log)
 
 
 repeat_filter = RepeatFilter()

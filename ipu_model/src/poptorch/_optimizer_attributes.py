@@ -15,7 +15,7 @@ from ipu_model.capture.graph import dtype_of
 from ipu_model.errors import UnknownParameter, require
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16, DType
-from poptorch._logging import LogOnce, logger
+from poptorch._logging import logger, once_logger
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_numbers
 from poptorch.options import Options
 
@@ -61,7 +61,7 @@ class OptimizerAttrTracker:
     def __init__(self, opts: Options) -> None:
         self._level = logging.DEBUG if opts._relax_optimizer_checks else logging.WARNING
         self._known: dict[str, set[str]] = {}
-        self.log_once = LogOnce()
+        self.log_once = once_logger()
         self._checks = False
         self._type = _OptimizerType.SGD2
 

@@ -34,7 +34,7 @@ from poptorch._backend.settings import check_options, own_options
 from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
 from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
-from poptorch._logging import LogOnce, logger, native_logger
+from poptorch._logging import logger, native_logger, once_logger
 from poptorch._poptorch_data import Executable, damage_named, path_of, pickled
 from poptorch._printing import module_repr
 from poptorch.enums import ConnectionType
@@ -145,7 +145,7 @@ class PoplarExecutor:
         self._signature = ArgsParser(self._traced_model)
         self._compiled: Compiled | None = None
         self._too_large: tuple[Program, BoundArguments] | None = None
-        self._log_once = LogOnce()
+        self._log_once = once_logger()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._link = HostLink(self)
         # An inference executor follows the weights of training executors.

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import poptorch
 from poptorch import Liveness, SerialPhasedExecution, _logging
-from poptorch._logging import LogOnce, logger, native_logger, setLogLevel, setPopartLogLevel
+from poptorch._logging import logger, native_logger, once_logger, setLogLevel, setPopartLogLevel
 from poptorch.poptorch_core import TestErrorType, _throwTestError
 
 ENGINES = logging.getLogger("ipu_model")
@@ -88,10 +88,10 @@ def test_the_backend_level_goes_to_the_engine(level: str) -> None:
 
 
 def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
-    once = LogOnce()
+    once = once_logger()
     for message in ("a", "b", "a", "a"):
         once(logging.WARNING, message)
-    LogOnce()(logging.WARNING, "a")
+    once_logger()(logging.WARNING, "a")
     assert [line[-1] for line in capsys.readouterr().err.splitlines()] == ["a", "b", "a"]
     setLogLevel("OFF")
     logger.critical("text")

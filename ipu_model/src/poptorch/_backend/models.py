@@ -17,7 +17,7 @@ from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compile import trace
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
 from poptorch._backend.weights import Optimisation
-from poptorch._backend.wrapping import checked_module, refuse_wrapped, shallow_copy
+from poptorch._backend.wrapping import refuse_wrapped, shallow_copy
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
 from poptorch.enums import ConnectionType
@@ -110,7 +110,17 @@ def load(
 
 
 def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
-    return checked_module(model.model if isinstance(model, PoplarExecutor) else model)
+    module: object = model.model if isinstance(model, PoplarExecutor) else model
+    if not isinstance(module, nn.Module):
+        raise Error(
+            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
+            "a module whose forward calls it."
+        )
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            inside = f" ('{name}' is one)" if name else ""
+            raise Error(f"A scripted module cannot be traced again{inside}: wrap the module it was made from.")
+    return module
 
 
 # --- programs to explore: of compiled models, of modules as they are, or of copies with changes that a search tries

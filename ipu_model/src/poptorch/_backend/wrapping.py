@@ -84,19 +84,6 @@ def links_into(module: nn.Module) -> list[HostLink]:
     return list(links)
 
 
-def checked_module(module: object) -> nn.Module:
-    if not isinstance(module, nn.Module):
-        raise Error(
-            f"Invalid type: 'model' is of type {type(module)}, expected torch.nn.Module. Wrap a function in "
-            "a module whose forward calls it."
-        )
-    for name, child in module.named_modules():
-        if isinstance(child, torch.jit.ScriptModule):
-            inside = f" ('{name}' is one)" if name else ""
-            raise Error(f"A scripted module cannot be traced again{inside}: wrap the module it was made from.")
-    return module
-
-
 def shallow_copy(module: nn.Module) -> nn.Module:
     """Copy the top-level object as an instance of its original class; registries and submodules stay shared."""
     # `copy.copy` would use the class's own pickling methods.

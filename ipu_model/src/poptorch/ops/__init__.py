@@ -3,6 +3,7 @@
 from poptorch._impl import isRunningOnIpu
 from poptorch.ops.annotations import (
     Attribute,
+    MultiConv,
     NameScope,
     identity_loss,
     ipu_print_tensor,
@@ -22,7 +23,6 @@ from poptorch.ops.blocks import (
 )
 from poptorch.ops.blocks import _BlockHook as _BlockHook  # a name of PopTorch's
 from poptorch.ops.dynamic import cond, ctc_beam_search_decoder, dynamic_slice, dynamic_update, for_loop, fps, nearest
-from poptorch.ops.multi_conv import MultiConv
 from poptorch.ops.python_ops import CPU, custom_op
 
 __all__ = [

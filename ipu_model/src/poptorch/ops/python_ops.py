@@ -83,14 +83,12 @@ class _Call:
         with torch.enable_grad():
             leaves = [t.requires_grad_() if t.dtype.is_floating_point else t for t in inputs]
             results = self.results(leaves)
-            pairs = [(r, g) for r, g in zip(results, incoming) if r.requires_grad]
+            pairs = [(r, g.to(r.dtype)) for r, g in zip(results, incoming) if r.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             if not pairs:
                 return [None] * len(inputs)
-            made = torch.autograd.grad(
-                [result for result, _ in pairs], wanted, [g.to(result.dtype) for result, g in pairs], allow_unused=True
-            )
-        gradients = iter(made)
+            outputs, outer = zip(*pairs)
+            gradients = iter(torch.autograd.grad(outputs, wanted, outer, allow_unused=True))
         return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
 
 

@@ -135,7 +135,7 @@ class PipelinedExecution(_IExecutionStrategy):
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
             _check_listed(block, self._stage_number)
-            number, fixed = self._stage_number[block], self._explicit_stages()[block]._ipu
+            number, fixed = self._stage_number[block], self.stage(block)._ipu
         else:
             number, fixed = self._automatic_stage(block, ipu_id), None
         ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number

@@ -113,9 +113,7 @@ class TestCustomOps:
             )  # fmt: skip
             assert not result.any()
 
-    @pytest.mark.parametrize(
-        ("dtype", "tolerance"), [(torch.float32, {}), (torch.float16, {"atol": 0.05, "rtol": 0.02})]
-    )
+    @pytest.mark.parametrize(("dtype", "loose"), [(torch.float32, {}), (torch.float16, {"atol": 0.05, "rtol": 0.02})])
     def test_without_a_backward_pytorch_differentiates_forward(self, dtype: Any, loose: dict[str, float]) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             y = model.linear(x)

@@ -1,7 +1,4 @@
-"""How much processor time this process can get: usable cores, a container's quota, and other processes' load.
-
-All figures come from files that Linux provides; without these (macOS), the cores count as free.
-"""
+"""The processor time for this process: usable cores, a container's quota, others' load; without Linux all are free."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ class Cores:
         return max(1, math.floor(min(self.usable, self.quota)))
 
     def share(self, threads: int) -> float:
-        """Return the processor time that `threads` running threads get, in cores.
-
-        Free cores come first. Where they are too few, the scheduler divides the time evenly among all threads.
-        """
+        """Return the cores' time that `threads` get: free cores first, then evenly shared among all threads."""
         if threads <= self.free:
             return float(threads)
         return min(float(threads), threads * self.usable / (threads + self.busy), self.quota)

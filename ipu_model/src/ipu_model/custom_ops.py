@@ -49,10 +49,7 @@ _registered: dict[tuple[str, str, int], CustomOp] = {}
 def register(
     name: str, domain: str, version: int, forward: Callable[..., Results], backward: Backward | None = None
 ) -> CustomOp:
-    """Say what the custom op of this name, domain and version computes; an earlier registration is replaced.
-
-    Models that are compiled already keep what they were compiled with.
-    """
+    """Say what a custom op computes, in place of earlier registrations; models that are compiled keep theirs."""
     if [type(part) for part in (name, domain, version)] != [str, str, int]:
         raise Error(f"A custom op has a name, a domain (strings) and a version (int), not {(name, domain, version)}.")
     for role, function in (("forward", forward), ("backward", backward or forward)):

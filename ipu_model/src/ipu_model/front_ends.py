@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 @singledispatch
 def program_behind(source: Any) -> Program:
-    """Return the program behind a compiled executor or a `Profile`, or a `Program` unchanged; `Error` for all else.
-
-    An executor whose compilation failed because its program does not fit into memory has that program, too.
-    """
+    """Return the program of an executor (also one out of memory), a `Profile` or a `Program`; `Error` for others."""
     # Imported here so that `import poptorch`, which only registers its types, does not load the performance model.
     from ipu_model.predict.profile import Profile
     from ipu_model.predict.program import Program
@@ -84,8 +81,5 @@ def program_of_module(
     micro_batch: bool = False,
     changes: ModuleChanges | None = None,
 ) -> Program:
-    """Return the program that wrapping `model` with `options` would compile; `ipu_model.profile_module` says more.
-
-    `changes` are made to a copy of the module first. Raises what the front end refuses when it wraps and compiles.
-    """
+    """Return the program of `model` wrapped with `options`, after `changes` to a copy, as `profile_module`."""
     raise Error(f"ipu_model.profile_module takes poptorch.Options() as options, not {kind_of(options)}.")

@@ -13,10 +13,7 @@ OLDEST, NEWEST = (2, 12), (2, 14)
 
 
 def refuse_graphcores(own_version: str) -> None:
-    """Raise ``ImportError`` if Graphcore's wheel is installed beside this distribution, whose `own_version` is named.
-
-    Where both share a folder, each has overwritten files of the other, so neither can be trusted.
-    """
+    """Raise ``ImportError`` if Graphcore's wheel is installed too: each may have overwritten files of the other."""
     try:
         graphcores = distribution(GRAPHCORES)
     except PackageNotFoundError:
@@ -31,10 +28,7 @@ def refuse_graphcores(own_version: str) -> None:
 
 
 def refuse_other_torch(own_version: str) -> None:
-    """Raise ``ImportError`` if this process has, or would import, a torch that ipu-model `own_version` cannot use.
-
-    A torch that is not installed is left to whatever imports it.
-    """
+    """Raise ``ImportError`` if this process has, or would import, a torch that ipu-model cannot use."""
     loaded = getattr(sys.modules.get("torch"), "__version__", None)
     try:
         installed = version("torch")

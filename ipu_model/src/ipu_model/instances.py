@@ -207,10 +207,7 @@ def note_end(store: Store, member: int) -> None:
 
 
 def wait_for_members(store: Store, members: Sequence[int], rank: int, timeout: timedelta) -> None:
-    """Say that `members[rank]` is here, and return when all of them are.
-
-    Raises `RuntimeError` if one has ended and will not come, is not here within `timeout`, or the store is gone.
-    """
+    """Return when all members are here; `RuntimeError`: one has ended, is late, or the store is gone."""
     here = [f"here/{position}" for position in range(len(members))]
     store.set(here[rank], "")
     deadline = time.monotonic() + timeout.total_seconds()
@@ -256,10 +253,7 @@ def _disconnect() -> None:
 
 
 def world(rank: int, size: int) -> Group:
-    """Return the group of all instances, joining it as `rank` of `size` on the first call.
-
-    Raises `Error` if nothing says where the others are, they cannot be reached, or this process has another index.
-    """
+    """Return the group of all instances, joined on the first call; `Error`: no way to the others, or another index."""
     if not _joined:
         _joined.append(join(rank, size, os.environ))
         atexit.register(leave)

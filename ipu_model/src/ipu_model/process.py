@@ -88,10 +88,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 class ForkSafeLock:
-    """A lock that a thread can take several times, and that is free in a forked copy of the program.
-
-    The thread that held it does not exist in the copy. Use it as `with fork_safe.lock: ...`.
-    """
+    """A reentrant lock, used as `with it.lock:`, that is free in a fork, where the holding thread does not exist."""
 
     def __init__(self) -> None:
         self.lock: AbstractContextManager[Any] = threading.RLock()

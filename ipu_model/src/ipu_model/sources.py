@@ -1,7 +1,4 @@
-"""What the commands model: the folder of a report, one of its files, or a function of a user's program.
-
-Functions are named as "FILE.py:FUNCTION" or "MODULE:FUNCTION", and each file runs once.
-"""
+"""What commands model: a report's folder, one of its files, or "FILE.py:FUNCTION" or "MODULE:FUNCTION"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One micro-batch of a program as plain data, without PyTorch objects: what the performance model reads.
-
-`ipu_model.capture.describe` makes a `Step` from a captured graph; names are those of the graph's nodes.
-"""
+"""One micro-batch as plain data without PyTorch objects; names are those of the captured graph's nodes."""
 
 from __future__ import annotations
 
@@ -259,6 +256,10 @@ class Step:
         return {op.name: op for op in self.ops}
 
     @cached_property
+    def forward(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.phase is Phase.FORWARD)
+
+    @cached_property
     def readers(self) -> Mapping[str, tuple[Op, ...]]:
         """The ops that read each tensor, in order; tensors that no op reads are missing."""
         readers: dict[str, list[Op]] = {}
@@ -309,10 +310,7 @@ def step_of_ops(
     unread: frozenset[str] = frozenset(),
     layers: Mapping[str, str] | None = None,
 ) -> Step:
-    """Build a step from ops and from the tensors that enter it from outside; stages are numbered by placements.
-
-    `inputs` defaults to the entering tensors whose source is `Source.INPUT`; `unread` names results that no op reads.
-    """
+    """Build a step with stages by placement; `inputs` default to those entering; nothing reads `unread` results."""
     placed, stages = _staged(tuple(ops))
     tensors: dict[str, Tensor] = {}
     storages: dict[str, Source] = {}

@@ -22,7 +22,7 @@ from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import chip, system_named
-from ipu_model.predict.memory import Crossings, Steps, code_bytes, steps_of
+from ipu_model.predict.memory import Steps, code_bytes, steps_of
 from ipu_model.predict.memory.out_of_memory import note_on_memory, out_of_memory
 from ipu_model.predict.memory.tiles import Live, ScheduledOp, Spread, TileSpace, ipu_memory, pieces_of
 from ipu_model.predict.profile import (
@@ -257,7 +257,7 @@ class TestCode:
         twice as much for each (`memory.global_exchange_bytes_per_replica`).
         """
         steps = Steps(phases=100, compute_sets=100, kinds=10, calls=100)
-        one, four = (code_bytes(steps, Crossings(50, 5, ring), calibrated().memory) for ring in (0, 4))
+        one, four = (code_bytes(steps, 50, 5, ring, calibrated().memory) for ring in (0, 4))
         assert four[GLOBAL] / one[GLOBAL] == pytest.approx(4.5, rel=0.35)
         assert four[HOST] == one[HOST]
         # Only gradients need a collective.

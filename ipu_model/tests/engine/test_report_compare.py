@@ -18,14 +18,15 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.profile import LiveTensor, Memory, OpProfile, Profile, close_band
 from ipu_model.predict.program import Program
 from ipu_model.report.compare import (
+    by_category,
+    by_module,
+    by_op,
+    by_part,
+    by_tensor,
     compare,
     compare_html,
     conclusion,
-    moved_categories,
-    moved_modules,
-    moved_ops,
-    moved_parts,
-    moved_tensors,
+    moved_numbers,
     parts,
 )
 from ipu_model.report.module_tree import Module, main_parts, module_tree
@@ -160,24 +161,24 @@ class TestWhatMoved:
     def test_layers_of_a_list_count_together_and_recomputation_apart_from_the_forward_pass(self) -> None:
         profile = inference_profile()
         ops = tuple(named(f"layers.{n}.norm2", "layer norm", 1000.0) for n in range(3))
-        (moved,) = moved_ops(replace(profile, ops=ops), replace(profile, ops=ops[:1]))
+        (moved,) = moved_numbers(by_op, replace(profile, ops=ops), replace(profile, ops=ops[:1]))
         assert (moved.name, moved.what, moved.group) == ("layers.*.norm2", "layer norm", "forward")
         assert (moved.before, moved.after) == pytest.approx((3 * self.OP, self.OP))
         twice, again = (
             replace(inference_profile(), ops=(named("a", "linear", 1000.0, executions=2 + n, recomputations=n),))
             for n in (0, 1)
         )
-        changes = {moved.group: moved.change for moved in moved_ops(twice, again)}
+        changes = {moved.group: moved.change for moved in moved_numbers(by_op, twice, again)}
         assert changes == pytest.approx({"forward": 0.0, "recompute": self.OP})
 
     def test_time_is_that_of_one_ipu_for_one_sample_and_the_largest_change_comes_first(self) -> None:
         """Twice the replicas do twice the samples in the same cycles: every sample costs what it did."""
         before = inference_profile()
         after = replace(before, replicas=2, samples_per_call=2 * before.samples_per_call)
-        assert [moved.change for moved in moved_modules(before, after)] == pytest.approx([0.0])
-        assert sum(moved.change for moved in moved_parts(before, after)) == pytest.approx(0.0)
+        assert [moved.change for moved in moved_numbers(by_module, before, after)] == pytest.approx([0.0])
+        assert sum(moved.change for moved in moved_numbers(by_part, before, after)) == pytest.approx(0.0)
         before, after = pipeline_profile(), pipeline_profile(fits=False)
-        changes = [abs(moved.change) for moved in moved_categories(before, after)]
+        changes = [abs(moved.change) for moved in moved_numbers(by_category, before, after)]
         assert changes == sorted(changes, reverse=True)
         assert changes[0] > 0
 
@@ -192,7 +193,7 @@ class TestWhatMoved:
             memory = replace(profile.memory[0], live_at_peak=alive)
             return replace(profile, memory=Memory((memory,), profile.memory.tile_bytes))
 
-        (moved,) = moved_tensors(holding(3, 100.0), holding(2, 200.0))
+        (moved,) = moved_numbers(by_tensor, holding(3, 100.0), holding(2, 200.0))
         assert (moved.name, moved.group, moved.before, moved.after) == ("layers.*.weight", "variables", 300.0, 400.0)
 
 

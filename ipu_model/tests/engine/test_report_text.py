@@ -25,7 +25,7 @@ from ipu_model.explore.options import Risk
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import CallTime
 from ipu_model.predict.profile import ErrorBand, LiveTensor, Memory, PhaseCycles, Profile, Span, close_band
-from ipu_model.report.breakdown import all_rows, device_rows, fullest_ipu, host_rows
+from ipu_model.report.breakdown import all_rows, device_rows, host_rows
 from ipu_model.report.findings import cycles_spent, device_range, end_to_end_range, explained_limit, roofline, verdict
 from ipu_model.report.page import first_steps, holders
 from ipu_model.report.quantities import change, duration, percent, plain, rate, short, size, whole
@@ -172,7 +172,7 @@ class TestRows:
 
 def with_tensors(*tensors: LiveTensor, profile: Profile) -> Profile:
     ipus = list(profile.memory)
-    ipus[fullest_ipu(profile)] = replace(ipus[fullest_ipu(profile)], live_at_peak=tensors)
+    ipus[profile.memory.fullest.ipu] = replace(profile.memory.fullest, live_at_peak=tensors)
     return replace(profile, memory=Memory(tuple(ipus), profile.memory.tile_bytes))
 
 

@@ -1,7 +1,4 @@
-"""Turn what a recorder saw into a `Graph`, without what tracing leaves behind: identities, dead ops and counters.
-
-Also what a front end changes of a captured graph: titles of prints, and more results.
-"""
+"""Turn what a recorder saw into a `Graph` without identities, dead ops and counters; title prints, add results."""
 
 from __future__ import annotations
 
@@ -157,10 +154,7 @@ def title_prints(graph: Graph, title_of: Callable[[str, bool], str]) -> None:
 
 
 def with_results(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """Return the graph with the tensors of these names as anchored outputs after those of forward.
-
-    They have the values that they are given when they are computed, whatever is written over them later.
-    """
+    """Return the graph with these tensors, as they are when they are computed, as anchored outputs after forward's."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     results: Any = ops.graph_copy(graph.ops, copies)

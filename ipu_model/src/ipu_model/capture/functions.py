@@ -208,10 +208,7 @@ _logger = logging.getLogger("poptorch::python")
 
 
 def static_adaptive_softmax() -> AbstractContextManager[None]:
-    """Let `torch.nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row while a model is traced.
-
-    Results are the same; the device does the work of `log_prob` for all classes, as shapes must be known.
-    """
+    """Let `nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row in traces: shapes must be known."""
     module = nn.AdaptiveLogSoftmaxWithLoss
     predict = _while_tracing(lambda self, input: torch.argmax(self.log_prob(input), dim=1), module.predict)
     return replaced(module, forward=_while_tracing(_forward, module.forward), predict=predict)
@@ -235,11 +232,7 @@ def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tenso
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """Compute what `torch.nn.functional.gaussian_nll_loss` does; a negative variance is not refused.
-
-    `var` is a number, or a tensor of `input`'s shape, of that shape without its last dimension, or with 1
-    there. No gradient knows of the lower limit `eps`.
-    """
+    """Compute `F.gaussian_nll_loss`, but refuse no negative variance; no gradient knows of the lower limit `eps`."""
     if not isinstance(var, Tensor):
         var = torch.full_like(input, var)
     elif var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:

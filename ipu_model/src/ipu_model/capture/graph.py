@@ -1,7 +1,4 @@
-"""The captured graph: what a replay runs, and what `ipu_model.capture.describe` makes a `Step` of.
-
-A `Graph` holds an `fx.Graph` of aten ops. What is known about a node is its `NodeInfo`, which `info_of` returns.
-"""
+"""The captured graph, an `fx.Graph` of aten ops: what a replay runs. `info_of` returns what is known about a node."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Printed:
-    """How a value is printed whenever it is computed; `gradient_of` names the node whose gradient it is.
-
-    `layout` are the fields of `ipu_model.compute.printing.PrintLayout`, in order.
-    """
+    """How a value, or its gradient (`gradient_of`), is printed; `layout`: the fields of `PrintLayout`, in order."""
 
     title: str
     layout: tuple[Any, ...]
@@ -138,10 +132,7 @@ def is_half(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Output:
-    """One leaf of what `forward` returned: a node of the graph, or a value fixed at compile time.
-
-    Outputs that are `anchored` come after those of `forward`: the program asked for them by name.
-    """
+    """A leaf of what `forward` returned: a node, or a fixed value; `anchored` ones, asked for by name, come last."""
 
     node: str | None
     spec: TensorSpec | None

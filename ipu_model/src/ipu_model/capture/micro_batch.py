@@ -149,10 +149,7 @@ def _differentiate(result: Traced, weights: list[Tensor], recorder: Recorder) ->
 
 
 def final_loss(trace: Trace, outputs: Sequence[Tensor]) -> Tensor:
-    """Return the one marked loss that no other marked loss depends on.
-
-    Marks that no output of `forward` depends on count only if there are no others: a loss need not be returned.
-    """
+    """Return the marked loss that no other depends on; marks that no output depends on count if there are no others."""
     every: dict[torch.fx.Node, Tensor] = {}
     for loss in trace.loss_marks:
         node = trace.node_of(loss)

@@ -127,10 +127,7 @@ class Recorder(TorchDispatchMode):
         return [tensor for tensor in fakes.values() if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
-        """Return a fake for a real tensor that forward uses: a constant of the graph, with its present value.
-
-        The real one is never handed to an op of the device: an op in place would change it.
-        """
+        """Return a fake for a real tensor: a constant with its present value, as an op in place would change it."""
         if isinstance(tensor, FakeTensor):
             return tensor
         base = self._on_device.get(storage_key(tensor))
@@ -171,10 +168,7 @@ class Recorder(TorchDispatchMode):
                     self._on_device[key] = whole, self._stand_in(whole)
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
-        """Return whether an op concerns only tensors that never reached the device; it then runs at once.
-
-        Random numbers that depend on the model's own tensors are drawn on the device, anew for each call.
-        """
+        """Whether an op has only tensors that never reached the device; random draws on the model's own go there."""
         if func in _LIFTS:
             # Only constructors that are torch functions make tensors of the device: not torch.LongTensor.
             return not self.trace.torch_functions_entered

@@ -29,10 +29,7 @@ AdaptiveSoftmaxOutput = _adaptive._ASMoutput
 
 
 def start_autograd() -> None:
-    """Let autograd count this machine's devices, as it does once, before fake tensors add a CUDA device to them.
-
-    For a CUDA device it would start a thread, and then refuse to work in every forked copy of this process.
-    """
+    """Let autograd count devices before fake tensors add CUDA: its thread there would break every forked process."""
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.ones((), device="cpu", requires_grad=True)
         torch.autograd.grad(x * x, x)

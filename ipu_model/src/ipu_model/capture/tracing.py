@@ -1,7 +1,4 @@
-"""The trace under way: what is known while `forward` is being recorded, and how `poptorch`'s annotations reach it.
-
-Outside a trace there is no current one and annotations are inert, as PopTorch asks.
-"""
+"""The trace under way, and how `poptorch`'s annotations reach it; outside a trace they do nothing."""
 
 from __future__ import annotations
 

@@ -60,10 +60,7 @@ class Slot:
 
 
 def slots_of(module: nn.Module) -> list[Slot]:
-    """List the distinct parameters, then the distinct buffers of `module`; sparse ones stay on the host.
-
-    `Error`: a buffer that is not a tensor, or a tensor of a lazy module, which has no shape yet.
-    """
+    """List the distinct parameters, then buffers, but no sparse ones; `Error`: no tensor, or one of a lazy module."""
     found: dict[int, tuple[list[str], Tensor, bool]] = {}
     for is_buffer, named in ((False, module.named_parameters(remove_duplicate=False)), (True, _buffers(module))):
         for name, tensor in named:
@@ -125,10 +122,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 @contextmanager
 def attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Put back every registered tensor, and every attribute whose value holds a fake tensor after the body.
-
-    Python values that forward stores stay, as its other Python side effects do.
-    """
+    """Put back registered tensors, and attributes that hold a fake tensor after the body; other values stay."""
     snapshots = [(child, _snapshot(child)) for child in module.modules()]
     try:
         yield

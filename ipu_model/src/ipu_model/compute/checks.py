@@ -39,10 +39,7 @@ _TIDYING = frozenset({round_to_half_, make_nan_, clip_})
 
 
 def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
-    """Return an error that says which op of `ops`, and which line of the program, raised `error`.
-
-    Returns `None` for the package's own errors, and for errors of Python functions that the program passed to an op.
-    """
+    """Return an error with the op and the user's line that raised `error`; `None` for our own and users' functions'."""
     # The name of the node is in the line of generated code that raised the error.
     lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_GENERATED)]
     assigned = _ASSIGNS.match(lines[-1]) if lines and lines[-1] and not isinstance(error, Error) else None
@@ -120,10 +117,7 @@ def _exception(place: str, what: str) -> Error:
 
 
 def report_first_clipping(graph: torch.fx.Graph) -> None:
-    """Insert a count of the elements beyond the range before every clipping of `graph`; log the first op that has any.
-
-    Accumulators and weight updates are not checked, because they are no ops of the graph.
-    """
+    """Count, before every clipping of `graph`, what lies beyond the range, and log the first op that has any."""
     reported = False
 
     def note_clipping(result: Tensor, place: str, before: NonFinite, *operands: Tensor) -> None:

@@ -1,7 +1,4 @@
-"""Combine the gradients of many micro-batches and replicas into those of one update, and scale the loss to suit them.
-
-Micro-batches are accumulated first, then replicas are summed: all of them, or the groups that share a weight.
-"""
+"""Combine the gradients of micro-batches, then of replicas (all or groups), and scale the loss to suit them."""
 
 from __future__ import annotations
 

@@ -74,10 +74,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any, 
 
 
 def _channels(x: Tensor, weight: Tensor, groups: int, *, in_groups: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut the channels of each group, in `x` and in `weight`, into the same chunks.
-
-    They are the first dimension of a weight, which has all groups, or the second one, which has those of one group.
-    """
+    """Cut the channels of each group alike: a weight has those of all groups first, or of one group second."""
     for c in _chunks(x.shape[1] // groups, CHUNK):
         yield _in_groups(x, 1, groups, c), _in_groups(weight, 0, groups, c) if in_groups else weight[:, c]
 

@@ -1,7 +1,4 @@
-"""Tensors that a program prints: a replay writes them to stderr whenever it computes them.
-
-The text has brackets for every dimension, aligned columns, and long tensors cut short (execution reference, 11.1).
-"""
+"""Tensors that a program prints: a replay writes them to stderr when it computes them (execution reference, 11.1)."""
 
 from __future__ import annotations
 

@@ -36,10 +36,7 @@ class RandomStreams:
         return torch.Generator().manual_seed(seed & 0x7FFFFFFFFFFFFFFF).get_state()
 
     def keep(self, common: torch.Generator, *, reseeded: bool) -> None:
-        """Make `common`, from which all replicas draw the same, part of the state.
-
-        With `reseeded`, a new seed also applies to it. Several processes must agree on its seed instead.
-        """
+        """Make `common`, the same for all replicas, part of the state; a new seed also applies if `reseeded`."""
         self._common, self._reseeds_common = common, reseeded
 
     @contextmanager

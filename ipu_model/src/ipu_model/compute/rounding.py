@@ -35,10 +35,7 @@ class Overflow(Enum):
 
 
 def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
-    """Round `x` (float32, any shape) in place to the nearest float16 value; ties to even, overflow to inf.
-
-    `scratch` is a float16 tensor of the same shape for the intermediate result; by default a new one is allocated.
-    """
+    """Round `x` (float32) in place to float16, ties to even, overflow to inf; `scratch` is float16 of its shape."""
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
 

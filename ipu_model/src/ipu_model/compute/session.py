@@ -36,10 +36,7 @@ from ipu_model.step import Variable
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients are reduced to one update: `mean` instead of sum, as a `running` mean, stored in `half`.
-
-    `across(gradients)` sums over other processes in place, `processes` is how many there are, `process` is this one.
-    """
+    """How gradients become one update; `across(gradients)` sums in place over `processes`; this one is `process`."""
 
     mean: bool = True
     running: bool = False

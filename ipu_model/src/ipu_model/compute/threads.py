@@ -94,10 +94,7 @@ class ParallelWork:
 
 
 def threads_for(step: Step, watch: CoreWatch) -> Threads:
-    """Choose the number of threads for replays of `step`, at most as many as PyTorch is set to use now.
-
-    `watch` has measured the machine since the compilation began. The environment variable `IPU_MODEL_THREADS` fixes it.
-    """
+    """Choose the threads for replays of `step`, at most torch's number; `IPU_MODEL_THREADS` overrides the choice."""
     fixed = os.environ.get(SWITCH, "")
     if fixed:
         if not (fixed.isascii() and fixed.isdigit() and int(fixed)):
@@ -117,10 +114,7 @@ def threads_for(step: Step, watch: CoreWatch) -> Threads:
 
 
 def choose(work: Mapping[ParallelWork, int], cores: Cores, limit: int, *, asleep: bool = False) -> int:
-    """Return the smallest number of threads, up to `limit`, with which `work` takes at most 5 % longer than at best.
-
-    `asleep` says that threads sleep instead of spinning while they wait for each other.
-    """
+    """Return the fewest threads with which `work` takes at most 5 % longer than at best; `asleep` ones do not spin."""
     wait = _SLEEPING_SECONDS if asleep else _SPINNING_SECONDS
 
     def seconds(part: ParallelWork, threads: int) -> float:

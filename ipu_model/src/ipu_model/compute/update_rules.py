@@ -221,16 +221,13 @@ class Adam(_OfMoments):
         steps = _states(entries, STEP)
         for step in steps:
             step.add_(1.0)
-        weights, gradients = [e.weight for e in entries], [e.gradient for e in entries]
-        firsts, seconds = (_states(entries, slot) for slot in self.compiled.slots[:2])
-        if _fits_fused(self.compiled.slots, context.unscale, weights, gradients, firsts, seconds):
+        moments = (_states(entries, slot) for slot in self.compiled.slots[:2])
+        tensors = [[e.weight for e in entries], [e.gradient for e in entries], *moments]
+        if _fits_fused(self.compiled.slots, context.unscale, *tensors):
             kernel = fused_adamw_ if self.compiled.decoupled else fused_adam_
             kernel(
-                weights,
-                gradients,
-                firsts,
-                seconds,
-                [],
+                *tensors,
+                list[Tensor](),
                 steps,
                 lr=scalars["learningRate"],
                 beta1=scalars["beta1"],
@@ -349,19 +346,12 @@ def _prepared(entry: Entry, factor: float, l2: float) -> Tensor:
 
 
 def _root(x: Tensor, *, out: Tensor) -> Tensor:
-    """Write the square root of `x` to `out` and return it; 0 gives 0, negative numbers give NaN.
-
-    On CPUs where `torch.sqrt` is the vendor's vector library, zeros make it five and subnormals thirty times
-    slower; second moments, in half precision above all, are full of both.
-    """
+    """Write `sqrt(x)` to `out`; `torch.sqrt` of zeros takes 5 times as long on some CPUs, of subnormals 30 times."""
     return torch.rsqrt(x, out=out).reciprocal_()
 
 
 def _fits_fused(slots: Sequence[StateTensor], factor: float, weights: list[Tensor], *others: list[Tensor]) -> bool:
-    """Whether PyTorch's fused kernels may run: they walk raw memory, so all is float32 of one layout.
-
-    They multiply gradients by `factor` by dividing them by its inverse.
-    """
+    """Whether fused kernels, which walk raw memory and divide by the inverse of `factor`, may run."""
     if factor == 0.0 or not math.isfinite(factor) or any(slot.dtype != FLOAT32 for slot in slots):
         return False
     return all(

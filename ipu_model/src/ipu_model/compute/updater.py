@@ -63,10 +63,7 @@ class Updater:
         self._stream(spec)
 
     def set_spec(self, spec: OptimiserSpec) -> None:
-        """Use the numbers of `spec` from the next step on.
-
-        Raises `Error`, before anything is changed, if `spec` differs in something that is compiled in.
-        """
+        """Use the numbers of `spec` from the next step on; `Error`, with no change, if what is compiled in differs."""
         spec.validate()
         groups = sorted(set(self._group_of.values()), key=lambda group: (group is None, group or 0))
         check_replacement(self.spec, spec, groups)

@@ -181,7 +181,7 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
 def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
     factor = after.samples_per_second / before.samples_per_second
     bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
-    shares = [profile.memory.max_tile_bytes / profile.memory.tile_bytes for profile in (before, after)]
+    shares = [profile.memory.share for profile in (before, after)]
     limits = " -> ".join(dict.fromkeys((before.limited_by, after.limited_by)))
     costs = []
     if factor < 1 / LEAST_GAIN:

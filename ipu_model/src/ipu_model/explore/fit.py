@@ -182,10 +182,7 @@ class Findings:
         return None if not possible else self._fit(min(possible, key=lambda candidate: candidate.share))
 
     def _confirmed(self, candidates: Iterable[Candidate]) -> Fit | None:
-        """Return the first of the candidates that still fits after its module was captured with all changes.
-
-        If that is refused for all of them, return the first as it was derived from the program.
-        """
+        """Return the first that fits after capturing its module again, or, if all are refused, the first derived."""
         derived: Fit | None = None
         for candidate, _ in zip(candidates, range(_MOST_CONFIRMED)):
             fit = self._fit(candidate)
@@ -290,7 +287,7 @@ class Findings:
 
 def binding_text(profile: Profile, program: Program) -> str:
     """Say in two or three sentences what keeps a profile from fitting."""
-    worst, tile_bytes = max(profile.memory, key=lambda memory: memory.max_tile_bytes), profile.memory.tile_bytes
+    worst, tile_bytes = profile.memory.fullest, profile.memory.tile_bytes
     largest = sorted(worst.categories, key=lambda category: -category.bytes_on_fullest_tile)[:_NAMED]
     named = ", ".join(f"{category.name} {category.bytes_on_fullest_tile / KIB:,.0f} KiB" for category in largest)
     sentences = [

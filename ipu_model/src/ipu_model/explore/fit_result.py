@@ -14,10 +14,7 @@ from ipu_model.report.quantities import counted
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a search: the most IPUs of all processes together, and what stays as it is.
-
-    `is_chip_given` is true if the user named a machine or a chip; `machine` is the name of a machine.
-    """
+    """The limits of a search: IPUs of all processes, what stays, if a machine or chip is given, and which machine."""
 
     ipus: int | None = None
     keep: frozenset[str] = frozenset()
@@ -43,10 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting that was tried: its verdict, the share of a tile that its fullest tile holds, and its speed.
-
-    If the setting is impossible, `refused` says why.
-    """
+    """A setting that was tried: verdict, share of the fullest tile, speed; `refused` says why it is impossible."""
 
     setting: Setting
     verdict: Verdict = Verdict.DOES_NOT_FIT
@@ -99,7 +93,7 @@ class Fit:
 
     @property
     def share(self) -> float:
-        return self.profile.memory.max_tile_bytes / self.profile.memory.tile_bytes
+        return self.profile.memory.share
 
     def __str__(self) -> str:
         return "\n\n".join((self.text(), *code_block(self.code)))

@@ -201,10 +201,7 @@ def has_half_state(program: Program) -> bool:
 
 
 def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
-    """Return the optimiser with accumulators, velocities and first moments of that type.
-
-    What RMSprop and Adam keep of squares stays as it is: the smallest of them would be zero in float16.
-    """
+    """Return the optimiser with such accumulators and momentum; squares stay: the smallest would be 0 in float16."""
     return replace(
         spec,
         accum_dtype=kind,

@@ -55,10 +55,7 @@ def _check(share: float, replicas: int) -> None:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """Seconds of a weight update: `per_micro_batch` for each of `micro_batches`, and `constant` once.
-
-    Filling and flushing the pipeline, collectives, the optimiser and the update's part of the call are constant.
-    """
+    """Seconds of an update: for each micro-batch, and once (filling the pipeline, collectives, optimiser, call)."""
 
     micro_batches: int
     per_micro_batch: float

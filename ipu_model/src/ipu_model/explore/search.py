@@ -85,7 +85,7 @@ class Search:
             processes = self.programs.base.processes
             try:
                 memory = memory_of_program(self.programs.of(setting))
-                share, speed = memory.max_tile_bytes / memory.tile_bytes, self.speed(setting)
+                share, speed = memory.share, self.speed(setting)
                 self.tried[setting] = Candidate(setting, memory.verdict, share, speed, processes=processes)
             except (Error, AssertionError) as problem:
                 self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
@@ -132,10 +132,7 @@ class Search:
         return [replace(setting, split=split) for split in self._splits(setting.split.ipus)]
 
     def _micro_batches(self, replicas: int) -> list[int]:
-        """Return the micro-batches to try, the smallest first: the program's own, times and divided by powers of 2.
-
-        Without the module, only the program's own can be modelled.
-        """
+        """Return the micro-batches to try, the smallest first; without the module only the program's own."""
         own = self.programs.start.micro_batch
         rows = {own}
         if self.programs.source.again is not None and "micro-batch" not in self.limits.keep:

@@ -30,10 +30,6 @@ def modules_of(scope: str) -> tuple[str, ...]:
     return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
-def _forward(step: Step) -> Iterator[Op]:
-    return (op for op in step.ops if op.phase is Phase.FORWARD)
-
-
 def _nearest(name: str, scopes: Iterable[str]) -> str:
     known = dict.fromkeys(module for scope in scopes for module in modules_of(scope))
     return ", ".join(difflib.get_close_matches(name, known, 3)) or "none"
@@ -56,7 +52,7 @@ def units_of(program: Program) -> tuple[Unit, ...]:
     for phase, cycles in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward)):
         for op in costs_of(program.step, program.settings).of(phase=phase):
             cycles[op.scope] += program.settings.device.total(op.work.cycles)
-    order = dict.fromkeys(op.scope for op in _forward(program.step))
+    order = dict.fromkeys(op.scope for op in program.step.forward)
     order.update(dict.fromkeys(backward))
     least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
     groups = _divided(tuple(order), 0, {scope: forward[scope] + backward[scope] for scope in order}, least)
@@ -128,7 +124,7 @@ def times_entered(step: Step) -> dict[str, int]:
     """Return how often the forward pass goes from outside of a module into it, by the name of the module."""
     times: dict[str, int] = {}
     inside: tuple[str, ...] = ()
-    for op in _forward(step):
+    for op in step.forward:
         modules = modules_of(op.scope)
         for name in modules:
             times[name] = times.get(name, 0) + (name not in inside)
@@ -228,7 +224,7 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
     stage_of_op: dict[str, int] = {}
     stage_of_scope: dict[str, int] = {}
     begins: list[int] = []
-    for op in _forward(program.step):
+    for op in program.step.forward:
         if waiting and f"{op.scope}.".startswith(f"{waiting[0]}."):
             waiting.pop(0)
             begins.append(op.forward_op or 0)
@@ -258,14 +254,11 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
 
 
 def stage_modules(program: Program) -> Iterator[str]:
-    """Yield the module at which each stage after the first begins: the outermost one that the stage before lacks.
-
-    A scope of the forward pass that a module around it already ran on the stage before begins inside of that module.
-    """
+    """Yield the module at which each stage after the first begins: the outermost one that the stage before lacks."""
     before: set[str] = set()
-    scopes = {op.scope for op in _forward(program.step)}
+    scopes = {op.scope for op in program.step.forward}
     last = 0
-    for op in _forward(program.step):
+    for op in program.step.forward:
         modules = modules_of(op.scope)
         if op.stage > last:
             last = op.stage
@@ -281,7 +274,7 @@ def repeated_blocks(step: Step) -> tuple[str, ...]:
     same ops, and more than a few; the forward pass runs each of them once.
     """
     kinds: dict[str, list[str]] = {}
-    for op in _forward(step):
+    for op in step.forward:
         block = next((module for module in modules_of(op.scope) if module.rpartition(".")[2].isdecimal()), "")
         if block:
             kinds.setdefault(block, []).append(op.kind)
@@ -303,13 +296,13 @@ def with_checkpoints(step: Step, modules: Iterable[str]) -> Step:
     """Return the step with `poptorch.recomputationCheckpoint` on the outputs of these modules, and on no others."""
     wanted = dict.fromkeys(modules)
     last: dict[str, str] = {}
-    for op in _forward(step):
+    for op in step.forward:
         for module in modules_of(op.scope):
             if module in wanted and _leaves(op, module, step):
                 last[module] = op.name
     for module in wanted:
         if module not in last:
-            near = _nearest(module, (op.scope for op in _forward(step)))
+            near = _nearest(module, (op.scope for op in step.forward))
             raise Error(f"checkpoints: the forward pass has no output of a module {module!r}. Nearest: {near}.")
     chosen = frozenset(last.values())
 

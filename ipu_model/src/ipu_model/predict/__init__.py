@@ -84,10 +84,7 @@ def samples_per_second(program: Program, host: HostWork | None = None) -> float:
 
 
 def memory_of_program(program: Program) -> Memory:
-    """Return the memory of a program, cached across programs that use the same memory.
-
-    The number of micro-batches or updates does not matter; only whether gradients are accumulated does.
-    """
+    """Return the memory of a program, cached for any number of micro-batches that accumulate, and of updates."""
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
     key = replace(program, batching=batching, name="").choices
     known = _memories.get(program.step, key)
@@ -108,17 +105,8 @@ def check_machine(program: Program) -> None:
 
 def _machine(system: System) -> Machine:
     chip = system.chip
-    return Machine(
-        name=system.name,
-        title=system.title,
-        chip=chip.name,
-        ipus=system.ipus,
-        tiles=chip.tiles,
-        tile_bytes=chip.tile_bytes,
-        clock_hz=chip.clock_hz,
-        exchange_bytes_per_cycle=chip.exchange_bytes_per_cycle,
-        memory_bytes_per_cycle=float(chip.data_path_bytes),
-    )
+    rates = chip.clock_hz, chip.exchange_bytes_per_cycle, float(chip.data_path_bytes)
+    return Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, *rates)
 
 
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:

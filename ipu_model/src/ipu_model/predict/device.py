@@ -39,10 +39,7 @@ class Element(Enum):
 
 @dataclass(frozen=True)
 class Cycles:
-    """Tile-clock cycles: computing (OnTileExecute) and exchanging (DoExchange), which never overlap.
-
-    Before each of the exchange `phases` all tiles synchronise (InternalSync) for `Device.sync_cycles`.
-    """
+    """Tile cycles that compute, and that exchange in `phases`, before each of which all tiles synchronise."""
 
     compute: float = 0.0
     exchange: float = 0.0
@@ -114,10 +111,7 @@ class Device:
         return cycles.compute + cycles.exchange + cycles.phases * self.sync_cycles
 
     def spread(self, elements: int, element: Element) -> int:
-        """Return the elements on the busiest tile of a tensor that is laid out evenly over the tiles.
-
-        Each tile holds at least one grain, so a small tensor uses few tiles.
-        """
+        """Return the elements on the busiest tile of a tensor laid out evenly, at least one grain a tile."""
         grain = math.ceil(self.constants.least_bytes_per_tile / element.bytes)
         return min(elements, max(grain, math.ceil(elements / self.chip.tiles)))
 

@@ -64,10 +64,7 @@ class HostWork:
 
 @dataclass(frozen=True)
 class CallTime:
-    """Seconds of one call: `loader` and `host` on the host, `device` on the device, `total` from end to end.
-
-    If `overlaps` is true, loading runs in parallel with the rest and the slower of the two is the bottleneck.
-    """
+    """Seconds of one call; with `overlaps`, loading runs in parallel, and the slower of both is the bottleneck."""
 
     loader: float
     host: float

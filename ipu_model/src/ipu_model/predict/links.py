@@ -43,10 +43,7 @@ class HostLink:
     def transfer(
         self, bytes_by_ipu: Mapping[int, float], *, to_device: bool, begin_share: float = 1.0
     ) -> dict[int, PhaseCycles]:
-        """Return the cycles in which each IPU moves its bytes of one replica; IPUs that move nothing are left out.
-
-        `begin_share` is the begin phase as a multiple of one replica's refill.
-        """
+        """Return cycles by IPU that moves any bytes; `begin_share`: the begin phase as a multiple of one refill."""
         moving = {ipu: size for ipu, size in bytes_by_ipu.items() if size > 0}
         if not moving:
             return {}
@@ -94,10 +91,7 @@ def replicas_per_machine(program: Program) -> int:
 
 @dataclass(frozen=True)
 class Ring:
-    """The links between the copies of one IPU in all replicas; rates in bytes per second for one IPU.
-
-    `near` is the number of replicas joined by IPU-Links, `groups` the number of such groups.
-    """
+    """The links between one IPU's copies: `near` replicas joined by IPU-Links in each of `groups`; rates in bytes/s."""
 
     replicas: int
     near: int

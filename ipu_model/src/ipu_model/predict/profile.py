@@ -1,7 +1,4 @@
-"""A `Profile`: everything the IPU Model says about one program, as plain data.
-
-All times and bytes are modelled. Cycles are tile-clock cycles; bytes are of one tile unless said otherwise.
-"""
+"""A `Profile`: what the IPU Model says about one program, as plain data; bytes are of a tile unless said otherwise."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ FORMAT = 4
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that a program is modelled on; the numbers of `hardware.System` that a profile needs.
-
-    `exchange_bytes_per_cycle` is what one tile receives in a cycle, `memory_bytes_per_cycle` what it loads.
-    """
+    """The modelled machine; in a cycle a tile receives `exchange_bytes_per_cycle`, loads `memory_bytes_per_cycle`."""
 
     name: str
     title: str
@@ -294,6 +288,11 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.ipus)
+
+    @property
+    def fullest(self) -> IpuMemory:
+        """The IPU with the fullest tile."""
+        return max(self.ipus, key=lambda memory: memory.max_tile_bytes)
 
     @property
     def max_tile_bytes(self) -> float:

@@ -11,7 +11,7 @@ from ipu_model.predict.ops.normalisation import NORMS
 from ipu_model.predict.ops.pointwise import dropout_masks
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Op, Phase, Step, Tensor, ipus_in_use
+from ipu_model.step import Op, Step, Tensor, ipus_in_use
 
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")
 # Ops that take only the shape of their operand.
@@ -79,12 +79,8 @@ def _kept(step: Step, mode: Recomputation) -> Recomputed:
                 again.add(op.name)
                 pending += _made_from(op, step)
     # In-place ops and views repeat with the op whose storage they lie in.
-    repeated = {op.name for op in _forward(step) if _maker(op, step) in again}
+    repeated = {op.name for op in step.forward if _maker(op, step) in again}
     return Recomputed(frozenset(seen - again), frozenset(again | repeated))
-
-
-def _forward(step: Step) -> list[Op]:
-    return [op for op in step.ops if op.phase is Phase.FORWARD]
 
 
 def _maker(op: Op, step: Step) -> str:
@@ -127,11 +123,8 @@ def _checkpoints(step: Step, mode: Recomputation, wanted: dict[str, None]) -> se
 
 
 def _narrow_places(step: Step) -> list[str]:
-    """Return the forward ops after which no other forward result is still needed by the forward pass.
-
-    If there is no such place (every result is used to the end), return all contractions.
-    """
-    forward = _forward(step)
+    """Return the forward ops after which no other result is still needed, or all contractions if there are none."""
+    forward = step.forward
     ops = {op.name for op in forward}
     last_use: dict[str, float] = {}
     for position, op in enumerate(forward):
@@ -194,11 +187,11 @@ def sequence_of(program: Program) -> tuple[OpRun, ...]:
 @remembered
 def _sequence(step: Step, kept: Recomputed) -> tuple[OpRun, ...]:
     members: dict[str, list[Op]] = {}
-    for op in _forward(step):
+    for op in step.forward:
         members.setdefault(_maker(op, step), []).append(op)
     place = {op.name: number for number, op in enumerate(step.ops)}
     ran_again: set[str] = set()
-    runs = [OpRun(op.name, op.stage, Pass.FORWARD) for op in _forward(step)]
+    runs = [OpRun(op.name, op.stage, Pass.FORWARD) for op in step.forward]
     for op in step.ops:
         if not op.is_backward:
             continue

@@ -37,10 +37,7 @@ from ipu_model.step import Step
 
 @dataclass(frozen=True)
 class DeviceVariable:
-    """One variable: where it is used, its elements, and the bytes of weight, accumulated gradient and state.
-
-    `state` includes the accumulator only if the optimiser keeps velocity and accumulator in one tensor.
-    """
+    """A variable's place, elements and bytes; `state` has the accumulator only if both are in one tensor."""
 
     name: str
     stage: int
@@ -148,10 +145,7 @@ class Mover:
         return sum((self._update(variable) for variable in variables if variable.trainable), Moves())
 
     def cycles(self, moves: Sequence[Moves], ipus: Sequence[int], *, in_turn: bool = False) -> tuple[PhaseCycles, ...]:
-        """Return the cycles of the moves of several IPUs; before each transfer off chip the device synchronises.
-
-        All start together, or one IPU after another if `in_turn`. `Error`: there is no streaming memory.
-        """
+        """Return the moves' cycles with a synchronisation before each; `Error`: there is no streaming memory."""
         chip = self.program.system.chip
         streamed = [move.remote_bytes for move in moves]
         seconds = self._streaming_seconds(streamed, ipus, in_turn=in_turn) if any(streamed) else [0.0] * len(streamed)
@@ -229,10 +223,7 @@ class Mover:
 
 
 def shared_seconds(sizes: Mapping[int, float], rate: float) -> dict[int, float]:
-    """Return when each of several transfers ends that begin together and share `rate` bytes per second equally.
-
-    Those that go on share what the others leave: with n transfers of b bytes at least, the first ends after n b / rate.
-    """
+    """Return when transfers end that begin together and share `rate`, and then what the others leave."""
     ends: dict[int, float] = {}
     now = done = 0.0
     for left, (key, size) in zip(range(len(sizes), 0, -1), sorted(sizes.items(), key=lambda item: item[1])):

@@ -106,10 +106,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of time that starts and ends together on all IPUs; each runs `pieces[ipu]`, then waits for the others.
-
-    `kind` is one of "work", "stream", "copy", "sync", "update", "start".
-    """
+    """A stretch common to all IPUs, which wait for the slowest: "work", "stream", "copy", "sync", "update", "start"."""
 
     kind: str
     cycles: float

@@ -1,4 +1,1 @@
-"""What a `Profile` looks like: text, one HTML page, figures, a trace for Perfetto, a comparison of two.
-
-Only `report.figures` needs matplotlib, and nothing here needs torch.
-"""
+"""What a `Profile` looks like; only `report.figures` needs matplotlib, and nothing here needs torch."""

@@ -13,6 +13,7 @@ from ipu_model.predict.profile import (
     OF_ACTIVATIONS,
     PARAMETERS,
     TEMPORARIES,
+    IpuMemory,
     LiveTensor,
     PhaseCycles,
     Profile,
@@ -67,6 +68,19 @@ def memory_group(category: str) -> str:
     return "code" if category in CODE else "other"
 
 
+def tiles_by_group(memory: IpuMemory) -> dict[str, list[float]]:
+    """Return the bytes of each tile by group of categories; nothing where tiles are not known by category."""
+    tiles = len(memory.tiles)
+    if any(sum(run.tiles for run in category.runs) != tiles for category in memory.categories):
+        return {}
+    held: dict[str, list[float]] = {}
+    for category in memory.categories:
+        group = held.setdefault(memory_group(category.name), [0.0] * tiles)
+        for tile, count in enumerate(category.tiles):
+            group[tile] += count
+    return {name: held[name] for name in MEMORY_GROUPS if name in held}
+
+
 def phases(profile: Profile) -> Mapping[str, tuple[float, ...]]:
     """Return the cycles of every IPU by phase of the execution trace, in PopVision's order."""
     return {name: tuple(getattr(ipu, field) for ipu in profile.cycles) for field, name in PHASE_NAMES.items()}
@@ -110,16 +124,8 @@ def fullest_ipus(profile: Profile, most: int) -> tuple[int, ...]:
     return tuple(sorted(by_bytes[:most]))
 
 
-def fullest_ipu(profile: Profile) -> int:
-    """Return the place in `profile.memory` of the IPU that has the fullest tile."""
-    return fullest_ipus(profile, 1)[0]
-
-
 def all_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
-    """Return every resource's rows: the loader's and the host's first, then IPUs by number and what else there is.
-
-    Spans of one resource that overlap go to rows of their own, named "host", "host (2)", ...
-    """
+    """Return all rows, the loader's and host's first, then IPUs; overlapping spans go to "host", "host (2)", ..."""
     spans = list(timeline)
     hosts = _host_resources(spans)
     ipus = {span.resource: span.ipu for span in spans if span.ipu is not None}

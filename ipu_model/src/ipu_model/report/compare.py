@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ipu_model.predict.profile import IpuMemory, Profile, Verdict
-from ipu_model.report.breakdown import PHASE_NAMES, fullest_ipu
+from ipu_model.predict.profile import Profile, Verdict
+from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.findings import cycles_spent, setting
 from ipu_model.report.looks import LOOKS_JSON, SPENT_LOOKS, PageLook
 from ipu_model.report.module_tree import what_of
@@ -79,11 +79,11 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
     """Return the parts of a comparison; options only where they differ."""
     rows = []
-    for moved in moved_ops(before, after)[:_MOST_MOVED]:
-        name = f"{moved.name}: {moved.what}, {moved.group}"
+    for op in moved_numbers(by_op, before, after)[:_MOST_MOVED]:
+        name = f"{op.name}: {op.what}, {op.group}"
         short_name = name if len(name) <= _WIDEST_CELL else f"...{name[3 - _WIDEST_CELL :]}"
-        if moved.change:
-            rows.append(_row(short_name, moved.before, moved.after, duration))
+        if op.change:
+            rows.append(_row(short_name, op.before, op.after, duration))
     largest = Part("IPU time of a sample: the largest changes", tuple(rows))
     return tuple(part for part in (*_numbers(before, after), largest, _differing(before, after)) if part.rows)
 
@@ -130,7 +130,7 @@ def _phases(before: Profile, after: Profile) -> Iterator[Row]:
 
 
 def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    held = [_fullest(profile).bytes_by_category for profile in (before, after)]
+    held = [profile.memory.fullest.bytes_by_category for profile in (before, after)]
     for name in dict.fromkeys((*held[0], *held[1])):
         values = held[0].get(name, 0.0), held[1].get(name, 0.0)
         if any(values):
@@ -169,55 +169,44 @@ class Moved(NamedTuple):
         return self.after - self.before
 
 
-def moved_parts(before: Profile, after: Profile) -> list[Moved]:
-    """Return the IPU time of a sample by what the cycles are spent on, in the order of `cycles_spent`."""
-    return _moved(
-        *(
-            {(part.name, "", ""): part.cycles * _seconds_a_sample(profile) for part in cycles_spent(profile)}
-            for profile in (before, after)
-        )
-    )
-
-
 # Numbers of what was moved, by its name, what of it, and group.
 Key = tuple[str, str, str]
 Numbers = Mapping[Key, float]
 
 
-def moved_modules(before: Profile, after: Profile) -> list[Moved]:
-    """Return the IPU time of a sample by module, layers of one list together, largest change first."""
-
-    def by_module(profile: Profile) -> Numbers:
-        return _summed(((module, "", ""), seconds) for (module, _, _), seconds in _by_op(profile).items())
-
-    return _largest_first(_moved(by_module(before), by_module(after)))
+def moved_numbers(numbers: Callable[[Profile], Numbers], before: Profile, after: Profile) -> list[Moved]:
+    """Return all numbers of two profiles, such as `moved_numbers(by_module, before, after)`, largest change first."""
+    return sorted(moved_in_order(numbers, before, after), key=lambda number: -abs(number.change))
 
 
-def moved_ops(before: Profile, after: Profile) -> list[Moved]:
-    """Return the IPU time of a sample by module, op and pass, layers of one list together, largest change first."""
-    return _largest_first(_moved(_by_op(before), _by_op(after)))
+def moved_in_order(numbers: Callable[[Profile], Numbers], before: Profile, after: Profile) -> list[Moved]:
+    first, then = numbers(before), numbers(after)
+    return [Moved(*key, first.get(key, 0.0), then.get(key, 0.0)) for key in dict.fromkeys((*first, *then))]
 
 
-def moved_categories(before: Profile, after: Profile) -> list[Moved]:
-    """Return the bytes of the fullest tile of all IPUs by category, largest change first."""
-
-    def by_category(profile: Profile) -> Numbers:
-        return {(part.name, "", ""): part.bytes_on_fullest_tile for part in _fullest(profile).categories}
-
-    return _largest_first(_moved(by_category(before), by_category(after)))
+def by_part(profile: Profile) -> Numbers:
+    """Return the IPU time of a sample by what the cycles are spent on, in the order of `cycles_spent`."""
+    return {(part.name, "", ""): part.cycles * _seconds_a_sample(profile) for part in cycles_spent(profile)}
 
 
-def moved_tensors(before: Profile, after: Profile) -> list[Moved]:
-    """Return the bytes of tensors on the fullest tile of all IPUs at the peak, largest change first."""
-
-    def by_tensor(profile: Profile) -> Numbers:
-        live = _fullest(profile).live_at_peak
-        return _summed(((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile) for tensor in live)
-
-    return _largest_first(_moved(by_tensor(before), by_tensor(after)))
+def by_module(profile: Profile) -> Numbers:
+    """Return the IPU time of a sample by module, layers of one list together."""
+    return _summed(((module, "", ""), seconds) for (module, _, _), seconds in by_op(profile).items())
 
 
-def _by_op(profile: Profile) -> Numbers:
+def by_category(profile: Profile) -> Numbers:
+    """Return the bytes of the fullest tile of all IPUs."""
+    return {(part.name, "", ""): part.bytes_on_fullest_tile for part in profile.memory.fullest.categories}
+
+
+def by_tensor(profile: Profile) -> Numbers:
+    """Return the bytes of tensors on the fullest tile of all IPUs at the peak."""
+    live = profile.memory.fullest.live_at_peak
+    return _summed(((_starred(tensor.name), "", tensor.category), tensor.bytes_on_fullest_tile) for tensor in live)
+
+
+def by_op(profile: Profile) -> Numbers:
+    """Return the IPU time of a sample by module, op and pass, layers of one list together."""
     factor = _seconds_a_sample(profile)
     passes: list[tuple[Key, float]] = []
     for op in profile.work:
@@ -238,23 +227,11 @@ def _seconds_a_sample(profile: Profile) -> float:
     return profile.replicas / (profile.machine.clock_hz * profile.samples_per_call)
 
 
-def _fullest(profile: Profile) -> IpuMemory:
-    return profile.memory[fullest_ipu(profile)]
-
-
 def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
     sums: dict[Key, float] = {}
     for key, number in numbers:
         sums[key] = sums.get(key, 0.0) + number
     return sums
-
-
-def _moved(before: Numbers, after: Numbers) -> list[Moved]:
-    return [Moved(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys((*before, *after))]
-
-
-def _largest_first(moved: Iterable[Moved]) -> list[Moved]:
-    return sorted(moved, key=lambda number: -abs(number.change))
 
 
 # ------------------------------------------------------------------------------- the page
@@ -272,23 +249,24 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
     """Return the comparison of two profiles as one self-contained page; all numbers are modelled."""
     both = before, after
     title = before.name if before.name == after.name else f"{before.name} and {after.name}"
-    spent = moved_parts(before, after)
+    spent = moved_in_order(by_part, before, after)
     time_bars = [
         Bar(name, duration(sum(seconds)), [(one.name, s, SPENT_LOOKS[one.name]) for one, s in zip(spent, seconds)])
         for name, seconds in zip(names, ([one.before for one in spent], [one.after for one in spent]), strict=True)
     ]
     memory_bars = []
     for name, profile in zip(names, both, strict=True):
-        where = f"{name}: tile {_fullest(profile).fullest_tile} of IPU {_fullest(profile).ipu}"
+        fullest = profile.memory.fullest
+        where = f"{name}: tile {fullest.fullest_tile} of IPU {fullest.ipu}"
         memory_bars.append(Bar(where, f"{whole(profile.memory.max_tile_bytes)} bytes", fullest_parts(profile)))
     # Each row of the script's tables has a name, a detail, a group and both numbers.
-    moved = {
+    data = {
         "names": tuple(names),
-        "parts": _largest_first(spent),
-        "modules": moved_modules(*both),
-        "ops": moved_ops(*both),
-        "categories": moved_categories(*both),
-        "tensors": moved_tensors(*both),
+        "parts": moved_numbers(by_part, *both),
+        "modules": moved_numbers(by_module, *both),
+        "ops": moved_numbers(by_op, *both),
+        "categories": moved_numbers(by_category, *both),
+        "tensors": moved_numbers(by_tensor, *both),
     }
     return rendered(
         "compare.html",
@@ -302,7 +280,7 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         memory_bars=memory_bars,
         memory_entries=_entries(memory_bars),
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
-        data=data_script(moved),
+        data=data_script(data),
         looks_json=LOOKS_JSON,
         tables=[
             Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)

@@ -149,10 +149,7 @@ _LEAST_LABELLED = 0.055
 
 @_in_style
 def timeline_figure(profile: Profile) -> Figure:
-    """Return what each IPU does during one call: a row each, a colour and hatching for each kind of work.
-
-    Stretches that stand for n equal ones carry a break and "×n".
-    """
+    """Return what each IPU does during one call: a row each; stretches for n equal ones have a break and "×n"."""
     rows = breakdown.device_rows(profile.timeline)
     kinds = {span.kind: span.kind for row in rows for span in row.spans}
     end = _end(rows)
@@ -237,10 +234,7 @@ def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str)
 
 
 def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as_picture: bool) -> None:
-    """Draw the spans of one row, with words where there is room; a second is `factor` units and `points` points long.
-
-    A bar that stands for several is cut twice near its end, as where a drawing leaves something out.
-    """
+    """Draw one row, with words where there is room; a second is `factor` units and `points` points long."""
     by_kind: dict[tuple[str, bool], list[Rectangle]] = {}
     for span in row.spans:
         width, middle = span.seconds * points, (span.start + span.seconds / 2) * factor
@@ -294,7 +288,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     Areas are groups of categories at the moment when the IPU's fullest tile is fullest; the line is each tile at
     its own fullest. Of more than four IPUs those with the fullest tiles are shown.
     """
-    limit, fullest = profile.memory.tile_bytes, profile.memory[breakdown.fullest_ipu(profile)]
+    limit, fullest = profile.memory.tile_bytes, profile.memory.fullest
     shown = [profile.memory[place] for place in breakdown.fullest_ipus(profile, _MOST_IPUS)]
     starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))
     figure = new_figure(3.4)
@@ -331,10 +325,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
 
 @_in_style
 def memory_category_figure(profile: Profile) -> Figure:
-    """Return what the fullest tile of each IPU is filled with, by category; hatched is what shares its place.
-
-    Of more than four IPUs those with the fullest tiles are shown.
-    """
+    """Return what fills the fullest tile of at most four IPUs, by category; hatched is what shares its place."""
     places = breakdown.fullest_ipus(profile, _MOST_IPUS)
     rows = [row for row in breakdown.categories(profile) if any(row.bytes_on_fullest_tile)]
     figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
@@ -360,10 +351,7 @@ def memory_category_figure(profile: Profile) -> Figure:
 
 @_in_style
 def liveness_figure(profile: Profile) -> Figure:
-    """Return the not-always-live bytes of each IPU's fullest tile while its ops run, and the room for them.
-
-    Of more than four IPUs those with the fullest tiles are shown.
-    """
+    """Return the not-always-live bytes of at most four IPUs' fullest tile, op by op, and the room for them."""
     places = breakdown.fullest_ipus(profile, _MOST_IPUS)
     figure = new_figure(1.1 + 1.9 * len(places))
     every = figure.subplots(len(places), 1, squeeze=False)
@@ -392,10 +380,7 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
         if is_above:
             axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
         return set()
-    groups = {name: np.zeros(len(most)) for name in MEMORY_GROUPS}
-    for category in memory.categories:
-        groups[breakdown.memory_group(category.name)] += np.array(category.tiles)
-    groups = {name: held for name, held in groups.items() if held.any()}
+    groups = {name: np.array(held) for name, held in breakdown.tiles_by_group(memory).items() if any(held)}
     floor = np.zeros(len(most))
     for name, held in groups.items():
         top = floor + held / KIB

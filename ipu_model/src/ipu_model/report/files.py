@@ -1,7 +1,4 @@
-"""The files of a report: `profile.json`, which is read again, and beside it a page, a trace and the program.
-
-The JSON of a `Profile` is what msgspec makes of its dataclasses: exact in both directions, and nothing but data.
-"""
+"""The files of a report: `profile.json`, exact in both directions, and beside it a page, a trace and the program."""
 
 from __future__ import annotations
 
@@ -109,10 +106,7 @@ def to_json(profile: Profile) -> str:
 
 
 def from_json(text: str) -> Profile:
-    """Return the profile that `to_json` wrote, in this version or the one before.
-
-    Raises `Error`: not JSON, another format, or a field that is missing, unknown, of another type or impossible.
-    """
+    """Return the profile that `to_json` wrote in this version or the one before; `Error` for anything else."""
     try:
         data = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError as problem:
@@ -147,10 +141,7 @@ def _finite(text: str) -> float:
 
 
 def _without_tables(data: Any) -> dict[str, Any]:
-    """Return parsed JSON of format 3 as this version has it.
-
-    There, records of one kind were a table, `{"columns": [names], "rows": [[values], ...]}`, and no lists.
-    """
+    """Return format 3 as this one: records were `{"columns": [names], "rows": [[values], ...]}`, not lists."""
     try:
         return {**_plain(data), "error_band": list(data["error_band"].values()), "format": FORMAT}
     except (AttributeError, KeyError, TypeError, ValueError) as problem:

@@ -1,7 +1,4 @@
-"""Sum up a profile in words and a few numbers: verdict, throughput with its band, bottleneck, where cycles go.
-
-And describe in words what each figure of a profile shows; this needs no matplotlib.
-"""
+"""A profile in words and a few numbers, and the words for each of its figures; this needs no matplotlib."""
 
 from __future__ import annotations
 
@@ -47,12 +44,10 @@ def setting(profile: Profile) -> str:
 
 
 def verdict(profile: Profile) -> str:
-    memory = profile.memory
-    ipu = memory[breakdown.fullest_ipu(profile)]
-    share = memory.max_tile_bytes / memory.tile_bytes
+    memory, ipu = profile.memory, profile.memory.fullest
     return (
-        f"{profile.verdict}: fullest tile {whole(memory.max_tile_bytes)} of "
-        f"{whole(memory.tile_bytes)} bytes ({percent(share)}), tile {ipu.fullest_tile} of IPU {ipu.ipu}"
+        f"{profile.verdict}: fullest tile {whole(ipu.max_tile_bytes)} of "
+        f"{whole(memory.tile_bytes)} bytes ({percent(memory.share)}), tile {ipu.fullest_tile} of IPU {ipu.ipu}"
     )
 
 
@@ -105,10 +100,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Roofline:
-    """FLOP/s of one replica beside the peak of its matrix units; `intensity` is FLOPs for each byte of the operands.
-
-    `flops_per_second` counts the device's whole time, `while_contracting` the time of the contractions alone.
-    """
+    """FLOP/s of a replica (over the whole time, and of contractions alone), the peak, and FLOPs a byte of operands."""
 
     flops_per_second: float
     while_contracting: float
@@ -146,10 +138,7 @@ def _contractions(profile: Profile) -> list[OpProfile]:
 
 
 def cycles_spent(profile: Profile) -> tuple[Spent, ...]:
-    """Return what all IPUs spend the cycles of a call on, without parts that take none; the shares add up to 1.
-
-    The first part is what the contractions would take at the matrix units' peak; the next is what they take beyond.
-    """
+    """Return what the cycles of a call go into, contractions at the peak first; the shares add up to 1."""
     ipus = profile.cycles
     total = sum(ipu.total for ipu in ipus)
     if not total:

@@ -39,10 +39,7 @@ class Passes(NamedTuple):
 
 @dataclass(frozen=True)
 class FoldedOp:
-    """An op and those like it in the other modules that are folded with its own; `op` is the first of them.
-
-    `passes` and `flops` are of all of them in one call.
-    """
+    """An op and those like it in modules folded with its own; `passes` and `flops` are of all of them in one call."""
 
     op: OpProfile
     count: int

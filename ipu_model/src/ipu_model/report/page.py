@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7
 _NANOSECONDS = 9
+_TEXTS_OF_OPS = ("part", "target", "scope", "phase", "family", "plan", "line")
 Columns = dict[str, list[float | int | None]]
 # Characters that no page may hold: of control, halves of pairs, and the last two of each plane.
 _PLANE_ENDS = "".join(chr(plane + end) for plane in range(0, 0x110000, 0x10000) for end in (0xFFFE, 0xFFFF))
@@ -54,7 +55,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         device=findings.device_range(profile),
         explained_limit=findings.explained_limit(profile.limited_by),
         fallback_share=breakdown.fallback_share(profile),
-        fullest=profile.memory[breakdown.fullest_ipu(profile)],
+        fullest=profile.memory.fullest,
         fullest_parts=fullest_parts(profile),
         roofline=findings.roofline(profile),
         spent=findings.cycles_spent(profile),
@@ -75,7 +76,7 @@ def _described(result: FitResult) -> str:
 
 def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
     held = dict.fromkeys(breakdown.MEMORY_GROUPS, 0.0)
-    for category in profile.memory[breakdown.fullest_ipu(profile)].categories:
+    for category in profile.memory.fullest.categories:
         held[breakdown.memory_group(category.name)] += category.bytes_on_fullest_tile
     return [(name, count, LOOKS.memory[name]) for name, count in held.items() if count]
 
@@ -148,13 +149,7 @@ def data_script(data: Mapping[str, Any]) -> Markup:
 def _ops(ops: Sequence[OpProfile], texts: _Texts) -> Columns:
     return {
         "name": [texts[op.name or op.node] for op in ops],
-        "part": [texts[op.part] for op in ops],
-        "target": [texts[op.target] for op in ops],
-        "scope": [texts[op.scope] for op in ops],
-        "phase": [texts[op.phase] for op in ops],
-        "family": [texts[op.family] for op in ops],
-        "plan": [texts[op.plan] for op in ops],
-        "line": [texts[op.line] for op in ops],
+        **{name: [texts[getattr(op, name)] for op in ops] for name in _TEXTS_OF_OPS},
         "operands": [texts[", ".join(op.operands)] for op in ops],
         "results": [texts[", ".join(op.results)] for op in ops],
         "stage": [op.stage for op in ops],
@@ -202,7 +197,7 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
     return {
         "ipu": memory.ipu,
         "tiles": _runs(memory.tiles),
-        "groups": _groups(memory),
+        "groups": {name: _runs(held) for name, held in breakdown.tiles_by_group(memory).items()},
         "always_live": _short(memory.always_live_bytes),
         "peak": memory.peak,
         "steps": {
@@ -230,19 +225,6 @@ def _memory(memory: IpuMemory, places: dict[tuple[str, str, str], int], texts: _
             "copies": [tensor.copies for tensor in tensors],
         },
     }
-
-
-def _groups(memory: IpuMemory) -> dict[str, list[float]]:
-    """Return the bytes of each tile by group of categories; nothing where tiles are not known by category."""
-    tiles = len(memory.tiles)
-    if any(sum(run.tiles for run in category.runs) != tiles for category in memory.categories):
-        return {}
-    held: dict[str, list[float]] = {}
-    for category in memory.categories:
-        group = held.setdefault(breakdown.memory_group(category.name), [0.0] * tiles)
-        for tile, count in enumerate(category.tiles):
-            group[tile] += count
-    return {name: _runs(held[name]) for name in breakdown.MEMORY_GROUPS if name in held}
 
 
 def _runs(values: Iterable[float]) -> list[float]:
@@ -301,10 +283,7 @@ _FOLDER = "FOLDER stands for the folder of this report, or for the program as pr
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds a part of the fullest tile: tensors of one category in a module, or a category that has no tensors.
-
-    Layers of a list count as one module. `share` is of the memory of one tile.
-    """
+    """What holds a share of the fullest tile: a category, or its tensors in a module (layers of a list are one)."""
 
     name: str
     what: str
@@ -327,7 +306,7 @@ class FirstSteps:
 
 def holders(profile: Profile) -> tuple[Holder, ...]:
     """Return what takes most of the fullest tile at its fullest moment, the largest first, and all else as one."""
-    memory, limit = profile.memory[breakdown.fullest_ipu(profile)], profile.memory.tile_bytes
+    memory, limit = profile.memory.fullest, profile.memory.tile_bytes
 
     def holder(name: str, what: str, category: str, count: float) -> Holder:
         return Holder(name, what, count, count / limit, LOOKS.memory[breakdown.memory_group(category)])

@@ -27,10 +27,7 @@ def percent(share: float) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Return by how many per cent a number changed, with its sign, or how many times as large it is.
-
-    "new" and "gone" stand where one of both is 0. From ten times on, and from a tenth down, factors are clearer.
-    """
+    """Return a change in per cent, as a factor if it is ten times or a tenth, or as "same", "new" or "gone"."""
     if before == after:
         return "same"
     if before == 0:
@@ -92,10 +89,7 @@ def plain(text: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, indent: int = 2) -> list[str]:
-    """Return the rows of a table as lines: the first `left` columns flush left, the others flush right.
-
-    Rows may be shorter than the longest one.
-    """
+    """Return a table's lines, the first `left` columns flush left, the others right; rows may be short."""
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows)))]
     lines = []
     for row in rows:

@@ -104,7 +104,7 @@ def _left_out(every: int, shown: int, which: str) -> list[str]:
 
 def _peak(profile: Profile) -> list[str]:
     """Return the tensors that take most of the fullest tile when it is fullest, equal ones of other layers as one."""
-    memory = profile.memory[breakdown.fullest_ipu(profile)]
+    memory = profile.memory.fullest
     if not memory.live_at_peak:
         return []
     groups: dict[tuple[str, str, str], list[LiveTensor]] = {}

@@ -68,10 +68,7 @@ def _metadata(kind: str, thread: int, **arguments: str | int) -> Event:
 
 
 def passes(spans: Sequence[Span]) -> Iterable[Span]:
-    """Yield the spans of one row with each recomputation and the backward pass behind it as one span.
-
-    The two alternate: a stage recomputes what its next backward ops need. Such a span has the kind "backward".
-    """
+    """Yield a row's spans; recomputation and the backward pass behind it alternate, so they are one "backward" span."""
     left = deque(spans)
     while left:
         span = left.popleft()
@@ -175,10 +172,7 @@ class OpTimes:
 
 
 def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
-    """Return the micro-batches whose passes are drawn op by op, and in words which these are.
-
-    If there is no room for all that the timeline draws one by one, they are chosen alternately from both ends.
-    """
+    """Return which micro-batches are drawn op by op, from both ends if there is no room for all, and that in words."""
     counts: dict[int, int] = {}
     for span in spans:
         if span.repeats == 1 and span.micro_batch is not None:

@@ -27,10 +27,7 @@ def ctc_loss(
     target_lengths: Tensor | Sequence[int], blank: int = 0, reduction: str | int = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Compute what `torch.nn.functional.ctc_loss` does, from ops of static shape.
-
-    `log_probs` is `[T, N, C]` or `[T, C]`, `targets` `[N, S]` or all targets in one row, lengths `[N]`.
-    """
+    """Compute `F.ctc_loss`: `log_probs` `[T, N, C]` or `[T, C]`, `targets` `[N, S]` or in one row, lengths `[N]`."""
     batched = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
     lengths = [
         (value if isinstance(value, Tensor) else torch.tensor(value, device=batched.device)).reshape(-1)

@@ -1,7 +1,4 @@
-"""Operators on sets of points as ops of the graph: farthest point sampling and nearest neighbours.
-
-Both give 64-bit indices of rows. Distances are Euclidean, summed over the features in fp32.
-"""
+"""Farthest point sampling and nearest neighbours as ops; they give 64-bit rows, by Euclidean distances in fp32."""
 
 from __future__ import annotations
 

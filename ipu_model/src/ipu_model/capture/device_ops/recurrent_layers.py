@@ -8,7 +8,7 @@ each state). The gates' order is PyTorch's: input, forget, cell and output of an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -224,10 +224,7 @@ _BACKWARD = (
 
 
 def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Results:
-    """Return all hidden states `[T, N, P]`, the last cells `[N, H]` and values for backward; empty if there are none.
-
-    The arguments are those of `_FORWARD`. The products of all inputs come first, then the loop.
-    """
+    """Return hidden states `[T, N, P]`, last cells `[N, H]`, values for backward; `_FORWARD` names the arguments."""
     x, hidden, cell, w_x, w_h, b_x, b_h, w_p, reverse = arguments
     inputs = F.linear(x, w_x, b_x)
     if b_h is not None and not kind.bias_in_loop:
@@ -332,19 +329,9 @@ def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., 
     return network
 
 
-def _network(
-    op: Any,
-    x: Tensor,
-    states: Any,
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def _network(op: Any, *arguments: Any) -> Any:
     """Run all layers; return None if the number of weights does not fit the number of layers."""
+    x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first = arguments
     has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
     hiddens, cells = states if has_cells else (states, None)
     plain = 4 if has_biases else 2

@@ -27,10 +27,7 @@ from ipu_model.step import Argument, Op, Ref, Step
 
 
 def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
-    """Return the memory of every IPU of one replica, from IPU 0 to the last one used.
-
-    All bytes are modelled, without a safety margin. Host buffers (`prefetch_depth`) take no tile memory.
-    """
+    """Return the modelled memory of each IPU of one replica, without a margin; host buffers take no tile memory."""
     space = TileSpace(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, space)
     updates, ipu_of = variable_costs(program), variable_ipus(program.step)
@@ -47,13 +44,10 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
         lives = [Live(r.place, 0, schedule.end, r.category, r.contents) for r in own if r.place is not None]
         if ipu in schedules:
             on_host = sum(resident.category != profile.CONSTANTS for resident in own)
-            crossings = Crossings(
-                on_host + len(lifetimes.inputs) + len(lifetimes.outputs),
-                sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items()),
-                members,
-            )
+            on_host += len(lifetimes.inputs) + len(lifetimes.outputs)
+            copies = sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items())
             steps = steps_of(program.step, costs, ipu, len(schedule.ops), updates)
-            code = code_bytes(steps, crossings, program.calibration.memory)
+            code = code_bytes(steps, on_host, copies, members, program.calibration.memory)
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
         streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
         streamed += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
@@ -80,15 +74,6 @@ class Steps:
     compute_sets: int
     kinds: int
     calls: int
-
-
-@dataclass(frozen=True)
-class Crossings:
-    """What crosses an IPU's borders: tensors of the host, copies from or to IPUs, a ring of replicas (0: none)."""
-
-    host_tensors: int
-    transfers: int
-    ring: int = 0
 
 
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
@@ -134,14 +119,16 @@ def _alike(step: Step) -> Mapping[str, int]:
     return {op.name: number(op) for op in step.ops}
 
 
-def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -> dict[str, float]:
-    """Return bytes of code on each tile by category; `calibration.toml` explains the constants.
+def code_bytes(
+    steps: Steps, host_tensors: int, transfers: int, ring: int, constants: MemoryConstants
+) -> dict[str, float]:
+    """Return bytes of code on each tile by category; `transfers` are copies between IPUs, `ring` its members or 0.
 
     A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
     each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
     Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives between racks are hierarchical).
     """
-    collective = crossings.ring > 1
+    collective = ring > 1
     return {
         profile.EXCHANGE_CODE: (
             constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
@@ -151,10 +138,10 @@ def code_bytes(steps: Steps, crossings: Crossings, constants: MemoryConstants) -
         ),
         profile.VERTEX_STATE: constants.vertex_state_bytes_per_compute_set * steps.compute_sets,
         profile.VERTEX_CODE: constants.vertex_code_bytes_per_kind * steps.kinds,
-        profile.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * crossings.host_tensors,
+        profile.HOST_EXCHANGE_CODE: constants.host_exchange_bytes_per_tensor * host_tensors,
         profile.GLOBAL_EXCHANGE_CODE: (
-            constants.global_exchange_bytes_per_transfer * crossings.transfers
-            + constants.global_exchange_bytes_per_replica * crossings.ring * collective
+            constants.global_exchange_bytes_per_transfer * transfers
+            + constants.global_exchange_bytes_per_replica * ring * collective
         ),
         profile.RESERVED: constants.reserved_bytes,
     }

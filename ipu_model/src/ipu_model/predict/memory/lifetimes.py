@@ -113,10 +113,7 @@ def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
 
 
 class _Instance(NamedTuple):
-    """A tensor of the forward pass (`again` false), or what the backward pass has of it.
-
-    `drawn` is the place of the op before which it is drawn again from its seed; such a tensor lives for that op only.
-    """
+    """A tensor of the forward pass, or of the backward pass (`again`), for one op only where `drawn` from its seed."""
 
     root: str
     again: bool

@@ -19,7 +19,7 @@ def out_of_memory(memory: profile.Memory, program: Program) -> Error | None:
     """Return the error of compiling a program that clearly does not fit, with remedies; `None` for all others."""
     if memory.verdict is not profile.Verdict.DOES_NOT_FIT:
         return None
-    worst = _worst(memory)
+    worst = memory.fullest
     over = sum(tile > memory.tile_bytes for ipu in memory for tile in ipu.tiles)
     tiles = "1 tile is" if over == 1 else f"{over:,} tiles are"
     text = (
@@ -34,7 +34,7 @@ def note_on_memory(memory: profile.Memory, program: Program) -> str | None:
     """Return a warning if the model cannot tell whether a program fits; `None` if it can."""
     if memory.verdict is not profile.Verdict.CLOSE:
         return None
-    worst, (low, high) = _worst(memory), profile.close_band()
+    worst, (low, high) = memory.fullest, profile.close_band()
     return (
         f"Memory is too close to call: tile {worst.fullest_tile} of IPU {worst.ipu} holds "
         f"{worst.max_tile_bytes:,.0f} of {memory.tile_bytes:,} bytes, {memory.share:.1%} (modelled; the model cannot "
@@ -43,12 +43,8 @@ def note_on_memory(memory: profile.Memory, program: Program) -> str | None:
     )
 
 
-def _worst(memory: profile.Memory) -> profile.IpuMemory:
-    return max(memory, key=lambda ipu: ipu.max_tile_bytes)
-
-
 def _what_helps(memory: profile.Memory, program: Program, section: str) -> str:
-    categories = sorted(_worst(memory).categories, key=lambda category: -category.bytes_on_fullest_tile)
+    categories = sorted(memory.fullest.categories, key=lambda category: -category.bytes_on_fullest_tile)
     largest = (f"{c.name} {c.bytes_on_fullest_tile:,.0f}" for c in categories[:_CATEGORIES_NAMED])
     return (
         f"Most of that tile's bytes: {', '.join(largest)}. What usually helps: {'; '.join(remedies(memory, program))}. "
@@ -61,11 +57,8 @@ _EMPTIER = 0.15
 
 
 def remedies(memory: profile.Memory, program: Program) -> list[str]:
-    """Return the remedies, most promising first, without those that the program already uses.
-
-    What takes most of the fullest tile decides: activations, the temporary data of one op, parameters, or code.
-    """
-    worst = _worst(memory)
+    """Return remedies not yet used for what takes most of the fullest tile, the most promising first."""
+    worst = memory.fullest
     bytes_of = worst.bytes_by_category
     groups = sorted(_REMEDIES, key=lambda names: -sum(bytes_of.get(name, 0.0) for name in names))
     advice = []

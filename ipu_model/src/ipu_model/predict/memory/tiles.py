@@ -81,10 +81,7 @@ class TileSpace:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Stretches of tiles with the same number of bytes: `values[i]` on tiles `starts[i]` to `ends[i]` - 1.
-
-    `owner[i]` is the place of the spread that piece i belongs to in the list of them.
-    """
+    """Stretches of tiles with equal bytes: `values[i]` of spread `owner[i]` on tiles `starts[i]` to `ends[i]` - 1."""
 
     owner: Ints
     starts: Ints

@@ -41,11 +41,7 @@ class Batching:
         return self.steps * self.input_chunks
 
     def slice_index(self, step: int, replica: int) -> int:
-        """Return which slice replica `replica` reads in its step `step` (counted from 0).
-
-        Rows are laid out `[D, A, R / G, B]`; with groups, consecutive ones read chunk `replica // G`, orthogonal
-        ones chunk `replica % (R / G)`.
-        """
+        """Return the slice that `replica` reads in `step`, both from 0; rows are laid out `[D, A, R / G, B]`."""
         chunks = self.input_chunks
         chunk = replica % chunks if self.orthogonal_groups else replica // self.input_group
         return step * chunks + chunk

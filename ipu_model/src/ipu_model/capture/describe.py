@@ -229,11 +229,10 @@ def _argument(value: object) -> Argument:
 
 
 def digest_of(graph: Graph) -> str:
-    """Return hexadecimal digits that are the same, in every process, for programs that compute and cost the same.
+    """Return hexadecimal digits, the same in every process, for programs that compute and cost the same.
 
-    Ops, placements and constants count; the values of weights do not, and neither does what a Python function computes
-    that the host or a custom op calls. Lines of the program and names of classes only serve reports. Stages count by
-    their order: the numbers of blocks without a name are drawn anew by every trace.
+    Values of weights do not count, nor what Python functions compute, nor lines and names of classes, which serve
+    reports. Stages count by their order, as every trace draws the numbers of blocks without a name anew.
     """
     described = step_of(graph)
     step = replace(

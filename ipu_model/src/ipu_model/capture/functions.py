@@ -1,8 +1,7 @@
 """How PopTorch treats calls of torch functions inside `forward`, before autograd sees them.
 
-Losses mark themselves, weights follow the element type of the activation, indices are widened to what torch wants, and
-moves between host and device are followed. Gradients flow back through the casts that are inserted here: a float32
-weight of a layer with float16 input gets a float32 gradient (executor reference, section 12).
+Gradients flow back through the casts that are inserted here: a float32 weight of a layer with float16 input gets a
+float32 gradient (executor reference, section 12).
 """
 
 from __future__ import annotations

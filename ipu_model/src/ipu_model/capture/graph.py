@@ -85,9 +85,8 @@ class Marks(Hints):
 class NodeInfo:
     """What is known about one node; variables, inputs and constants have only a `spec` and marks.
 
-    `spec` is a tuple if the node has several results, with `None` for those that are not tensors. `scope` is the dotted
-    name of the submodule that recorded it ("" for the model itself), `forward_op` the number of its forward op. Its
-    `name_scopes`, from `poptorch.NameScope`, say how many submodules were entered outside each.
+    `spec` is a tuple if the node has several results. `scope` is the dotted name of the submodule that recorded it,
+    `forward_op` the number of its forward op, and `name_scopes` say how many submodules are outside each.
     """
 
     spec: TensorSpec | tuple[TensorSpec | None, ...] | None = None
@@ -144,10 +143,9 @@ class Output:
 class Graph:
     """One micro-batch of a program, forward and (for training) backward.
 
-    `ops` ends in one output node holding `(outputs..., gradients...)`; placeholders come in the order variables,
-    inputs, then `seed` for training. `frozen` maps those constants that are integer or bool buffers of the module to
-    the buffers' names, `activation_gradients` forward nodes to the nodes that hold the gradients of the loss with
-    respect to them, `layers` dotted names of modules to classes.
+    `ops` ends in `(outputs..., gradients...)`; placeholders are variables, inputs, then `seed` for training. `frozen`
+    maps constants to the integer or bool buffers that they are, `activation_gradients` forward nodes to their
+    gradients.
     """
 
     ops: torch.fx.Graph

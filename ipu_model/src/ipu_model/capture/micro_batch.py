@@ -65,10 +65,8 @@ def capture(
 ) -> Graph:
     """Run `module`'s forward once on fake tensors, and its backward for training, and return the graph.
 
-    `inputs` describe one micro-batch; `call(module, tensors)` rebuilds the arguments and calls the module;
-    `flatten(outputs)` returns the leaves of its result and a function that rebuilds it.
-
-    Raises `Error` for a model that branches on data, has no loss (or several), or breaks a rule of blocks or buffers.
+    `inputs` describe one micro-batch; `call(module, tensors)` calls the module; `flatten(outputs)` returns the leaves
+    of its result and what rebuilds it. Raises `Error` for a model that cannot be a static graph or breaks a rule.
     """
     trace = Trace(placer, training)
     slots = slots_of(module)

@@ -62,10 +62,9 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Recorder(TorchDispatchMode):
-    """A dispatch mode that appends what it sees to `trace.nodes`.
+    """A dispatch mode, inside a `FakeTensorMode`, that appends what it sees to `trace.nodes`.
 
-    Must be entered inside a `FakeTensorMode`. Every tensor met is kept alive until the recorder is dropped,
-    because nodes are found by the identity of their tensors.
+    Nodes are found by the identity of their tensors, which are therefore kept alive.
     """
 
     def __init__(self, trace: Trace, origins: Origins) -> None:
@@ -354,8 +353,7 @@ def known_values(
 ) -> list[Tensor] | None:
     """Return the present values of `wanted`, nodes of one unfinished graph, or None if they depend on data.
 
-    `constants` are the tensors of its `get_attr` nodes. Those in `changeable` outlive a call: what forward writes to
-    them makes them unknown.
+    Constants in `changeable` outlive a call: what forward writes to them makes them unknown.
     """
     needed = _needed(wanted, changeable) if wanted else None
     if needed is None:

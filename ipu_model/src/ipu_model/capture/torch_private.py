@@ -77,9 +77,8 @@ def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -
 def plain_ops_traced() -> Iterator[None]:
     """Trace fused kernels as the plain ops they stand for (LSTM, attention, transformer fast paths), and checkpoints.
 
-    The device decides itself what it computes again. What `torch.utils.checkpoint` computes again in its backward pass
-    would draw other random numbers than forward, because a trace has no generator state to restore; and with
-    `use_reentrant=True`, torch refuses `torch.autograd.grad`. So it calls its function like any other.
+    The device decides itself what it computes again. `torch.utils.checkpoint` would draw other random numbers the
+    second time, and with `use_reentrant=True` refuse `torch.autograd.grad`: it calls its function like any other.
     """
     sdp, mha = torch.backends.cuda, torch.backends.mha
     with ExitStack() as stack:

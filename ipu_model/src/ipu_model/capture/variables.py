@@ -1,9 +1,7 @@
-"""The tensors of a module that a trace uses: variables, constants, host tensors, and what forward must leave unchanged.
+"""The tensors of a module that a trace uses, and what forward must leave unchanged.
 
-As in PopTorch, a plain tensor attribute of a module stays on the host. Ops that use only such tensors run at once,
-in Python's order, and change them permanently. If an op also uses tensors of the device, the device gets the
-attribute's current value as a constant. After the device has written to it, it stays on the device for the rest of the
-trace.
+As in PopTorch, plain tensor attributes stay on the host, where ops run at once and change them permanently. For an op
+of the device they are constants with their present value; what the device has written to stays there.
 """
 
 from __future__ import annotations

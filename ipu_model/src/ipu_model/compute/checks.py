@@ -1,8 +1,4 @@
-"""What a replay looks for in results, and how an error names the op and the line of the user's program.
-
-Floating-point exceptions stop at the first op that overflows, divides by zero or has no real result; the report on
-clipping names the first op whose half-precision results were clipped.
-"""
+"""What a replay looks for in results (floating-point exceptions, clipping), and how errors name op and line."""
 
 from __future__ import annotations
 

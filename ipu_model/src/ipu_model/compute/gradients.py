@@ -106,10 +106,8 @@ class LossScalingSettings:
 class AutomaticLossScaling:
     """Watches the scaled gradients and adapts `factor`, a power of two by which the loss scaling is multiplied.
 
-    If, in a period of weight updates, the proportion of gradient elements whose magnitude reaches the bin edge exceeds
-    the threshold, gradients are close to the end of the float16 range and the factor is halved; otherwise it is
-    doubled. `half` tells which gradients are float16 on the device; the others are not counted. The final loss scale
-    stays at or below the largest power of two that `loss_dtype` can hold. `across` sums over other processes in place.
+    If, in a period of updates, the share of gradient elements from the bin edge on exceeds the threshold, the factor is
+    halved; otherwise it is doubled. Only `half` gradients count. The final loss scale stays within `loss_dtype`.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Half precision as a graph pass: fp16 values live in fp32 tensors (containers), on the fp16 grid.
 
-Every op computes in fp32 and its result is rounded once, as the device does with fp16 storage and fp32 arithmetic; this
-is many times faster on a CPU than arithmetic on fp16 tensors. With the rounding, results beyond the range clip
-(`half_ops.py`); most of the time this costs one more pass over values that are in the cache.
+Every op computes in fp32 and its result is rounded once, as on the device, and clipped (`half_ops.py`); this is many
+times faster on a CPU than arithmetic on fp16 tensors.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ _SMALL = 1 << 14
 def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
     """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
 
-    With `clips_apart`, results are clipped by an op of its own after the rounding, so that a check can be inserted
-    between the two. Raises `Error` for what `refuse_what_has_no_container` refuses.
+    With `clips_apart`, clipping is an op after the rounding, so that a check can be inserted between the two.
     """
     roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):

@@ -1,8 +1,7 @@
 """Half partials: long reductions of fp16 contractions lose accuracy because partial sums are stored as fp16.
 
-An approximation: the reduction is cut into chunks, each chunk is summed in fp32 and the running total is
-rounded to fp16 after every chunk, and clipped unless `clips` is off. How the hardware's planner cuts a reduction
-depends on the mapping to tiles and is not published.
+An approximation: chunks are summed in fp32, and the running total is rounded after each and clipped unless `clips` is
+off. How the hardware's planner cuts a reduction is not published.
 """
 
 from __future__ import annotations

@@ -23,10 +23,8 @@ _SMALLEST_FIXED = -4
 class PrintLayout:
     """How a tensor is written; the defaults are those of `poptorch.ipu_print_tensor`.
 
-    Tensors of more than `summarise_threshold` elements (0: never) show `edge_items` at each end of a dimension. Lines
-    have at most `max_line_width` characters (0: no limit). `digits` are significant digits of the largest number; 0
-    writes every number as short as possible, without aligning columns. `float_format` is `auto`, `fixed`, `scientific`
-    or `none`.
+    Tensors of more than `summarise_threshold` elements (0: never) show `edge_items` at each end. 0 removes the limit of
+    `max_line_width`. `digits` are significant ones of the largest number; with 0, columns are not aligned.
     """
 
     summarise_threshold: int = 1000

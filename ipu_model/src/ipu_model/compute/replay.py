@@ -38,10 +38,9 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Replay:
-    """A callable micro-batch.
+    """A callable micro-batch: `module(*variables, *inputs, [seed])` returns `(outputs, gradients)`.
 
-    `module(*variables, *inputs, [seed])` returns `(outputs, gradients)`. `fresh_outputs` and `fresh_gradients` say
-    which results own their storage and may be kept or changed; the others must be copied first.
+    Results that are not fresh share their storage and must be copied before they are kept or changed.
     """
 
     module: torch.fx.GraphModule
@@ -129,8 +128,7 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
 def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
     """Make the operands of group normalisations dense; this must be the last pass, because it adds nodes.
 
-    PyTorch does so before the kernel, which ignores strides, if the traced ones ask for it. In a replay the strides of
-    dimensions of size 1 can differ from these, and the kernel then rejects its input.
+    The kernel ignores strides, and in a replay those of dimensions of size 1 can differ from what was traced.
     """
     for node in list(ops.nodes):
         with ops.inserting_before(node):

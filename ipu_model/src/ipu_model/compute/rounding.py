@@ -1,9 +1,6 @@
-"""Rounding float32 tensors onto the float16 grid, in place.
+"""Rounding float32 "containers" of half-precision values onto the float16 grid, in place.
 
-A half-precision value is kept in a float32 "container" that only ever holds values of the float16 grid.
-
-What the device does with results beyond the range is derived, not documented (`half_ops.py` says from what): they
-clip to +-65504. `Overflow` names this and the alternative, IEEE 754's infinity, which a GPU has.
+Results beyond the range clip to +-65504 (`half_ops.py` says why) or, as on a GPU, become infinity.
 """
 
 from __future__ import annotations
@@ -68,9 +65,8 @@ def stochastic_round_all_to_half_(
 ) -> None:
     """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
 
-    The neighbour further from zero is taken with probability (distance to the other one) / (their distance), to a
-    resolution of 2^-13 of that distance. NaN stays, and everything beyond the range clips to +-65504; with
-    `Overflow.INFINITY`, the neighbour above 65504 is infinity, at a distance of 32. One seed is drawn from `generator`.
+    The probability has a resolution of 2^-13 of the neighbours' distance. NaN stays. The neighbour above 65504 is
+    infinity, at a distance of 32, or clips. One seed is drawn from `generator`.
     """
     containers = list(tensors)
     if not containers:

@@ -121,9 +121,8 @@ class Session:
     ) -> None:
         """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update.
 
-        These name variables, numbers of the update or, with `automatic_loss_scaling`, `finalLossScale`: the factor by
-        which each update's gradients were multiplied. Variables in `replica_groups` have a value for each group,
-        stacked.
+        These are variables, numbers of the update or `finalLossScale`, by which gradients were multiplied. Variables in
+        `replica_groups` have a value for each group, stacked.
         """
         self.graph, self._groups = graph, dict(replica_groups)
         self.threads = Threads(torch.get_num_threads()) if threads is None else threads
@@ -289,9 +288,8 @@ class Session:
 def keep_freed_memory() -> bool:
     """Ask the C library, once per process, to keep freed blocks; return whether it agreed.
 
-    glibc returns large blocks to the kernel at every free, and new ones cause page faults: a replay frees and allocates
-    the same blocks in each micro-batch. Keeping them makes steps faster and steadier (`make bench` measures both), but
-    the process keeps its peak memory. Only glibc on Linux has the setting; `IPU_MODEL_KEEP_MEMORY=0` turns it off.
+    A replay frees and allocates the same blocks in each micro-batch; glibc would return them to the kernel, and new
+    ones cause page faults. The process keeps its peak memory; `IPU_MODEL_KEEP_MEMORY=0` turns it off.
     """
     if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
         return False

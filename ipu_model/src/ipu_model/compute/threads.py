@@ -1,8 +1,7 @@
 """The number of threads that a replay computes with, chosen once, when a program is compiled.
 
-All threads of an op wait for the slowest one. If a thread shares its core with another process, the others
-wait until the scheduler runs it, which takes some milliseconds for each op. On a busy machine a program of
-small ops is therefore many times slower with all threads than with one, while a program of large ops is faster.
+All threads of an op wait for the slowest one, and on a busy machine for the scheduler, some milliseconds for each op.
+There, small ops are many times slower with all threads than with one; large ops are faster.
 """
 
 from __future__ import annotations
@@ -177,11 +176,9 @@ def _flops_per_second() -> float:
 def wait_asleep() -> bool:
     """Let waiting threads of this process sleep, from now on; return whether they do.
 
-    GNU's OpenMP, which PyTorch uses on Linux, lets waiting threads spin for milliseconds: on busy cores that makes ops
-    many times slower, because a spinning thread can take the core from the one that it waits for. If a process has more
-    OpenMP threads than there are cores, they spin for microseconds only and then sleep. We therefore start as many
-    additional threads as there are cores, which sleep all the time. `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` decide
-    instead, if they are set; OpenMP reads them when it is loaded, by `import torch`.
+    GNU's OpenMP lets waiting threads spin for milliseconds, on busy cores instead of the thread that they wait for. If
+    a process has more OpenMP threads than there are cores, they soon sleep. We therefore start as many additional
+    threads, which sleep all the time. `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` decide instead, if they are set.
     """
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy or "GOMP_SPINCOUNT" in os.environ:

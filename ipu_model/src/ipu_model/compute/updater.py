@@ -28,9 +28,8 @@ _COMPILED_IN = {
 class Updater:
     """Updates weights in place as the optimiser of a compiled program.
 
-    `weights` are float32 tensors, never replaced as long as the updater lives, on the float16 grid where `dtypes[name]`
-    is float16. `group_of[name]` is the parameter group, or None for the default numbers. With `stochastic_rounding`
-    every half result, weights and state alike, is rounded with `generator`.
+    `weights` are float32 tensors, never replaced, on the float16 grid where `dtypes[name]` is float16. `group_of[name]`
+    is the parameter group, or None for the default numbers. Stochastic rounding draws from `generator`.
     """
 
     def __init__(
@@ -117,8 +116,7 @@ class Updater:
     def load_state(self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None) -> list[str]:
         """Overwrite state and streamed scalars with those of a checkpoint; None leaves them all as they are.
 
-        Entries missing in a mapping keep their value, unknown ones are left out; a warning is returned for
-        each. Raises `Error`, before anything is changed, if a tensor has another shape than on the device.
+        A warning is returned for each entry that is missing or unknown; `Error`, before any change, for another shape.
         """
         warnings: list[str] = []
         if state is not None:

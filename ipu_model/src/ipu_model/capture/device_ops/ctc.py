@@ -1,9 +1,7 @@
 """Connectionist temporal classification as ops of the graph: PyTorch's own cannot be traced without data.
 
-The loss is `ipu_model::ctc_loss` with `ipu_model::ctc_loss_backward`, which repeats the forward recursion instead of
-keeping it; the lengths may be constants or inputs of the model. Decoding is `ipu_model::ctc_beam_search` (Graves,
-Supervised Sequence Labelling with Recurrent Neural Networks, 2012, section 7.5): paths that give the same labels, once
-repeats and blanks are left out, are added up, and the best prefixes go on to the next time step.
+The backward op repeats the forward recursion instead of keeping it. Decoding (Graves, Supervised Sequence Labelling
+with Recurrent Neural Networks, 2012, section 7.5) adds up paths that give the same labels, and the best prefixes go on.
 """
 
 from __future__ import annotations
@@ -90,11 +88,10 @@ Decoded = tuple[Tensor, Tensor, Tensor]
 
 
 def beam_search(log_probabilities: Tensor, lengths: Tensor, blank: int, beam_width: int, top_paths: int) -> Decoded:
-    """Return the best label sequences of each sample: negative log probabilities, lengths, and labels.
+    """Return each sample's best label sequences: negative log probabilities, lengths, and labels, the likeliest first.
 
-    `log_probabilities` are `[T, N, C]`, `lengths` `[N]`, at most T. The results are `[N, top_paths]`,
-    `[N, top_paths]` (int32) and `[N, top_paths, T]` (int32), the likeliest first; -1 fills what is behind a path. If
-    there are fewer paths, the others are empty and their probability is zero.
+    `log_probabilities` are `[T, N, C]`, the results `[N, top_paths]` twice and `[N, top_paths, T]`. -1 fills what is
+    behind a path; paths that do not exist are empty.
     """
     source = log_probabilities.detach()
     decoded: Decoded = torch.ops.ipu_model.ctc_beam_search(source, lengths, blank, beam_width, top_paths)

@@ -23,10 +23,9 @@ Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Loop:
-    """What the loop over the time steps reads beside the inputs.
+    """What the loop reads beside the inputs: states `[N, P]` and `[N, H]`, `weights` and `bias` of the hidden states.
 
-    The first hidden states are `[N, P]`, the cells `[N, H]`; `weights` `[G, P]` are those of the hidden states, `bias`
-    theirs if it stays inside the loop, and the projection is `[P, H]`.
+    The bias is `None` unless it stays inside the loop; `weights` are `[G, P]` and the projection `[P, H]`.
     """
 
     hidden: Tensor
@@ -77,9 +76,8 @@ Results: TypeAlias = tuple[Tensor, Tensor, Tensor]
 class Kind:
     """A kind of recurrent layer: its numbers of gates and of saved values per state, and its two loops.
 
-    `forward(loop, inputs)` takes the inputs' share of the gates `[T, N, G]`; `backward(loop, incoming, hiddens, saved)`
-    what forward returned. `bias_in_loop`: the bias of the hidden states' share cannot be added to the inputs' share
-    before the loop.
+    `backward(loop, incoming, hiddens, saved)` takes what `forward(loop, inputs)` returned, where `inputs` `[T, N, G]`
+    are the inputs' share of the gates. `bias_in_loop`: the second bias cannot be added to that before the loop.
     """
 
     name: str
@@ -235,10 +233,9 @@ def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Result
 
 
 def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple[Tensor, ...]:
-    """Return the gradients of x, hidden and cell (empty where not `wanted`), w_x, w_h, both biases and w_p.
+    """Return the gradients of x, hidden, cell, w_x, w_h, both biases and w_p; empty where there is none of its own.
 
-    The arguments are those of `_BACKWARD`. The second bias has its own gradient if it is added inside the loop, and the
-    projection if there is one; otherwise these are empty.
+    The arguments are those of `_BACKWARD`.
     """
     d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, hiddens, _, saved, reverse, wanted = arguments
     loop = Loop(hidden, cell, w_h, None, w_p, range(len(x))[:: -1 if reverse else 1], stored)

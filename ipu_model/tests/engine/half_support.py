@@ -24,7 +24,7 @@ from tracing_support import Net, session_of, traced
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops import recurrent_layers
 from ipu_model.capture.graph import Graph, info_of, is_half
-from ipu_model.compute.half_ops import make_nan_, overloads
+from ipu_model.compute.half_precision import make_nan_, overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
 

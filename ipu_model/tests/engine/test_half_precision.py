@@ -22,7 +22,7 @@ from test_replay import MODELS, classifier
 from torch import Tensor
 from tracing_support import Net
 
-from ipu_model.compute.half_ops import EXACT, SELECTING, UNINITIALISED, overloads
+from ipu_model.compute.half_precision import EXACT, SELECTING, UNINITIALISED, overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import clip_to_half_, round_to_half_
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tracing_support import Net, ops_of, session_of, traced
 
 from ipu_model.compute import partials
-from ipu_model.compute.half_ops import overloads
+from ipu_model.compute.half_precision import overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import (
     CHUNK,

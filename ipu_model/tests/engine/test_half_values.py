@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tracing_support import KeepGradients, Net, session_of, traced
 
 from ipu_model.capture.graph import info_of
-from ipu_model.compute.half_ops import BOUNDED, overloads
+from ipu_model.compute.half_precision import BOUNDED, overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import Overflow
 from ipu_model.compute.session import Session

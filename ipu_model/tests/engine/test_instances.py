@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ipu_model import instances
 from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
-from ipu_model.compute.randomness import RandomStreams
+from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.instances import Group, HashStore, Operation, PrefixStore, note_end, wait_for_members
 

@@ -1,18 +1,23 @@
-"""`python -m ipu_model report`, `compare`, `fit` and `advise`: the commands about programs."""
+"""`python -m ipu_model report`, `compare`, `fit` and `advise`: the commands about programs, and their options."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import math
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator
+import webbrowser
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipu_model.commands import options
 from ipu_model.errors import Error
 from ipu_model.explore import KEEP
+from ipu_model.report.text_files import check_writable, write_text
 from ipu_model.sources import RETURNS
 
 if TYPE_CHECKING:
@@ -31,8 +36,8 @@ _SOURCE = "a report's folder, profile.json, program.ipu, or program.py:function"
 _WIDTH = 100
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    def command(name: str, about: str, description: str, example: str) -> argparse.ArgumentParser:
+def register(subparsers: argparse._SubParsersAction[ArgumentParser]) -> None:
+    def command(name: str, about: str, description: str, example: str) -> ArgumentParser:
         return subparsers.add_parser(
             name,
             help=about,
@@ -61,19 +66,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     compare.add_argument("after", metavar="AFTER", help="the program to compare with it")
     for parser in (report, fit, advise):
         parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
-    fit.add_argument("--ipus", type=options.whole_number(1), metavar="N", help="use at most this many IPUs")
+    fit.add_argument("--ipus", type=whole_number(1), metavar="N", help="use at most this many IPUs")
     stays = "; ".join(f"{name} ({what})" for name, what in KEEP.items())
     fit.add_argument(
-        "--keep", type=options.one_of(KEEP), action="append", default=[], metavar="WHAT",
+        "--keep", type=one_of(KEEP), action="append", default=[], metavar="WHAT",
         help=f"leave this as it is: {stays}; may be given several times",
     )  # fmt: skip
     for parser, run in ((report, run_report), (compare, run_compare), (fit, run_fit), (advise, run_advise)):
-        options.add_page(parser)
-        options.add_modelling(parser)
+        add_page(parser)
+        add_modelling(parser)
         parser.set_defaults(run=run)
 
 
-def run_report(arguments: argparse.Namespace) -> None:
+# --- the commands, which import what they need once they run
+
+
+def run_report(arguments: Namespace) -> None:
     from ipu_model.report.files import HTML_NAME
     from ipu_model.report.page import html_report
     from ipu_model.report.text import text_report
@@ -81,44 +89,42 @@ def run_report(arguments: argparse.Namespace) -> None:
 
     folder = folder_of_source(arguments.source)
     # The page in the folder shows the program as it was modelled then.
-    known = folder / HTML_NAME if folder is not None and not options.is_modelled_again(arguments) else None
-    options.check_page(arguments, known)
-    profile = profile_of_source(arguments.source, host=options.host_of(arguments), machine=arguments.machine)
+    known = folder / HTML_NAME if folder is not None and not is_modelled_again(arguments) else None
+    check_page(arguments, known)
+    profile = profile_of_source(arguments.source, host=host_of(arguments), machine=arguments.machine)
     print(text_report(profile))
-    options.finish_page(arguments, known, lambda: html_report(profile))
+    finish_page(arguments, known, lambda: html_report(profile))
 
 
-def run_compare(arguments: argparse.Namespace) -> None:
-    options.check_page(arguments)
+def run_compare(arguments: Namespace) -> None:
+    check_page(arguments)
     from ipu_model.report.compare import compare, compare_html
     from ipu_model.sources import profile_of_source
 
-    host = options.host_of(arguments)
+    host = host_of(arguments)
     before, after = (
         profile_of_source(source, host=host, machine=arguments.machine)
         for source in (arguments.before, arguments.after)
     )
     print(compare(before, after))
-    options.finish_page(arguments, None, lambda: compare_html(before, after))
+    finish_page(arguments, None, lambda: compare_html(before, after))
 
 
-def run_fit(arguments: argparse.Namespace) -> int:
-    options.check_page(arguments)
+def run_fit(arguments: Namespace) -> int:
+    check_page(arguments)
     from ipu_model.explore.fit import make_it_fit
     from ipu_model.explore.what_if import host_work_of
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by
 
     given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, options.host_of(arguments))
+    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
         progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
     print(result)
-    options.finish_page(
-        arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result)
-    )
+    finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
     return 0 if result.found else NOTHING_FITS
 
 
@@ -132,21 +138,21 @@ def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
         return profile(program, host=host)
 
 
-def run_advise(arguments: argparse.Namespace) -> None:
-    options.check_page(arguments)
+def run_advise(arguments: Namespace) -> None:
+    check_page(arguments)
     from ipu_model.explore.advise import advise
     from ipu_model.explore.what_if import host_work_of, profile
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by, said_if_slow
 
     given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, options.host_of(arguments))
+    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
     with said_if_slow(f"modelling changes of {given.name}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
         advice = advise(replace(source, program=now.program), host=host, profile=now)
     print("\n".join(_advice(now, advice, given.name)))
-    options.finish_page(arguments, None, lambda: html_report(now, advice))
+    finish_page(arguments, None, lambda: html_report(now, advice))
 
 
 def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
@@ -162,3 +168,154 @@ def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
     if advice.note or not advice:
         missing = "makes this program fit for certain" if advice.note else "that was tried makes it better"
         yield f"\nNo single change {missing}. To combine changes, run: python -m ipu_model fit {shlex.quote(name)}"
+
+
+# --- their options: the machine, the host's work, the page
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Return the type of options that take a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value >= least:
+            return value
+        number = _number(text)
+        nearest = max(least, 4 if number is None else round(number))
+        raise ArgumentTypeError(f"it takes a whole number from {least} on, such as {nearest}, not {text!r}")
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Return a time in seconds: a finite number from 0 on."""
+    value = _number(text)
+    if value is not None and value >= 0:
+        return value
+    nearest = "0.001 for a millisecond" if value is None else "0"
+    raise ArgumentTypeError(f"it takes a number of seconds from 0 on, such as {nearest}, not {text!r}")
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return the type of options that take one of some names."""
+    known = list(names)
+
+    def read(text: str) -> str:
+        if text in known:
+            return text
+        near = difflib.get_close_matches(text, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ArgumentTypeError(f"it takes one of {', '.join(known)}, not {text!r}.{hint}")
+
+    return read
+
+
+def add_modelling(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("model the program again, on another machine or with its own loader")
+    group.add_argument(
+        "--machine", metavar="NAME", help="for example POD16 or Bow; python -m ipu_model machines lists all machines"
+    )
+    loading = group.add_mutually_exclusive_group()
+    loading.add_argument(
+        "--loader",
+        metavar="FILE.py:FUNCTION",
+        help="time a few batches of the loader that this function returns, on this machine",
+    )
+    loading.add_argument(
+        "--seconds-per-sample",
+        type=seconds,
+        metavar="S",
+        help="the time in which one process loads a sample (default: 0)",
+    )
+    group.add_argument(
+        "--loading",
+        type=one_of(("sync", "async")),
+        metavar="WHEN",
+        help="sync or async: whether the host loads the next batch after the device has finished, or at the same time "
+        "(default: as the loader does, or sync)",
+    )
+    group.add_argument(
+        "--workers",
+        type=whole_number(0),
+        metavar="N",
+        help="the number of processes that load (default: as many as the loader has, or none)",
+    )
+
+
+def is_modelled_again(arguments: Namespace) -> bool:
+    """Whether the options ask for another machine or another host's work than a report was written with."""
+    return any(value is not None for value in (arguments.machine, arguments.loader, arguments.seconds_per_sample))
+
+
+def host_of(arguments: Namespace) -> HostWork | None:
+    """Return the host's work that the options describe, `None` without one; print what a timed loader takes."""
+    if arguments.loader is None and arguments.seconds_per_sample is None:
+        if arguments.workers is not None or arguments.loading is not None:
+            raise Error(
+                "--loading and --workers need to know how long a sample takes: give --seconds-per-sample S, or "
+                "--loader FILE.py:FUNCTION to measure it."
+            )
+        return None
+    from ipu_model.predict.host import HostWork, Loading
+
+    if arguments.loader is not None:
+        from ipu_model.explore.loader import time_loader
+        from ipu_model.sources import is_function, made_by, said_if_slow
+
+        source = arguments.loader
+        if not is_function(source):
+            raise Error(f"--loader takes a function that returns a loader, as program.py:function, not {source!r}.")
+        loader = made_by(source)
+        with said_if_slow(f"timing the loader of {source}"):
+            work = time_loader(loader)
+    else:
+        work = HostWork(arguments.seconds_per_sample, source="--seconds-per-sample")
+    if arguments.workers is not None:
+        work = replace(work, workers=arguments.workers)
+    if arguments.loading is not None:
+        work = replace(work, loading=Loading(arguments.loading))
+    if arguments.loader is not None:
+        print(
+            f"loader: {work.seconds_per_sample * 1e3:.3g} ms a sample and worker, {work.loading.value}, "
+            f"workers: {work.workers} ({work.source})"
+        )
+    return work
+
+
+def add_page(parser: ArgumentParser) -> None:
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
+    parser.add_argument("--open", action="store_true", help="show the page in your browser")
+
+
+def check_page(arguments: Namespace, known: Path | None = None) -> None:
+    """Refuse a page that cannot be written or opened, before anything takes time; one may exist already (`known`)."""
+    if arguments.html is not None:
+        check_writable(arguments.html)
+    elif arguments.open and (known is None or not known.exists()):
+        raise Error("There is no page to open: --html OUT writes one.")
+
+
+def finish_page(arguments: Namespace, known: Path | None, make_page: Callable[[], str]) -> None:
+    """Write and open the page as asked for, and say where it is; one may be there already (`known`)."""
+    page: Path | None = arguments.html
+    if page is not None:
+        write_text(page, make_page())
+    elif known is not None and known.exists():
+        page = known
+    if page is not None:
+        print(f"page: {page}")
+    elif known is not None:
+        print(f"page: there is none at {known}; --html OUT writes one")
+    if arguments.open and page is not None:
+        webbrowser.open(page.resolve().as_uri())

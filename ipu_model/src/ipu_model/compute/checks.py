@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.graph import info_of, is_half, is_view, op_of, spec_of, written_arguments
-from ipu_model.compute.half_ops import COMPARING, EXACT, SELECTING, make_nan_, overloads
+from ipu_model.compute.half_precision import COMPARING, EXACT, SELECTING, make_nan_, overloads
 from ipu_model.compute.rounding import LARGEST_HALF, clip_, round_to_half_
 from ipu_model.errors import Error
 

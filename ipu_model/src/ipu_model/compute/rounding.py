@@ -1,6 +1,6 @@
 """Rounding float32 "containers" of half-precision values onto the float16 grid, in place.
 
-Results beyond the range clip to +-65504 (`half_ops.py` says why) or, as on a GPU, become infinity.
+Results beyond the range clip to +-65504 (`half_precision.py` says why) or, as on a GPU, become infinity.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ipu_model.capture.assemble import title_prints, with_results
 from ipu_model.capture.graph import Graph
+from ipu_model.capture.micro_batch import title_prints, with_results
 from ipu_model.compute.gradients import FINAL
 from ipu_model.compute.session import RETURNED_DTYPE
 from ipu_model.compute.update_rules import is_scalar_name

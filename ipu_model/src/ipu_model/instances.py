@@ -143,14 +143,10 @@ class Group:
         """Return the group of these members, of which this process is one; made on first use, then kept."""
         chosen = tuple(sorted(members))
         if chosen not in self._parts:
-            self._parts[chosen] = Group(
-                PrefixStore(f"only/{'/'.join(map(str, chosen))}", self._store),
-                chosen,
-                chosen.index(self.members[self.rank]),
-                timeout=self._timeout,
-                address=self._address,
-                grace=self._grace,
-            )
+            store = PrefixStore(f"only/{'/'.join(map(str, chosen))}", self._store)
+            rank = chosen.index(self.members[self.rank])
+            part = Group(store, chosen, rank, timeout=self._timeout, address=self._address, grace=self._grace)
+            self._parts[chosen] = part
         return self._parts[chosen]
 
     def close(self) -> None:

@@ -1,8 +1,4 @@
-"""One optimiser as the device sees it: the numbers it streams, the state it keeps, and what is compiled in.
-
-This is plain data without torch objects. `ipu_model.compute.update_rules` does the arithmetic; the performance model
-computes the costs.
-"""
+"""One optimiser as the device sees it, as plain data: numbers that it streams, state, and what is compiled in."""
 
 from __future__ import annotations
 

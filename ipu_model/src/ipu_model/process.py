@@ -1,8 +1,4 @@
-"""What the whole process shares: interrupts that must wait, locks that a fork leaves free, the garbage collector.
-
-Torch ends the whole process if an exception leaves Python code that it runs at certain places of a trace (a query of a
-tensor's attributes, a destructor). So Ctrl-C waits there until a place where raising is safe.
-"""
+"""What a process shares: interrupts, which torch's queries in a trace must not see, locks, the garbage collector."""
 
 from __future__ import annotations
 
@@ -46,11 +42,7 @@ _waiting: ContextVar[_Waiting | None] = ContextVar("ipu_model_interrupt", defaul
 
 @contextmanager
 def interrupt_postponed() -> Iterator[None]:
-    """Let Ctrl-C wait for `deliver_interrupt()` or the end of the body; pressed twice, it does not wait.
-
-    Only the main thread gets interrupts: elsewhere, inside another such body, and where the program ignores them or
-    leaves them to the system, this does nothing.
-    """
+    """Let Ctrl-C, where the main thread handles it, wait for `deliver_interrupt()` or the end; twice, not."""
     handler = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or _waiting.get() is not None or not callable(handler):

@@ -17,8 +17,6 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a function in a file."""
-
     file: str
     number: int
     function: str

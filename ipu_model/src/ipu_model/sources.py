@@ -66,7 +66,6 @@ class Given:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def source(self) -> Source:
-        """Return its program, with its module if there is one, as `advise` and `make_it_fit` take it."""
         from ipu_model.explore.what_if import source_of
 
         with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):
@@ -75,11 +74,7 @@ class Given:
 
 @contextmanager
 def _refusals_named(source: str) -> Iterator[None]:
-    """Turn what PopTorch refuses and what fails in the user's module into an error in one line.
-
-    PopTorch's refusals are assertions and, for parameters of an optimizer that are none of the model, an
-    `UnknownParameter`. A failure of the module has a line of the user's; other failures keep their traceback.
-    """
+    """Give PopTorch's refusals and failures of the user's module one line; others keep their traceback."""
     try:
         yield
     except Error:

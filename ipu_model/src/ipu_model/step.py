@@ -56,11 +56,7 @@ Argument: TypeAlias = Ref | str | int | float | complex | bool | DType | tuple["
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: its shape, its strides in elements, and the storage that holds it.
-
-    `producer` is the op that makes it and `index` which of its results it is; variables, inputs and constants have
-    no producer. `of_weight` marks trainable variables and their views and casts.
-    """
+    """One tensor and its storage; those that enter have no producer; `of_weight`: a weight, its view or cast."""
 
     name: str
     shape: tuple[int, ...]
@@ -277,7 +273,6 @@ class Step:
         return tuple(self.tensors[name] for name in op.reads if name in self.tensors)
 
     def results_of(self, op: Op) -> tuple[Tensor, ...]:
-        """Return the results of an op that are used anywhere."""
         return tuple(result for result in op.results if result is not None and result.name in self.tensors)
 
     def source(self, tensor: str) -> Source:
@@ -347,7 +342,6 @@ def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:
 
 
 def with_ops(step: Step, change: Callable[[Op], Op], block_entries: tuple[Placement, ...] | None = None) -> Step:
-    """Return the step with `change` applied to every op and with its stages renumbered."""
     ops, stages = _staged(tuple(change(op) for op in step.ops))
     entries = step.block_entries if block_entries is None else block_entries
     return replace(step, ops=ops, stages=stages, block_entries=entries)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from tracing_support import Net, ops_of, session_of, traced
 
-from ipu_model.compute import partials
+from ipu_model.compute import kernels as partials
 from ipu_model.compute.half_precision import overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import (

@@ -16,19 +16,7 @@ import torch.fx
 from ipu_model.capture.graph import Graph, dtype_of, info_of, is_random, is_view, op_of, written_arguments
 from ipu_model.process import no_garbage_collection
 from ipu_model.source_lines import SourceLine
-from ipu_model.step import (
-    NO_HINTS,
-    NOWHERE,
-    Argument,
-    Hints,
-    Op,
-    Phase,
-    Ref,
-    Source,
-    Step,
-    Tensor,
-    step_of_ops,
-)
+from ipu_model.step import NO_HINTS, NOWHERE, Argument, Hints, Op, Phase, Ref, Source, Step, Tensor, step_of_ops
 
 Node = torch.fx.Node
 
@@ -52,7 +40,6 @@ _steps: WeakKeyDictionary[Graph, Step] = WeakKeyDictionary()
 
 
 def step_of(graph: Graph) -> Step:
-    """Return the step of a captured graph; the same object for the same graph."""
     if graph not in _steps:
         with no_garbage_collection():
             _steps[graph] = _Describer(graph).step()
@@ -216,7 +203,6 @@ class _Describer:
 
 
 def _argument(value: object) -> Argument:
-    """Return an argument of an op as plain data; layouts, devices and memory formats become their names."""
     if isinstance(value, Node):
         return Ref(value.name)
     if isinstance(value, torch.dtype):
@@ -229,11 +215,7 @@ def _argument(value: object) -> Argument:
 
 
 def digest_of(graph: Graph) -> str:
-    """Return hexadecimal digits, the same in every process, for programs that compute and cost the same.
-
-    Values of weights do not count, nor what Python functions compute, nor lines and names of classes, which serve
-    reports. Stages count by their order, as every trace draws the numbers of blocks without a name anew.
-    """
+    """Return hexadecimal digits, the same in every process, for programs that compute and cost the same."""
     described = step_of(graph)
     step = replace(
         described,

@@ -179,7 +179,6 @@ def with_dense_constants(func: Function, args: Args, kwargs: Kwargs, origins: Or
 
 
 def refuse_autocast(scope: str) -> None:
-    """Refuse `torch.autocast`, in `forward` or around the call that compiles."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise Error(
             f"torch.autocast is not supported by PopTorch (active in module '{scope or 'model'}'). Cast the "

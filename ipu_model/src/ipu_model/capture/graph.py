@@ -70,10 +70,7 @@ class PythonFunction:
 
 @dataclass(frozen=True)
 class Marks(Hints):
-    """What the program said about a value: the hints of the step, and what only a replay or a front end reads.
-
-    `function` computes the op. `overlap_input` (of an input) and `overlap_output` are values of `poptorch.OverlapMode`.
-    """
+    """What the program said about a value; the overlaps of inputs and outputs are those of `poptorch.OverlapMode`."""
 
     printed: Printed | None = None
     function: PythonFunction | None = None
@@ -119,7 +116,6 @@ def mark(node: Node, **marks: Any) -> None:
 
 
 def spec_of(value: Any) -> TensorSpec | None:
-    """Return the spec of a node with one tensor as its result; `None` for any other argument of an op."""
     spec = info_of(value).spec if isinstance(value, Node) else None
     return spec if isinstance(spec, TensorSpec) else None
 
@@ -231,7 +227,6 @@ def is_view(node: Node) -> bool:
 
 
 def op_of(node: Node) -> Node:
-    """Return the op that computes `node`, which may be one of its several results."""
     if node.target is not operator.getitem:
         return node
     parent = node.args[0]

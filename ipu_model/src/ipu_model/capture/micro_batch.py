@@ -82,11 +82,7 @@ def capture(
     placer: Placer,
     before_forward: Callable[[], None] = lambda: None,
 ) -> Graph:
-    """Run `module`'s forward once on fake tensors, and its backward for training, and return the graph.
-
-    `inputs` describe one micro-batch; `call(module, tensors)` calls the module; `flatten(outputs)` returns the leaves
-    of its result and what rebuilds it. Raises `Error` for a model that cannot be a static graph or breaks a rule.
-    """
+    """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
     trace = Trace(placer, training)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
@@ -304,7 +300,6 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
 
 
 def _activation_gradients(recorder: Recorder, result: Traced, stand_ins: Mapping[Node, Node]) -> dict[str, str]:
-    """Map forward nodes to the nodes of their gradients, where clean-up has left both."""
     left = set(recorder.graph.nodes)
     names: dict[str, str] = {}
     for pair in result.activation_gradients:

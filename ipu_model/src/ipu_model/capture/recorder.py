@@ -62,10 +62,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Recorder(TorchDispatchMode):
-    """A dispatch mode, inside a `FakeTensorMode`, that appends what it sees to `trace.nodes`.
-
-    Nodes are found by the identity of their tensors, which are therefore kept alive.
-    """
+    """Appends ops to `trace.nodes`, inside a `FakeTensorMode`; keeps tensors alive, as nodes are found by identity."""
 
     def __init__(self, trace: Trace, origins: Origins) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
@@ -200,7 +197,6 @@ class Recorder(TorchDispatchMode):
         return (tree_map_only(Tensor, self._stand_in, result),)
 
     def _places(self, mask: Tensor) -> list[Tensor] | None:
-        """Return the whole-number indices, one for each dimension, that stand for a mask of constants, or None."""
         known = self._known([mask])
         if known is None:
             return None
@@ -226,7 +222,6 @@ class Recorder(TorchDispatchMode):
         return self._recorded(aten.index.Tensor, self._recorded(aten.expand.default, tensor, shape), indices)
 
     def _drawn_between(self, tensor: Tensor, low: int, high: int | None) -> Tensor:
-        """Fill a tensor with whole numbers from `low` up to, not including, `high` (the type's largest if None)."""
         if high is None:  # behind the last whole number that the type holds exactly
             dtype = tensor.dtype
             high = int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
@@ -351,10 +346,7 @@ def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
 def known_values(
     wanted: Sequence[Node], constants: Mapping[str, Tensor], changeable: Collection[str]
 ) -> list[Tensor] | None:
-    """Return the present values of `wanted`, nodes of one unfinished graph, or None if they depend on data.
-
-    Constants in `changeable` outlive a call: what forward writes to them makes them unknown.
-    """
+    """Return present values of unfinished nodes; None: they depend on data, or forward changed the `changeable`."""
     needed = _needed(wanted, changeable) if wanted else None
     if needed is None:
         return None

@@ -26,11 +26,7 @@ class Placer(Protocol):
 
 @dataclass
 class Trace:
-    """The mutable state of one recording; `poptorch`'s annotations reach it through `ipu_model.capture.tracing`.
-
-    `host_functions` are what CPU ops call; `on_host()` gives the module its own tensors for a body. Which of
-    `loss_marks` is differentiated is decided after `forward`.
-    """
+    """The mutable state of a recording; `on_host()` gives the module its own tensors for a body, such as a CPU op's."""
 
     placer: Placer
     training: bool = False

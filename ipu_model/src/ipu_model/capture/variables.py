@@ -82,7 +82,6 @@ def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
-    """Make a tensor without data; call inside a fake mode."""
     fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)
     return fake.requires_grad_(requires_grad and spec.dtype.is_floating_point)
 
@@ -217,7 +216,6 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def _attributes(module: nn.Module) -> Iterable[Tensor]:
-    """Yield the tensors in the plain attributes of a module tree, and its sparse buffers and parameters."""
     for child in module.modules():
         for name, value in vars(child).items():
             if name not in REGISTRIES:

@@ -26,11 +26,7 @@ _VALIDATION = Path(__file__).resolve().parents[3] / "validation"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of `python -m ipu_model` with all its sub-commands.
-
-    Each sets the default `run`, a function of the parsed arguments that returns the exit code, `None` for 0. What `run`
-    needs is imported inside it, so that --help waits for nothing.
-    """
+    """Return the parser; commands set `run`, which returns the exit code and imports what it needs."""
     parser = argparse.ArgumentParser(
         prog="python -m ipu_model",
         description="The IPU Model predicts what programs would do on IPUs. All numbers are modelled.",
@@ -105,7 +101,6 @@ def print_machines(arguments: argparse.Namespace) -> None:
 
 
 def table(systems: Iterable[System]) -> list[str]:
-    """Return the machines as lines: name, chip, sizes, clock and peak rate."""
     rows = [("machine", "chip", "IPUs", "tiles", "bytes a tile", "clock", "fp16 peak", "title")]
     for system in systems:
         chip = system.chip

@@ -182,7 +182,6 @@ def _number(text: str) -> float | None:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return the type of options that take a whole number from `least` on."""
 
     def read(text: str) -> int:
         try:
@@ -199,7 +198,6 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Return a time in seconds: a finite number from 0 on."""
     value = _number(text)
     if value is not None and value >= 0:
         return value
@@ -208,7 +206,6 @@ def seconds(text: str) -> float:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return the type of options that take one of some names."""
     known = list(names)
 
     def read(text: str) -> str:

@@ -48,10 +48,7 @@ _SMALL = 1 << 14
 
 
 def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
-    """Rewrite `graph` in place: fp16 becomes fp32, with one rounding after every op that is not exact.
-
-    With `clips_apart`, clipping is an op after the rounding, so that a check can be inserted between the two.
-    """
+    """Rewrite fp16 to fp32 with a rounding after each op that is not exact, and clipping as part of it or apart."""
     roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):
         if node.op != "call_function":

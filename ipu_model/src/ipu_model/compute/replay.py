@@ -14,9 +14,8 @@ from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, 
 from ipu_model.capture.torch_private import suggest_memory_format
 from ipu_model.compute.checks import check_every_result, located, report_first_clipping
 from ipu_model.compute.half_precision import to_containers
-from ipu_model.compute.partials import use_half_partials
+from ipu_model.compute.kernels import choose_layer_kernels, use_half_partials
 from ipu_model.compute.printing import print_where_asked
-from ipu_model.compute.recurrent import choose_layer_kernels
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error
 
@@ -38,10 +37,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Replay:
-    """A callable micro-batch: `module(*variables, *inputs, [seed])` returns `(outputs, gradients)`.
-
-    Results that are not fresh share their storage and must be copied before they are kept or changed.
-    """
+    """A callable micro-batch, `module(*variables, *inputs, [seed])`; copy results that are not fresh to keep them."""
 
     module: torch.fx.GraphModule
     fresh_outputs: tuple[bool, ...]
@@ -101,7 +97,6 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
 
 
 def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Return for each result whether it is the only owner of dense storage made in this micro-batch."""
     owners = [graph.roots[node] for node in (*outputs, *gradients)]
 
     def is_fresh(node: Node) -> bool:
@@ -126,10 +121,7 @@ def _protect_constants(graph: Graph, ops: torch.fx.Graph) -> None:
 
 
 def _lay_out_group_norms(ops: torch.fx.Graph) -> None:
-    """Make the operands of group normalisations dense; this must be the last pass, because it adds nodes.
-
-    The kernel ignores strides, and in a replay those of dimensions of size 1 can differ from what was traced.
-    """
+    """Make operands of group norms dense, as the kernel ignores strides; the last pass, for it adds nodes."""
     for node in list(ops.nodes):
         with ops.inserting_before(node):
             if node.target is aten.native_group_norm.default:

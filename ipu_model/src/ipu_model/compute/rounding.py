@@ -1,7 +1,4 @@
-"""Rounding float32 "containers" of half-precision values onto the float16 grid, in place.
-
-Results beyond the range clip to +-65504 (`half_precision.py` says why) or, as on a GPU, become infinity.
-"""
+"""Rounding float32 containers onto the float16 grid, in place; what lies beyond clips or becomes infinity."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ PER_CACHE = 1 << 17
 
 
 class Overflow(Enum):
-    """What happens to a half-precision result beyond +-65504."""
-
     CLIP = "clip"
     INFINITY = "infinity"
 
@@ -89,8 +84,6 @@ def stochastic_round_all_to_half_(
 
 @dataclass(frozen=True)
 class Rounding:
-    """How results in half precision are rounded: to the nearest value, or stochastically."""
-
     stochastic: bool = False
     generator: torch.Generator | None = None
     overflow: Overflow = Overflow.CLIP

@@ -92,7 +92,6 @@ class Collector:
 
 
 def constant_outputs(graph: Graph) -> tuple[bool, ...]:
-    """Return for each computed output whether it is independent of variables, inputs and random numbers."""
     roots = graph.roots
     varying: set[torch.fx.Node] = set()
     for node in graph.ops.nodes:
@@ -316,7 +315,6 @@ class RandomStreams:
 
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
-        """Let torch draw from the stream of `replica` in the body; the host's stream does not change."""
         with _one_at_a_time.lock:
             host = torch.get_rng_state()
             torch.set_rng_state(self._states[replica])

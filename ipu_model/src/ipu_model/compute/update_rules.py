@@ -8,7 +8,7 @@ counter from 1. The gradients that arrive are `G = ls*g` (times 1/scale).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,8 +59,6 @@ class Context:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The arithmetic of one `WeightUpdate`: equal for equal updates."""
-
     compiled: WeightUpdate
     # Whether `update` uses the gradient tensors as scratch space.
     consumes_gradient: ClassVar[bool] = True
@@ -207,7 +205,6 @@ class _OfMoments(UpdateRule):
 
     @staticmethod
     def denominator(entry: Entry, correction: float, eps: float) -> Tensor:
-        """Return `sqrt(s/correction) + eps`, computed in the gradient's memory."""
         return _root(entry.state["Accl2"], out=entry.gradient).div_(math.sqrt(correction)).add_(eps)
 
 
@@ -226,9 +223,7 @@ class Adam(_OfMoments):
         if _fits_fused(self.compiled.slots, context.unscale, *tensors):
             kernel = fused_adamw_ if self.compiled.decoupled else fused_adam_
             kernel(
-                *tensors,
-                list[Tensor](),
-                steps,
+                *[*tensors, [], steps],
                 lr=scalars["learningRate"],
                 beta1=scalars["beta1"],
                 beta2=scalars["beta2"],
@@ -365,14 +360,7 @@ def _grad_scale(factor: float) -> Any:
     return None if factor == 1.0 else torch.tensor(1.0 / factor)
 
 
-_RULES: Mapping[Algorithm, Callable[[WeightUpdate], UpdateRule]] = {
-    Algorithm.SGD: Simple,
-    Algorithm.SGD_COMBINED: Combined,
-    Algorithm.SGD_SEPARATE: Separate,
-    Algorithm.ADAM: Adam,
-    Algorithm.LAMB: Lamb,
-    Algorithm.RMSPROP: RMSprop,
-}
+_RULES = dict(zip(Algorithm, (Simple, Combined, Separate, Adam, Lamb, RMSprop)))
 
 
 def rule_for(update: WeightUpdate) -> UpdateRule:

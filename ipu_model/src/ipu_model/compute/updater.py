@@ -114,10 +114,7 @@ class Updater:
         return {name: tensor.to(torch_dtype(self._state_dtype(name)), copy=True) for name, tensor in self.state.items()}
 
     def load_state(self, state: Mapping[str, Tensor] | None, parameters: Mapping[str, Tensor] | None) -> list[str]:
-        """Overwrite state and streamed scalars with those of a checkpoint; None leaves them all as they are.
-
-        A warning is returned for each entry that is missing or unknown; `Error`, before any change, for another shape.
-        """
+        """Load a checkpoint; warnings name missing and unknown entries, `Error` refuses other shapes unchanged."""
         warnings: list[str] = []
         if state is not None:
             known = self.state.keys() & state.keys()
@@ -145,7 +142,6 @@ class Updater:
         return warnings
 
     def _round_loaded(self, names: set[str]) -> None:
-        """Put half state back on its grid (nearest) after values came from outside the update."""
         Rounding(overflow=self._rounding.overflow)(
             [self.state[name] for name in names if self._state_dtype(name) == FLOAT16]
         )
@@ -176,7 +172,6 @@ class Updater:
     def _entries(
         self, rule: UpdateRule, names: list[str], gradients: Mapping[str, Tensor], shared: Mapping[int, int]
     ) -> list[Entry]:
-        """Return the entries of those weights that have a gradient, safe to overwrite."""
         entries = []
         for name in names:
             if name not in gradients:
@@ -215,11 +210,8 @@ def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection
                 f"Can not change {public} from {before} to {after}: it is compiled in. "
                 "Keep its value, or destroy and compile again."
             )
-    _compare(
-        "loss_scaling of the optimiser",
-        (old.loss_scaling, old.loss_scaling_variable),
-        (new.loss_scaling, new.loss_scaling_variable),
-    )
+    before, after = ((spec.loss_scaling, spec.loss_scaling_variable) for spec in (old, new))
+    _compare("loss_scaling of the optimiser", before, after)
     for group in groups:
         if group is not None and group >= len(new.groups):
             raise Error(

@@ -73,11 +73,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first.
-
-    `is_enough` is false if the program does not fit for certain with any of them; `search` is then the call that
-    searches combinations.
-    """
+    """The changes worth trying, the most useful first; if no single one is enough, `search` is the call for several."""
 
     items: tuple[Advice, ...]
     is_enough: bool = True
@@ -106,7 +102,6 @@ class AdviceList(Sequence[Advice]):
         return "\n".join((*texts, *filter(None, (self.note,))))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the text where a cell of a notebook ends with the list; IPython calls this with its printer."""
         printer.text(str(self))
 
 
@@ -190,19 +185,12 @@ def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, befo
         costs.append(f"{share:.0%} more of a tile's memory")
     if risk is not Risk.NONE:
         costs.append(str(risk))
-    return Advice(
-        change=change,
-        how=how,
-        samples_per_second_factor=factor,
-        max_tile_bytes_change=bytes_change,
-        verdict=after.verdict,
-        risk=risk,
-        explanation=explanation,
-        evidence=f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
-        f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled).",
-        cost="; ".join(costs),
-        kind=kind,
+    evidence = (
+        f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
+        f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled)."
     )
+    gained = factor, bytes_change, after.verdict
+    return Advice(change, how, *gained, explanation, risk, evidence, cost="; ".join(costs), kind=kind)
 
 
 def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
@@ -239,7 +227,6 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
 
 
 def _splits(program: Program) -> Iterator[tuple[str, ...]]:
-    """Yield the most even splits of a pipeline over the same IPUs, and over twice as many."""
     now = len(program.step.stages)
     if program.execution is Execution.SHARDED:
         return

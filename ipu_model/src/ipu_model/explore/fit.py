@@ -158,7 +158,6 @@ class Findings:
         return now
 
     def _set_back(self, now: Setting, name: str) -> Setting:
-        """Return a setting with one option as the program has it, if that is possible alone; fewer IPUs stay fewer."""
         start = self.programs.start
         if name == "replicas":
             return now if start.ipus > now.ipus else replace(now, split=start.split, replicas=start.replicas)
@@ -167,7 +166,6 @@ class Findings:
         return replace(now, **{name: getattr(start, name)})
 
     def _cheapest_fit(self) -> Fit | None:
-        """Return the program on the fewest IPUs with the least risk, the fewest changes, then the highest speed."""
 
         def price(candidate: Candidate) -> tuple[float, ...]:
             changes = self.programs.changes(candidate.setting)
@@ -193,7 +191,6 @@ class Findings:
         return derived
 
     def _fit(self, candidate: Candidate) -> Fit:
-        """Return a candidate with its code and profile, from the module captured with its changes if there is one."""
         if candidate in self._fits:
             return self._fits[candidate]
         programs, setting = self.programs, candidate.setting
@@ -206,14 +203,10 @@ class Findings:
         except (Error, AssertionError) as problem:
             refused = message_of(problem)
             self._refusals[refused] = None
-        self._fits[candidate] = Fit(
-            candidate=candidate,
-            changes=programs.changes(setting),
-            code=code_of(programs.base, program, programs.changed_options(setting), micro_batch),
-            profile=profile_program(confirmed or program, self.host),
-            is_confirmed=confirmed is not None,
-            refused=refused,
-        )
+        code = code_of(programs.base, program, programs.changed_options(setting), micro_batch)
+        profile = profile_program(confirmed or program, self.host)
+        changes, is_confirmed = programs.changes(setting), confirmed is not None
+        self._fits[candidate] = Fit(candidate, changes, code, profile, is_confirmed, refused)
         return self._fits[candidate]
 
     def _instead(self) -> tuple[Fit | None, Limits | None]:
@@ -312,7 +305,6 @@ def binding_text(profile: Profile, program: Program) -> str:
 
 
 def _largest_module(program: Program) -> tuple[str, float]:
-    """Return the innermost module with the most bytes of weights of its own."""
     step = program.step
     tensor_of = {variable.name: variable.tensor for variable in step.variables}
     sizes: dict[str, float] = {}

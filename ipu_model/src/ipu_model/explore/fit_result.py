@@ -22,10 +22,7 @@ class Limits:
     machine: str = ""
 
     def wider(self, own_machine: str) -> Iterator[Limits]:
-        """Yield wider limits: first without the number of IPUs, then without what stays, then without both.
-
-        With what stays, a search uses at most the IPUs of the program's own machine, because more would not be near.
-        """
+        """Yield wider limits: without `ipus`, without what stays, without both; what stays needs a near machine."""
         if self.ipus is not None and self.keep:
             yield replace(self, ipus=None, machine=self.machine or own_machine)
             yield replace(self, keep=frozenset())
@@ -51,7 +48,6 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits for certain: too close to call does not count."""
         return self.verdict is Verdict.FITS
 
     @property
@@ -74,11 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fit:
-    """A program that a search found, with its changes and their code.
-
-    `is_confirmed` tells whether the module was captured again with all changes and gave this profile; programs without
-    a module cannot be. If capturing it was refused, `refused` says why, and the profile is derived from the program.
-    """
+    """A program that a search found; unless captured again with all changes (or `refused`), its profile is derived."""
 
     candidate: Candidate
     changes: tuple[Change, ...]
@@ -125,8 +117,6 @@ class FasterLoader:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence on a search, and how to ask for something else, in Python and at a shell."""
-
     text: str
     in_python: str
     in_shell: str
@@ -263,7 +253,6 @@ class FitResult:
         return ["\n".join((f"{bottleneck}{speed}.{' With another loader:' if others else ''}", *others))]
 
     def _remarks(self) -> Iterator[str]:
-        """Yield what else there is to know: what was left out, and how far the figures are confirmed."""
         fit = self.best
         yield from map(str, self.notes)
         if fit is not None and fit.changes:

@@ -50,7 +50,6 @@ def _items_of(names: Sequence[str]) -> str:
 
 
 def split_lines(program: Program, names: Sequence[str]) -> str:
-    """Return the lines with which blocks begin at these modules, in place of those that the program has."""
     begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for ipu, name in enumerate(names, 1)]
     removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not names else []
     return "\n".join((*removed, *begins))
@@ -140,7 +139,6 @@ def optimiser_lines(spec: OptimiserSpec) -> str:
 
 
 def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
-    """Yield the arguments of the optimiser that differ from what its class has without them."""
     usual = Hyper(weight_decay=0.01) if spec.family.startswith("ADAMW") else Hyper()
     names = ("lr", "momentum", "dampening", "nesterov", "betas", "alpha", "eps", "weight_decay", "max_weight_norm")
     for name in (*names, "velocity_scaling"):
@@ -161,5 +159,4 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
 
 
 def code_block(code: str) -> list[str]:
-    """Return code as an indented paragraph; no code is no paragraph."""
     return [textwrap.indent(code, "    ")] if code else []

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoaderFacts:
-    """How a data loader works: its worker processes, and whether another process loads ahead of the program.
-
-    `workers` is 0 if no processes share the loading. Up to `ready` batches may have been loaded before the program asks
-    for them.
-    """
+    """How a loader works: whether ahead of the program, worker processes if any, batches ready before they are due."""
 
     loads_ahead: bool = False
     workers: int = 0
@@ -36,7 +32,6 @@ class LoaderFacts:
 
 @singledispatch
 def facts_of_loader(loader: Any) -> LoaderFacts:
-    """Return how a loader works; a front end registers its own types, other iterables load when asked to."""
     return LoaderFacts()
 
 
@@ -115,7 +110,6 @@ def _arrivals(
 
 
 def _passes(loader: Iterable[Any]) -> Generator[Any, None, None]:
-    """Yield the batches of one pass after another; an iterator has only what is left of one."""
     nothing = object()
     batch = None
     while batch is not nothing:

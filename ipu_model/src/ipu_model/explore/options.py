@@ -74,11 +74,7 @@ class Option:
 
 
 def with_options(program: Program, **options: Any) -> Program:
-    """Return the program with some options changed, by their names in `OPTIONS`.
-
-    For example, `with_options(program, gradient_accumulation=16, half_partials=True)`. Raises `Error` for an unknown
-    option, an invalid value, or a pipeline with too few micro-batches for its stages.
-    """
+    """Return the program with options of `OPTIONS`, such as `half_partials=True`; `Error` for what cannot be."""
     for name, value in options.items():
         program = option_named(name).set_to(program, value)
     if options:
@@ -119,7 +115,6 @@ def _check_pipeline(program: Program) -> None:
 
 
 def _field(path: str, read: Callable[[Any], Any] = bool, **also: object) -> tuple[Getter, Setter]:
-    """Return what reads and sets a field such as "batching.replicas"; `also` are fields of the program set with it."""
 
     def set_to(program: Program, value: Any) -> Program:
         changed: Program = _replaced(program, path.split("."), read(value))
@@ -155,7 +150,6 @@ def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
 
 
 def _execution(program: Program, value: object) -> Program:
-    """Change the execution, and with it PopTorch's default for recomputation."""
     execution = _choice("execution", Execution)(value)
     recomputation = recomputation_over(program, execution, len(ipus_in_use(program.step)))
     return replace(program, execution=execution, recomputation=recomputation)
@@ -471,11 +465,7 @@ _LEGEND = {"model": "your module", "opts": "its poptorch.Options", "optimizer": 
 
 
 def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_batch: int | None) -> str:
-    """Return the changed lines of a program, in the order in which they run; "" if nothing changes.
-
-    `changed` are options of `OPTIONS` that turn `base` into `program`, and `micro_batch` is a new one. The first line
-    says where the code belongs and what the names in it stand for.
-    """
+    """Return the changed lines in the order in which they run, after one on where they belong; "" if none."""
     values = dict(changed)
     default = default_recomputation(program.execution, len(ipus_in_use(program.step)), training=program.training)
     if program.training and program.recomputation is not default:

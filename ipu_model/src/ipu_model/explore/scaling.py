@@ -88,11 +88,7 @@ def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One number of replicas; `profile` is `None` where the program cannot have it, for the reason in `refused`.
-
-    `theoretical_samples_per_second` are R times those of one replica. `instances` are host processes,
-    `global_batch` the samples of one weight update of all replicas.
-    """
+    """One number of replicas; `profile` is `None` if `refused`, the `theoretical` speed is R times that of one."""
 
     replicas: int
     instances: int

@@ -78,7 +78,6 @@ class Search:
         return most is None or candidate.setting.ipus <= most
 
     def candidate(self, setting: Setting) -> Candidate:
-        """Model a setting, or say why it is refused."""
         if setting not in self.tried:
             self.bar.update()
             self.bar.set_postfix_str(str(setting))
@@ -121,7 +120,6 @@ class Search:
         return (own,) if own or "precision" in self.limits.keep else (False, True)
 
     def _splits(self, count: int) -> list[Split]:
-        """Return the ways to split over so many IPUs, that of the program first."""
         own = self.programs.start.split.ipus
         splits = [Split(count)] if count == own else []
         if "split" in self.limits.keep or count == own == 1:
@@ -171,7 +169,6 @@ class Search:
         )
 
     def _lean(self, setting: Setting) -> Setting:
-        """Return a setting with everything that saves memory and depends on nothing else."""
         start, base = self.programs.start, self.programs.base
         streams = base.training and base.system.streaming_bytes_per_second > 0 and base.optimiser is not None
         can_shard = setting.replicas * base.processes > 1
@@ -268,7 +265,6 @@ class Search:
             waiting = [groups for groups in waiting if groups]
 
     def _groups(self, count: int, most: int) -> Iterator[Setting]:
-        """Yield the groups on so many IPUs, with micro-batches up to the largest that the module takes."""
         half = self._halves()[-1]
         own = self.programs.start.replicas
         fills = 1 << (max(1, most // count).bit_length() - 1)
@@ -282,11 +278,7 @@ class Search:
                     yield self._group(count, replicas, micro_batch, half, *way)
 
     def _is_hopeless(self, group: Setting) -> bool:
-        """Whether what was modelled shows that a group cannot fit.
-
-        Memory grows at most in proportion to the micro-batch, so that half of it needs at least half the memory. Where
-        checkpoints of a pipeline are far too large, so are those with the last stage recomputed, too.
-        """
+        """Whether what was modelled rules a group out: half the micro-batch needs at least half the memory."""
         own, wanted = group.recomputation, group.micro_batch
         for mode in (own, Recomputation.PIPELINE if group.checkpoints else own):
             for rows in self._micro_batches(group.replicas):

@@ -148,7 +148,6 @@ class Programs:
         return Execution.PIPELINED if self.micro_batches(replicas, micro_batch) >= needed else Execution.SHARDED
 
     def changed_options(self, setting: Setting) -> dict[str, Any]:
-        """Return the options of `OPTIONS` that a setting changes, with their values."""
         if setting == self.start:
             return {}
         program = self.of(setting)
@@ -240,7 +239,6 @@ class Programs:
         return starts
 
     def _captured_with(self, micro_batch: int, half: bool) -> Program:
-        """Return the program with that micro-batch and those types; each is captured, or refused, once."""
         key = micro_batch, half
         if key not in self._captured:
             try:
@@ -265,7 +263,6 @@ class Programs:
         return replace(self.base, step=self._captured_again(changes).step)
 
     def _captured_again(self, changes: ModuleChanges) -> Program:
-        """Capture the module with changes."""
         assert self.source.again is not None
         try:
             return self.source.again(changes)

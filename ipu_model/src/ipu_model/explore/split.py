@@ -85,11 +85,7 @@ def _divided(scopes: Sequence[str], depth: int, cost: Mapping[str, float], least
 
 
 def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) -> list[tuple[str, tuple[str, ...]]]:
-    """Name the groups, and merge those at which no block can begin into the group before.
-
-    No block can begin at ops that a parent runs itself, nor at a module that runs several times: a block begins
-    whenever its module is called.
-    """
+    """Name the groups, and merge those at which no block can begin (of parents, or repeated) with the one before."""
     named: list[tuple[str, tuple[str, ...]]] = []
     names = [_common(scopes) for scopes in groups]
     for name, scopes in zip(names, groups, strict=True):
@@ -163,11 +159,7 @@ def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tu
 
 
 def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Return where each stage after the first begins, so that the slowest stage is as fast as possible.
-
-    `costs[stage][unit]` is the cost of a unit on that stage. Stages are filled in order and none is empty.
-    Dynamic programming over (stage, first unit not yet placed).
-    """
+    """Return where stages after the first begin so that the slowest is fastest, from `costs[stage][unit]`."""
     stages, units = len(costs), len(costs[0])
     best: list[list[tuple[float, int]]] = [[(float("inf"), 0)] * (units + 1) for _ in range(stages)]
     for end in range(1, units + 1):
@@ -188,7 +180,6 @@ def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
 
 def _held_by_scope(program: Program) -> Mapping[str, float]:
-    """Return the bytes of variables with accumulators and state on the chip, by the scope that first reads them."""
     step, locations = program.step, program.locations
     tensor_of = {variable.name: variable.tensor for variable in step.variables}
     held: defaultdict[str, float] = defaultdict(float)
@@ -201,7 +192,6 @@ def _held_by_scope(program: Program) -> Mapping[str, float]:
 
 
 def _kept_by_scope(program: Program) -> Mapping[str, float]:
-    """Return the bytes of the forward results that are kept without recomputation, by the scope that makes them."""
     step = program.step
     stored = kept_for_backward(replace(program, recomputation=Recomputation.NONE))
     kept: defaultdict[str, float] = defaultdict(float)
@@ -245,12 +235,9 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
         place = places[stage_of_op[op.name]]
         return op if place == op.placement else replace(op, placement=place)
 
-    return replace(
-        program,
-        step=with_ops(program.step, moved, tuple(places.values())),
-        recomputation=recomputation_over(program, program.execution, len(begins) + 1),
-        reserved_ipus=None,
-    )
+    step = with_ops(program.step, moved, tuple(places.values()))
+    recomputation = recomputation_over(program, program.execution, len(begins) + 1)
+    return replace(program, step=step, recomputation=recomputation, reserved_ipus=None)
 
 
 def stage_modules(program: Program) -> Iterator[str]:
@@ -268,11 +255,7 @@ def stage_modules(program: Program) -> Iterator[str]:
 
 @remembered
 def repeated_blocks(step: Step) -> tuple[str, ...]:
-    """Return the modules that stand in a row, such as the layers of a transformer, in the order of the forward pass.
-
-    They are the outermost modules whose name is a number, of lists and sequences in which at least two of them run the
-    same ops, and more than a few; the forward pass runs each of them once.
-    """
+    """Return the modules in a row, called by numbers, that run the same ops (and several), each once."""
     kinds: dict[str, list[str]] = {}
     for op in step.forward:
         block = next((module for module in modules_of(op.scope) if module.rpartition(".")[2].isdecimal()), "")

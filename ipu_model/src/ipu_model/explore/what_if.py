@@ -151,11 +151,7 @@ class Source:
 
 
 def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) -> Source:
-    """Return the source of programs for whatever a function of `ipu_model.explore` was given.
-
-    `thing` is a compiled executor, also one that ran out of memory, a `Profile`, a `Program`, or a plain module with
-    the `inputs`, `options` and further arguments of `ipu_model.profile_module`. A source stays as it is.
-    """
+    """Return the source for what a function of `ipu_model.explore` was given; a source stays as it is."""
     if inputs is None and options is None:
         unused = [name for name, value in more.items() if value not in (None, False)]
         if unused:

@@ -76,7 +76,6 @@ def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def samples_per_second(program: Program, host: HostWork | None = None) -> float:
-    """Return the throughput of a program from end to end, without its memory and the rest of its profile."""
     check_machine(program)
     time = time_of(program, costs_of(program.step, program.settings), order_of(program))
     device_seconds = program.system.chip.seconds(time.device_cycles)

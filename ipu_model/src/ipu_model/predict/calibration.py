@@ -1,8 +1,4 @@
-"""The constants that no document gives directly: `data/calibration.toml`, which explains each of them.
-
-Every function that needs a `Calibration` takes it as an argument. To try other numbers, pass another one:
-`calibrated().with_values({"cost.sync_cycles": 500})`.
-"""
+"""The constants that no document gives, explained in `data/calibration.toml`; `with_values` tries other numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The machines that programs are modelled on: chips, and the systems they are built into.
-
-Users speak of a machine ("POD16", "Bow"); here it is a `System`. Numbers come from
-`data/machines.toml`, where each has its unit and source; `provenance` returns them.
-"""
+"""The machines that programs are modelled on, chips and `System`s of them, from `data/machines.toml`."""
 
 from __future__ import annotations
 
@@ -64,11 +60,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class System:
-    """IPUs of one kind with their links and hosts.
-
-    It is built of IPU-Machines: one gateway (or PCIe slot) with `ipus_per_machine` each, whose IPUs share its host
-    links and streaming memory. Link rates count one direction.
-    """
+    """IPUs of one kind, in machines whose IPUs share host links and streaming memory; rates count one direction."""
 
     name: str
     title: str

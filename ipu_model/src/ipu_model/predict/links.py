@@ -102,7 +102,6 @@ class Ring:
     call_seconds: float
 
     def all_reduce(self, size: float) -> float:
-        """Return the seconds of summing a tensor of `size` bytes over all replicas."""
         return self.call_seconds + 2 * self._one_way(size) if self.replicas > 1 else 0.0
 
     def reduce_scatter(self, size: float) -> float:
@@ -124,12 +123,7 @@ def ring_of(program: Program) -> Ring:
     near = program.replicas
     if system.gateway_link_bytes_per_second > 0:
         near = min(near, max(1, int(constants.link_domain_ipus) // program.ipus_per_replica))
-    return Ring(
-        replicas=program.replicas,
-        near=near,
-        groups=math.ceil(program.replicas / near),
-        link_bytes_per_second=system.link_bytes_per_second * constants.link_share,
-        gateway_bytes_per_second=system.gateway_link_bytes_per_second / replicas_per_machine(program),
-        hop_seconds=system.link_hop_seconds,
-        call_seconds=constants.call_seconds,
-    )
+    link = system.link_bytes_per_second * constants.link_share
+    gateway = system.gateway_link_bytes_per_second / replicas_per_machine(program)
+    groups = math.ceil(program.replicas / near)
+    return Ring(program.replicas, near, groups, link, gateway, system.link_hop_seconds, constants.call_seconds)

@@ -97,7 +97,6 @@ def _types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def updates_of(program: Program) -> tuple[OpProfile, ...]:
-    """Return what adds gradients up and updates weights, as far as it runs on the tiles; empty for inference."""
     described, sync = _described_variables(program.step), program.settings.device.sync_cycles
     executions = {ACCUMULATION_PART: program.batching.steps, UPDATE_PART: program.batching.device_iterations}
     return tuple(
@@ -201,7 +200,6 @@ def _makers_of_gradients(step: Step) -> dict[str, str]:
 
 
 def _tensor(tensor: Tensor, step: Step, ops: Mapping[str, str]) -> str:
-    """Return the name of a tensor: that of the op that makes it, and which of its results it is."""
     op = step.producer(tensor.name)
     if op is None:
         source, name = step.source(tensor.name), tensor.name.replace("_", " ")

@@ -21,12 +21,7 @@ from ipu_model.step import Source, Step, Tensor
 
 @dataclass(frozen=True)
 class Order:
-    """The order of one call of a program.
-
-    `sequence` has every execution of an op for one micro-batch. `slots` is the number of micro-batches that each stage
-    stashes between forward and backward pass. `micro_batches` is the number that one replica runs in a call, in the
-    cycles of `rounds`.
-    """
+    """The order of one call: runs of ops, what is held in how many `slots` of a stage, and the cycles of passes."""
 
     kept: Recomputed
     sequence: tuple[OpRun, ...]
@@ -107,11 +102,7 @@ def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
 
 
 class Traffic(NamedTuple):
-    """Bytes of one micro-batch by stage: read from the host, written to it, sent forward and sent back.
-
-    `on[k]` goes from stage k to k + 1, `back[k]` from stage k to k - 1. A tensor for a later stage passes through all
-    stages in between.
-    """
+    """Bytes of a micro-batch by stage: from and to the host, `on` to the next stage, `back` to the one before."""
 
     inputs: tuple[float, ...]
     outputs: tuple[float, ...]
@@ -187,11 +178,7 @@ def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, i
 
 @dataclass(frozen=True)
 class Beat:
-    """What happens between two synchronisations of all IPUs: passes, then copies.
-
-    `forward` and `backward` map the active stages to their lag: in cycle c they work on micro-batch c - lag. The stages
-    `sends_on` copy results to the next stage, `sends_back` to the previous one.
-    """
+    """Passes by stage with their lag (in cycle c they work on micro-batch c - lag), then copies to neighbours."""
 
     forward: Mapping[int, int]
     backward: Mapping[int, int]
@@ -281,7 +268,6 @@ def _interleaved(stages: int) -> tuple[Beat, ...]:
 
 
 def _intervals(full: tuple[Beat, ...], shape: Shape) -> tuple[Interval, ...]:
-    """Return the cycles between the points at which some pass begins or ends; `full` are the beats when all run."""
     count = shape.micro_batches
     lags = {lag for beat in full for passes in (beat.forward, beat.backward) for lag in passes.values()}
     points = sorted({0} | lags | {lag + count for lag in lags})

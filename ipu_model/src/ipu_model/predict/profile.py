@@ -212,11 +212,7 @@ class LivenessStep:
 
 
 class LiveTensor(NamedTuple):
-    """One tensor in the memory of an IPU at the moment when its fullest tile is fullest.
-
-    `name` is what users know it by; `copies` counts equal ones, as in a stash. `first` and `last` are the places in
-    `IpuMemory.liveness` of the steps from which to which it is in memory, both included.
-    """
+    """A tensor when the fullest tile is fullest, there from step `first` to `last`; `copies` as in a stash."""
 
     name: str
     category: str
@@ -232,11 +228,7 @@ class LiveTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class IpuMemory:
-    """Memory of one IPU: `tiles[t]` is the most that tile t ever holds, in bytes.
-
-    `peak` is the place in `liveness` of the step during which the fullest tile is fullest, and `live_at_peak` the
-    tensors that are in memory then, the largest first; code and the runtime's own memory are no tensors.
-    """
+    """Memory of one IPU: the most of each tile, and at the fullest's `peak`, a place in `liveness`, what is there."""
 
     ipu: int
     categories: tuple[MemoryCategory, ...]
@@ -259,7 +251,6 @@ class IpuMemory:
 
     @property
     def always_live_bytes(self) -> float:
-        """Bytes on the fullest tile that are always live."""
         return sum(c.bytes_on_fullest_tile for c in self.categories if c.always_live)
 
     def bytes_on_tile(self, tile: int) -> Mapping[str, float]:
@@ -268,7 +259,6 @@ class IpuMemory:
 
     @property
     def bytes_by_category(self) -> Mapping[str, float]:
-        """Bytes of the fullest tile by category."""
         return {c.name: c.bytes_on_fullest_tile for c in self.categories}
 
 
@@ -309,7 +299,6 @@ class Memory:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the program fits, does not fit, or is too close to call."""
         return close_band().verdict(self.share)
 
 
@@ -456,7 +445,6 @@ class Profile:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the program fits into memory, does not fit, or is too close to call."""
         return self.memory.verdict
 
     @property

@@ -16,11 +16,7 @@ from ipu_model.step import Step
 
 
 class Execution(str, Enum):
-    """How IPUs share the work: a pipeline keeps all of them busy, sharding uses one after another.
-
-    `INTERLEAVED` is a what-if that PopTorch does not offer: neighbouring stages alternate forward and
-    backward passes, which halves the stashes.
-    """
+    """How IPUs share work; `INTERLEAVED` is a what-if: alternating passes of neighbours halve the stashes."""
 
     PIPELINED = "pipelined"
     INTERLEAVED = "interleaved"

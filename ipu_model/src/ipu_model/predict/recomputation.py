@@ -37,12 +37,7 @@ def recomputation_over(program: Program, execution: Execution, ipus: int) -> Rec
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The forward ops whose results are stored for the backward pass, and those that run again, by name.
-
-    Ops in `again` run a second time, in their order, before the backward ops that need them. Views and in-place ops
-    belong to the op that made the storage. Masks of dropouts are drawn again from the same seed (PopART's
-    DropoutGradOp), never stored.
-    """
+    """The forward ops that are stored, and those that run `again`; views go with their storage, masks are redrawn."""
 
     stored: frozenset[str]
     again: frozenset[str]

@@ -16,11 +16,7 @@ _all: list[Recent[Any]] = []
 
 
 class Recent(Generic[Value]):
-    """A cache of the last few values of each step, for as long as the step is alive.
-
-    The key of a value must contain everything else that the value depends on. It need not be hashable, but neither the
-    key nor the value may refer to the step, or the step would never be freed. Values are shared: do not change them.
-    """
+    """The last few values of each living step, shared, by keys with all else they need; none may refer to the step."""
 
     def __init__(self) -> None:
         _all.append(self)

@@ -74,19 +74,9 @@ def _variables(
             state = float(sum(slot.dtype.bytes for slot in update.weight_sized_state))
             accumulates_in_state = update.accumulates_in_state
             gradient = float(spec.accum_dtype.bytes) if accumulates else gradient
-        variables.append(
-            DeviceVariable(
-                name=variable.name,
-                stage=stage,
-                ipu=ipus[variable.name],
-                elements=elements,
-                trainable=trained,
-                weight=elements * weight,
-                gradient=elements * gradient * trained,
-                state=elements * state,
-                accumulates_in_state=accumulates_in_state,
-            )
-        )
+        where = stage, ipus[variable.name]
+        sizes = elements * weight, elements * gradient * trained, elements * state
+        variables.append(DeviceVariable(variable.name, *where, elements, trained, *sizes, accumulates_in_state))
     return tuple(variables)
 
 
@@ -105,7 +95,6 @@ def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
 
 
 def updated_elements(program: Program, variables: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
-    """Return how many elements one replica updates, for each tensor that it updates only in part."""
     return {
         variable.name: math.ceil(variable.elements / program.replicas)
         for variable in variables

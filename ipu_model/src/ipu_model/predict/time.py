@@ -41,11 +41,7 @@ class DeviceTime:
 
 
 def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
-    """Return the time of one call of a program on the device, in tile-clock cycles.
-
-    Sources of the formulas: hardware reference, sections D and E. `Error`: tensors are off chip on a machine without
-    streaming memory, or overlapped transfers are requested without I/O tiles or in a pipeline.
-    """
+    """Return the device time of a call (hardware reference, D and E); `Error`: transfers that it cannot do."""
     workload = workload_of(program, costs, order)
     overlaps = program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
@@ -211,7 +207,6 @@ class Call:
         return tuple(part for segment in sent for part in self._synchronised(segment))
 
     def _synchronised(self, *parts: Segment) -> list[Segment]:
-        """Return the parts that occur, with a synchronisation before each one except the IPUs' own work."""
         segments: list[Segment] = []
         for part in parts:
             if not part.cycles:
@@ -372,11 +367,7 @@ _FEW = 16
 
 
 class _Timeline:
-    """The timeline of one call: a small number of spans, whatever is repeated, that fill each IPU's row without a gap.
-
-    The first update is shown cycle by cycle; of many identical cycles only the first is drawn. The other cycles and all
-    later updates, called `round_name`, are drawn together: one span for each kind of work stands for all repetitions.
-    """
+    """A few spans that fill each IPU's row: the first update cycle by cycle, repetitions drawn together."""
 
     def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:
         self._clock_hz = clock_hz
@@ -408,7 +399,6 @@ class _Timeline:
                 self._write(ipu, piece, 1, label, micro_batch)
 
     def _repeated(self, segments: Sequence[Segment], count: int, what: str) -> None:
-        """Write `count` repetitions of segments as one span for each kind of work of each IPU."""
         if count == 1:
             self._once(segments)
         if count <= 1:
@@ -434,7 +424,6 @@ class _Timeline:
 
 
 def _with_waits(segments: Iterable[Segment], ipu: int) -> Iterator[Piece]:
-    """Yield the pieces of an IPU, each segment's followed by the wait for the slowest IPU."""
     for segment in segments:
         pieces = segment.pieces[ipu]
         yield from pieces

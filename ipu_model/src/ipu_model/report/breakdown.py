@@ -12,6 +12,7 @@ from ipu_model.predict.profile import (
     CONSTANTS,
     OF_ACTIVATIONS,
     PARAMETERS,
+    SPAN_KINDS,
     TEMPORARIES,
     IpuMemory,
     LiveTensor,
@@ -54,7 +55,6 @@ class Row:
 
     @property
     def busy_seconds(self) -> float:
-        """How long it does anything but wait."""
         return sum(span.seconds for span in self.spans if span.kind != "wait")
 
 
@@ -114,7 +114,6 @@ def layers_starred(name: str) -> str:
 
 
 def type_of(tensor: LiveTensor) -> str:
-    """Return element type and shape of a tensor, as in "float16[64, 32]"."""
     return f"{tensor.dtype}{list(tensor.shape)}" if tensor.dtype else ""
 
 
@@ -156,6 +155,11 @@ def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
     return (*all_rows(host), Row("device", (Span("device", DEVICE_WORKS, begin, end - begin),)))
 
 
+def kinds_of(rows: Iterable[Row]) -> list[str]:
+    used = {span.kind for row in rows for span in row.spans}
+    return [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
+
+
 def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
     spans = list(timeline)
     hosts = _host_resources(spans)
@@ -173,7 +177,6 @@ def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
 
 
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:
-    """Put each span into the first lane that is free when it starts."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.seconds)):
         free = next((lane for lane in lanes if lane[-1].end <= span.start + _CLOSE_SECONDS), None)

@@ -1,8 +1,4 @@
-"""Two profiles side by side, as text and as a page: what changed, by how much, and what accounts for it.
-
-Times of parts, modules and ops are of one sample, so that programs with other batches, replicas or numbers of IPUs
-compare: the seconds of one IPU that a sample takes, summed over all IPUs that work on it.
-"""
+"""Two profiles side by side, as text and as a page; times of parts are IPU seconds of one sample, so they compare."""
 
 from __future__ import annotations
 
@@ -23,11 +19,7 @@ NAMES = ("before", "after")
 _CLOSE = 0.005
 _WIDEST_CELL = 40
 _MOST_MOVED = 5
-_OF_BOTH = {
-    Verdict.FITS: "both fit",
-    Verdict.CLOSE: "both are too close to call",
-    Verdict.DOES_NOT_FIT: "neither fits",
-}
+_OF_BOTH = {Verdict.FITS: "both fit", Verdict.CLOSE: "both are too close to call", Verdict.DOES_NOT_FIT: "neither fits"}
 _OF_ONE = {Verdict.FITS: "fits", Verdict.CLOSE: "is too close to call", Verdict.DOES_NOT_FIT: "does not fit"}
 _WITHOUT_ROOM = " The speed of a program that does not fit is the speed that it would have on larger tiles."
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -36,8 +28,6 @@ Row = tuple[str, str, str, str]
 
 
 class Part(NamedTuple):
-    """A part of a comparison: a title, and rows of a name, both values and the change."""
-
     title: str
     rows: tuple[Row, ...]
 
@@ -77,7 +67,6 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
 
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
-    """Return the parts of a comparison; options only where they differ."""
     rows = []
     for op in moved_numbers(by_op, before, after)[:_MOST_MOVED]:
         name = f"{op.name}: {op.what}, {op.group}"
@@ -195,7 +184,6 @@ def by_module(profile: Profile) -> Numbers:
 
 
 def by_category(profile: Profile) -> Numbers:
-    """Return the bytes of the fullest tile of all IPUs."""
     return {(part.name, "", ""): part.bytes_on_fullest_tile for part in profile.memory.fullest.categories}
 
 

@@ -1,8 +1,4 @@
-"""The figures of a report, in one style. The only part of the engine that needs matplotlib.
-
-Each function takes a `Profile` and returns a matplotlib `Figure`, which nothing has shown or registered;
-`report.findings` has the words that belong to each.
-"""
+"""The figures of a profile with matplotlib, shown nowhere; `report.findings` has the words for each."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
-from ipu_model.predict.profile import SPAN_KINDS, IpuMemory, Profile, Span
+from ipu_model.predict.profile import IpuMemory, Profile, Span
 from ipu_model.report import breakdown, looks
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, Row
 from ipu_model.report.looks import BLUE, DARK, GREY, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
@@ -223,9 +219,8 @@ def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str)
     axes.set_xlabel(f"{time} ({unit})")
     without_frame(axes)
     axes.tick_params(axis="x", length=3)
-    used = {span.kind for row in shown for span in row.spans}
-    order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
-    keys: list[Any] = [key(words(kinds[kind]), looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK)) for kind in order]
+    looks_of = {kind: looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK) for kind in breakdown.kinds_of(shown)}
+    keys: list[Any] = [key(words(kinds[kind]), look) for kind, look in looks_of.items()]
     if any(span.repeats > 1 for row in shown for span in row.spans):
         look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
         keys.append(Line2D([], [], color=INK, label=_REPEATS, **look))
@@ -366,11 +361,7 @@ def liveness_figure(profile: Profile) -> Figure:
 
 
 def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[str]:
-    """Draw what one IPU's tiles hold from `start` on, and return the groups of categories that are there.
-
-    Where tiles are known by category, groups lie on top of each other, and the line above them is what each tile
-    holds at its own fullest moment, which need not be that of the fullest tile. What is above the limit is hatched.
-    """
+    """Draw one IPU's tiles at the peak, each tile's own most as a line; return the groups that are there."""
     most = np.array(memory.tiles) / KIB
     numbers = np.arange(start, start + len(most))
     above: dict[str, Any] = {"where": (most > limit / KIB).tolist(), "step": "mid"}

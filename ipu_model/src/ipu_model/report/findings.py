@@ -27,8 +27,6 @@ _MOST_NAMED = 4
 
 
 class Range(NamedTuple):
-    """A number and the band around it."""
-
     value: float
     low: float
     high: float
@@ -52,7 +50,6 @@ def verdict(profile: Profile) -> str:
 
 
 def explained_limit(limited_by: str) -> str:
-    """Return a sentence on what `Profile.limited_by` means."""
     if limited_by.startswith("stage "):
         return (
             f"Stage {limited_by.removeprefix('stage ')} has the most work for each micro-batch; while it works, the "
@@ -90,8 +87,6 @@ def _call_seconds(profile: Profile, factor: float) -> float:
 
 @dataclass(frozen=True)
 class Spent:
-    """Cycles of all IPUs in one call that go into one thing, and their share of all."""
-
     name: str
     cycles: float
     share: float

@@ -49,12 +49,7 @@ class FoldedOp:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the program, or `count` equal ones that follow one another.
-
-    `name` is its name in its parent ("layers", or "0-23" for several), `path` its full name ("" for the program as a
-    whole), `layer` its class where that is known. `ops` are its own, in the order in which they run; those of its
-    children are theirs. `share` is the part of the cycles of the whole tree.
-    """
+    """A module, or `count` equal ones ("0-23"), with its own `ops` and its children; "" is the path of the whole."""
 
     name: str
     path: str
@@ -99,11 +94,7 @@ def module_tree(profile: Profile) -> Module:
 
 
 def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
-    """Return at least `least` parts that make up the whole, if there are so many; the most expensive first.
-
-    The largest part is taken apart until there are enough. Parts of more than half are taken apart too, unless they
-    fall into too many small ones.
-    """
+    """Return the largest parts, taken apart until there are `least` and none is more than half without need."""
     parts = [_whole(tree)]
     while closed := [part for part in parts if part.module.children and not part.is_own]:
         largest = max(closed, key=lambda part: part.cycles)

@@ -119,7 +119,6 @@ class _Texts(dict[str, int]):
 
 
 def page_data(profile: Profile, fit: FitResult | None = None) -> Mapping[str, Any]:
-    """Return what a page draws of a profile, and of what a search tried."""
     texts = _Texts()
     ops = profile.work
     places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}

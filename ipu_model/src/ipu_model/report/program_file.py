@@ -1,8 +1,4 @@
-"""The file that holds a program itself, so that a report can be explored later: what-ifs, advice, what would fit.
-
-The file holds data only: values of the classes that a `Program` is made of. Reading it runs no code of the file. What
-the classes look like is part of the file, so that a file of a version with other classes is refused by name.
-"""
+"""The file of a program for exploring it later: data only, with the layout of the classes that it holds."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ipu_model.predict.band import family_bands
-from ipu_model.predict.profile import SPAN_KINDS, Profile
-from ipu_model.report.breakdown import categories, compute_share, device_rows, host_rows, phases
+from ipu_model.predict.profile import Profile
+from ipu_model.report.breakdown import categories, compute_share, device_rows, host_rows, kinds_of, phases
 from ipu_model.report.quantities import duration, percent, size, whole
 
 
@@ -42,8 +42,7 @@ def shares(profile: Profile) -> Table:
 
 def kinds(profile: Profile) -> Table:
     rows = device_rows(profile.timeline)
-    used = {span.kind for row in rows for span in row.spans}
-    order = [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
+    order = kinds_of(rows)
     body = [
         (row.name, *(duration(sum(s.seconds for s in row.spans if s.kind == kind)) for kind in order)) for row in rows
     ]
@@ -97,7 +96,6 @@ def memory_categories(profile: Profile) -> Table:
 
 
 def families() -> Table:
-    """Return how far the model was off on published programs, by family of programs."""
     rows = [
         (str(family), whole(band.rows), percent(band.largest_error), f"{band.low:g} to {band.high:g}")
         for family, band in family_bands().items()

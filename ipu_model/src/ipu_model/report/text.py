@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import zip_longest
 
 from ipu_model.predict.profile import LiveTensor, Profile, Verdict
-from ipu_model.report import breakdown
+from ipu_model.report import breakdown, tables
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.module_tree import main_parts, module_tree
 from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
@@ -68,9 +68,7 @@ def _cycles(profile: Profile) -> list[str]:
     by_work = sorted(range(len(profile.cycles)), key=lambda ipu: -profile.cycles[ipu].on_tile_execute)
     ipus = sorted(by_work[:_MOST_IPUS])
     rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
-    rows += [(phase, *(whole(cycles[ipu]) for ipu in ipus)) for phase, cycles in breakdown.phases(profile).items()]
-    rows.append(("total", *(whole(profile.cycles[ipu].total) for ipu in ipus)))
-    rows.append(("share of OnTileExecute", *(percent(breakdown.compute_share(profile.cycles[ipu])) for ipu in ipus)))
+    rows += [(name, *(cells[ipu] for ipu in ipus)) for name, *cells in tables.cycles(profile).rows]
     return [*_headed(rows), *_left_out(len(profile.cycles), len(ipus), "compute most")]
 
 
@@ -92,7 +90,6 @@ def _memory(profile: Profile) -> list[str]:
 
 
 def _headed(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table whose first row stands out to the left."""
     lines = aligned(rows)
     title = rows[0][0]
     return [title + "  " + lines[0][2 + len(title) :], *lines[1:]]
@@ -103,7 +100,6 @@ def _left_out(every: int, shown: int, which: str) -> list[str]:
 
 
 def _peak(profile: Profile) -> list[str]:
-    """Return the tensors that take most of the fullest tile when it is fullest, equal ones of other layers as one."""
     memory = profile.memory.fullest
     if not memory.live_at_peak:
         return []

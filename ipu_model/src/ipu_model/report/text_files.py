@@ -67,7 +67,6 @@ def read_text(path: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it where they are missing; raise `Error` where a file has its name."""
     with _refused(f"The folder {path} cannot be made"):
         path.mkdir(parents=True, exist_ok=True)
 

@@ -87,7 +87,6 @@ def _follows(span: Span, before: Span) -> bool:
 
 
 def _spans(row: Row) -> Iterator[Event]:
-    """Yield the events of one row; none starts before the one before it has ended, to the nanosecond."""
     clock = _Clock()
     for span in row.spans:
         yield {"ph": "X", "name": _name(span), "cat": span.kind, **clock.times(span), "args": _arguments(span)}
@@ -155,7 +154,6 @@ class OpTimes:
         return self._ops.get((step.node, step.part))
 
     def within(self, span: Span) -> tuple[OpTime, ...]:
-        """Return the ops of a pass, one after another within its span; none if the span is no pass."""
         if span.ipu is None or span.kind not in (FORWARD, BACKWARD, UPDATE):
             return ()
         timed = self._passes.get((span.ipu, span.kind, None if span.kind == UPDATE else span.stage), [])

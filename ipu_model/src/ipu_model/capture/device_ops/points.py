@@ -20,10 +20,7 @@ def farthest_points(points: Tensor, bounds: list[int], counts: list[int], starts
 
 
 def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
-    """Return for every row of `x` `[n, F]` the row of `y` `[m, F]` that is nearest, the first of equals.
-
-    With `batch_x` `[n]` and `batch_y` `[m]` only rows of the same batch element count; 0 where there is none.
-    """
+    """Return for rows of `x` `[n, F]` the nearest of `y` `[m, F]`, of the same batch element if there are several."""
     rows: Tensor = torch.ops.ipu_model.nearest_points(x.detach(), y.detach(), batch_x, batch_y)
     return rows
 

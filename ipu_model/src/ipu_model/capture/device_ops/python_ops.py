@@ -1,8 +1,4 @@
-"""Ops of the graph whose arithmetic is a Python function: CPU ops, custom ops and gradients of custom ops.
-
-The graph holds an op that knows no more than its operands and the shapes of its results; the function is a
-mark of the op, which `ipu_model.compute.replay` calls when a replay computes the op.
-"""
+"""Ops whose arithmetic is a Python function, a mark of the op that replays call: CPU ops, custom ops and gradients."""
 
 from __future__ import annotations
 

@@ -23,10 +23,7 @@ Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Loop:
-    """What the loop reads beside the inputs: states `[N, P]` and `[N, H]`, `weights` and `bias` of the hidden states.
-
-    The bias is `None` unless it stays inside the loop; `weights` are `[G, P]` and the projection `[P, H]`.
-    """
+    """What the loop reads beside inputs: first states, weights `[G, P]`, a bias if it stays inside, a projection."""
 
     hidden: Tensor
     cell: Tensor | None
@@ -233,10 +230,7 @@ def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Result
 
 
 def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple[Tensor, ...]:
-    """Return the gradients of x, hidden, cell, w_x, w_h, both biases and w_p; empty where there is none of its own.
-
-    The arguments are those of `_BACKWARD`.
-    """
+    """Return the gradients of x, hidden, cell, w_x, w_h, biases and w_p for `_BACKWARD`; empty if it has none."""
     d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, hiddens, _, saved, reverse, wanted = arguments
     loop = Loop(hidden, cell, w_h, None, w_p, range(len(x))[:: -1 if reverse else 1], stored)
     gradients = kind.backward(loop, Incoming(d_hiddens, d_last_cell, wanted[1]), hiddens, saved)

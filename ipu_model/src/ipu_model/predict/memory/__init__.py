@@ -77,11 +77,7 @@ class Steps:
 
 
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
-    """Return the steps of an IPU that makes so many calls, those that work on variables included.
-
-    PopART outlines ops that are equal in kind, shapes, types and attributes, wherever their tensors lie: a call copies
-    them to where the code expects them.
-    """
+    """Return the steps of an IPU; ops of equal kind, shapes, types and attributes share code, wherever tensors lie."""
     alike = _alike(step)
     phases: dict[object, int] = {}
     kinds: set[object] = set()

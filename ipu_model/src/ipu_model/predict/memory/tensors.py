@@ -126,11 +126,7 @@ class Storages:
 
 @dataclass(frozen=True)
 class Resident:
-    """One tensor that is always live: its category, and its place on the tiles of an IPU.
-
-    `off_chip` are its bytes in streaming memory. `fetched` is what must be brought to the tiles for each use, because
-    it lives off chip or on other replicas. `variable` is the weight that it belongs to.
-    """
+    """A tensor that is always live; `fetched` comes to the tiles for each use, from streaming memory or replicas."""
 
     category: str
     ipu: int

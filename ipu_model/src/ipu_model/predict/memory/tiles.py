@@ -242,7 +242,6 @@ def _categories(
 
 
 def _runs(pieces: Pieces, chosen: Flags, tiles: int) -> tuple[profile.TileRun, ...]:
-    """Return the bytes of the chosen pieces on each tile, as runs of tiles that hold the same."""
     values = pieces.values[chosen]
     size = tiles + 1
     edges = _counted(pieces.starts[chosen], values, size) - _counted(pieces.ends[chosen], values, size)

@@ -46,13 +46,10 @@ def program_behind(source: Any) -> Program:
 
 @dataclass(frozen=True)
 class ModuleChanges:
-    """What to change of a module before it is captured; the module itself stays as it is.
+    """What to change of a copy of a module before it is captured; `None` is as it is.
 
-    `micro_batch` is the number of rows of a micro-batch (`None`: as the inputs have), `batching` how many of them a
-    call has (`None`: as the options say). With `half`, the module and its floating-point inputs are in float16.
-    `begins` maps names of modules at which blocks begin to IPUs, in place of all `BeginBlock` annotations (`None`: as
-    they are). With `sharded`, the IPUs work one after another. The outputs of the modules `checkpoints` are
-    recomputation checkpoints, in place of those that the program marks itself (`None`: as they are).
+    `begins` maps modules at which blocks begin to IPUs, in place of all `BeginBlock` annotations; outputs of
+    `checkpoints` are recomputation checkpoints in place of the program's own. `sharded`: IPUs work one after another.
     """
 
     micro_batch: int | None = None

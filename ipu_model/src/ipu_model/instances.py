@@ -1,8 +1,6 @@
 """The instances of a run: host processes that train one model together and reduce over `torch.distributed`'s gloo.
 
-Errors of collectives say what happened to the others; a launcher may note instances that have ended, so that nobody
-waits for them to join. A gloo backend of our own leaves the default process group to the program, which may call
-`init_process_group` itself; the names of `torch.distributed` that this needs are not all public.
+Errors say what happened to the others. A gloo backend of our own leaves the default process group to the program.
 """
 
 from __future__ import annotations
@@ -64,10 +62,7 @@ class Operation(Enum):
 
 
 class Group:
-    """Some or all instances of a run; `members[rank]` is the index in the run of the group's process `rank`.
-
-    Every method is called by all members, in the same order. Raises `Error` if one has ended or does not come.
-    """
+    """Instances of a run, `members[rank]`, which call all methods in the same order; `Error` if one has ended."""
 
     def __init__(
         self,

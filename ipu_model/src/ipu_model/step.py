@@ -115,12 +115,7 @@ class MultiConvolution:
 
 @dataclass(frozen=True)
 class Hints:
-    """The program's own settings for an op. A backward op has the planning hints of its forward op.
-
-    Planning hints are `available_memory_proportion`, `serialisation` and `multi_convolution`. `is_nop` marks
-    `poptorch.nop`, `is_printed` a tensor that is printed whenever it is computed, `is_anchor` the copy of a tensor that
-    the program reads by name.
-    """
+    """The program's own settings for an op; a backward op has the planning hints of its forward op."""
 
     recomputation_checkpoint: bool = False
     is_nop: bool = False
@@ -137,17 +132,12 @@ NOWHERE = Placement(block="", stage=0, ipu=0)
 
 @dataclass(frozen=True)
 class Op:
-    """One op of the device.
+    """One op of the device; `kind` is the aten op's name without namespace, overload and an in-place op's underscore.
 
-    `kind` is the name of the aten op without namespace, overload and the underscore of in-place ops; `target` the full
-    name. `results` has one entry for each result, `None` if it is not a tensor; one that nothing reads is not among the
-    tensors of the step. `writes` names the storages that the op changes in place. `scope` is the dotted name of the
-    module that runs it ("" for the model itself). `stage` is the number of its stage in `Step.stages`,
-    `placement.stage` the one that the program gave. `forward_op` counts the ops of the forward pass as they were
-    traced; an op of the backward pass has the number of its forward op (`None`: unknown).
-
-    `is_view`: the op only reinterprets its operand. `is_known`: its results depend on nothing that changes, so that the
-    compiler can compute them. `makes_constant`: it creates a constant without reading any tensor.
+    A result is `None` if it is no tensor. `writes` names storages. `scope` is the dotted name of the module ("" for the
+    model itself), `stage` an index of `Step.stages`, and `placement.stage` what the program gave. `forward_op` counts
+    ops of the forward pass as traced, for a backward op that of its own. `is_known`: it depends on nothing that
+    changes, so that the compiler can compute it; `makes_constant`: without reading any tensor.
     """
 
     name: str
@@ -220,10 +210,9 @@ class Stage:
 class Step:
     """One micro-batch, forward and (for training) backward; `step_of_ops` makes one by hand.
 
-    `tensors` and `storages` are in the order in which they are made; a storage, the memory behind one or more tensors,
-    has the name of the tensor that it was made for. `inputs` describe what the host sends, in the order of forward's
-    arguments. `gradients` maps variables to tensors, `layers` dotted names of modules to classes. `block_entries` are
-    the placements of blocks in the order in which they begin.
+    Storages have the name of the tensor that they were made for, and are, like tensors, in the order of making.
+    `inputs` are what the host sends. `gradients` maps variables to tensors, `layers` dotted names of modules to
+    classes.
     """
 
     ops: tuple[Op, ...]

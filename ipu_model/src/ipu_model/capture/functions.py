@@ -1,8 +1,4 @@
-"""How PopTorch treats calls of torch functions inside `forward`, before autograd sees them.
-
-Gradients flow back through the casts that are inserted here: a float32 weight of a layer with float16 input gets a
-float32 gradient (executor reference, section 12).
-"""
+"""How PopTorch treats torch functions in `forward`; gradients flow back through casts (executor reference, 12)."""
 
 from __future__ import annotations
 

@@ -117,11 +117,7 @@ class Session:
         threads: Threads | None = None,
         replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
     ) -> None:
-        """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update.
-
-        These are variables, numbers of the update or `finalLossScale`, by which gradients were multiplied. Variables in
-        `replica_groups` have a value for each group, stacked.
-        """
+        """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update."""
         self.graph, self._groups = graph, dict(replica_groups)
         self.threads = Threads(torch.get_num_threads()) if threads is None else threads
         self._watched = tuple(watched_updates)
@@ -365,11 +361,7 @@ class RandomStreams:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Ask the C library, once per process, to keep freed blocks; return whether it agreed.
-
-    A replay frees and allocates the same blocks in each micro-batch; glibc would return them to the kernel, and new
-    ones cause page faults. The process keeps its peak memory; `IPU_MODEL_KEEP_MEMORY=0` turns it off.
-    """
+    """Ask glibc, once, to keep freed blocks, which replays need again; return whether it agreed."""
     if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
         return False
     try:

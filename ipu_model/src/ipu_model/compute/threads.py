@@ -1,8 +1,4 @@
-"""The number of threads that a replay computes with, chosen once, when a program is compiled.
-
-All threads of an op wait for the slowest one, and on a busy machine for the scheduler, some milliseconds for each op.
-There, small ops are many times slower with all threads than with one; large ops are faster.
-"""
+"""The number of threads of a replay: on busy machines, small ops are many times slower with all than with one."""
 
 from __future__ import annotations
 

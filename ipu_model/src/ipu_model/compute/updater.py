@@ -26,11 +26,7 @@ _COMPILED_IN = {
 
 
 class Updater:
-    """Updates weights in place as the optimiser of a compiled program.
-
-    `weights` are float32 tensors, never replaced, on the float16 grid where `dtypes[name]` is float16. `group_of[name]`
-    is the parameter group, or None for the default numbers. Stochastic rounding draws from `generator`.
-    """
+    """Updates float32 `weights` in place, on the float16 grid by `dtypes`, with the numbers of their `group_of`."""
 
     def __init__(
         self,

@@ -39,13 +39,10 @@ _VERDICTS = (Verdict.FITS, Verdict.CLOSE, Verdict.DOES_NOT_FIT)
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that was modelled.
+    """A modelled change, the line of code for it (`how`), its effect on throughput and the fullest tile, and why.
 
-    `change` describes the change in a few words, and `how` is the line of code for it. The change multiplies the
-    end-to-end throughput by `samples_per_second_factor` and adds `max_tile_bytes_change` bytes to the fullest tile;
-    `verdict` is the new one on memory, and `risk` what the change may do to results. `explanation` gives the reason,
-    `evidence` the modelled figures before and after, `cost` what the change costs in speed, memory, numerics or on the
-    host ("" for nothing). Of several changes of one `kind`, advice has the most useful only.
+    `evidence` has figures before and after, `cost` what it costs ("" for nothing). Of changes of one `kind`, advice has
+    the most useful only.
     """
 
     change: str

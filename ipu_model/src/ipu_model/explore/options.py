@@ -43,13 +43,10 @@ class Risk(IntEnum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how it is read and set, and the texts that describe it.
+    """One option: how it is read and set, the line that a PopTorch user writes, and the texts that describe it.
 
-    `now(program)` is its value, and `set_to(program, value)` returns the program with another one.
-    `line(program, value)` is the line that a PopTorch user writes. `explanation` describes the effect to expect,
-    `explanation_off` that of switching the option off, and `risk` what the change may do to the results. `what` names
-    the option (default: its name) in the description of a change, in which `shown(value)` is a value;
-    `described(program, value)` replaces that description.
+    `explanation_off` is that of switching it off. `what` names the option in the description of a change (default: its
+    name), in which `shown(value)` is a value; `described(program, value)` replaces that description.
     """
 
     name: str

@@ -35,10 +35,9 @@ RISKIEST_FIRST = (
 class Search:
     """One search: what was modelled so far, and the order in which it goes on.
 
-    For each number of IPUs it first models the leanest setting: if that does not fit, nothing else on as many IPUs
-    does. From the leanest that fits it goes back, the riskiest change first, as long as the program still fits: what is
-    left is the cheapest. For the fastest, it takes groups of settings (a micro-batch, a way to recompute) in the order
-    of their best speed, and stops at the first group that cannot beat what was found.
+    On each number of IPUs the leanest setting decides whether any fits. From the leanest that fits, it undoes changes,
+    the riskiest first, to the cheapest. For the fastest, it takes groups of settings by their best speed until none can
+    win.
     """
 
     def __init__(self, programs: Programs, host: HostWork, limits: Limits, bar: tqdm[Any]) -> None:
@@ -241,11 +240,7 @@ class Search:
             yield replace(now, **{name: getattr(self.programs.start, name)})
 
     def _fastest(self, counts: Iterable[int], most: int) -> None:
-        """Model groups of settings by their best speed, until no group can be faster than what fits.
-
-        A group on fewer IPUs need only be next to as fast. Groups that differ in their micro-batch only wait in one
-        row, the largest first: smaller ones are as a rule slower, and the module has to be captured for each.
-        """
+        """Model groups by their best speed until none can win; smaller micro-batches, slow to capture, wait."""
         rows: dict[Setting, list[Setting]] = {}
         for count in counts:
             for group in self._groups(count, most):

@@ -48,12 +48,10 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a search sets the options of a program to, by their names in `OPTIONS`.
+    """What a search sets the options of a program to, by their names in `OPTIONS`, without what follows from it.
 
-    Some values say how to choose: `checkpoints`, whether the outputs of repeated blocks are kept, and `machine`, a name
-    (`None`: one of the same chip with room). `available_memory_proportion` is `None` to be as the program has it.
-    `micro_batch` alone is no option, because it needs another capture. What follows from these values, such as the
-    gradient accumulation, is left out.
+    `checkpoints`: outputs of repeated blocks are kept. `machine` is a name, or `None` for one with room of the same
+    chip. `micro_batch` is no option, because it needs another capture.
     """
 
     micro_batch: int

@@ -136,11 +136,9 @@ class Balance(str, Enum):
 
 
 def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tuple[str, ...] | None:
-    """Return the modules at which to begin each stage after the first so that stages are as equal as possible.
+    """Return the modules at which to begin each stage after the first, as even as can be; `None`: too few modules.
 
-    Stages other than the last run their forward pass twice if the program recomputes. A stage of an even split by
-    memory holds its weights with their state, and the activations of all micro-batches that it stashes. `None` if the
-    model has fewer modules than stages.
+    Stages but the last run forward twice if the program recomputes; memory counts weights with state, and stashes.
     """
     units = units_of(program)
     if len(units) < stages or stages < 1:
@@ -205,10 +203,8 @@ def _kept_by_scope(program: Program) -> Mapping[str, float]:
 def split_before(program: Program, names: Sequence[str]) -> Program:
     """Return the program split into stages that begin at these modules, each stage on an IPU of its own.
 
-    As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, and backward ops go with their
-    forward ops. Where a step does not say which those are, they go with the last forward op of their module. A
-    program that recomputes what PopTorch does by default follows that default on the new number of IPUs. Raises `Error`
-    for a module that the forward pass does not reach, or not after the ones named before it.
+    As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, backward ops to their forward op's,
+    or else to that of their module's last one. Recomputation that is PopTorch's default stays the default.
     """
     waiting = list(names)
     stage_of_op: dict[str, int] = {}

@@ -167,9 +167,7 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
 def compilation_seconds(program: Program, costs: Costs) -> float:
     """Return how long Graphcore's compiler would take: a x IPUs of one replica + b x convolutions and linear layers.
 
-    The line goes through published compilations. Replicas, accumulation and device iterations do not change it
-    (hardware reference, section F). Products with a weight, or a view or cast of one, are layers; those of attention
-    are not.
+    The line goes through published compilations (hardware reference, section F). Products of attention are no layers.
     """
     constants, step = program.calibration.compilation, program.step
     layers = 0

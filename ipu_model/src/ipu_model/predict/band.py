@@ -1,8 +1,4 @@
-"""How far a modelled device time may be off, and why: the errors of comparable programs that ran on hardware.
-
-`data/error_bands.json` holds the band of each family of programs. `python -m ipu_model validate --record` derives it
-from the errors of the published rows of that family (`ipu_model/validation/published/record.py`).
-"""
+"""How far a modelled device time may be off: `data/error_bands.json`, which `validate --record` derives from rows."""
 
 from __future__ import annotations
 
@@ -65,11 +61,7 @@ def error_band(
     shares: Mapping[str, float],
     bands: Mapping[Family, FamilyBand] | None = None,
 ) -> tuple[ErrorBand, str]:
-    """Return the error band of the device time, and a sentence that explains a wide band ("" for a narrow one).
-
-    A program has the widest of the bands of its families. Where it does something that no published row does, the band
-    is at least the one for programs without rows. `shares` are the fractions of the device time by name.
-    """
+    """Return the widest band of a program's families, wider if no row does the like, and a sentence on a wide one."""
     constants, ops = program.calibration.band, tuple(ops)
     known = family_bands() if bands is None else bands
     families = _families(program, ops, constants)

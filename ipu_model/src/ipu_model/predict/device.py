@@ -54,12 +54,10 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one op, or of one part of it, on its IPU.
+    """The work of one op, or of one part of it, on its IPU; `family` is its kind, as profiles show it.
 
-    `family` is the kind of work, as profiles show it. `temporary_bytes` is the memory that it needs on the busiest tile
-    besides its inputs and outputs; `flops` counts multiplications and additions of contractions only, as
-    `torch.utils.flop_counter` does; `outputs_on_busiest_tile` are elements of its result. `plan` says how a contraction
-    is split. `repeats` is the number of equal rounds: they form a loop on the device, whose code exists once.
+    `temporary_bytes` are on the busiest tile; `flops` are of contractions only, as `torch.utils.flop_counter` counts
+    them. `repeats` equal rounds form a loop, whose code exists once.
     """
 
     family: str

@@ -90,10 +90,8 @@ class CallTime:
 def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTime:
     """Return the time of one call whose device part takes `device_seconds`.
 
-    A process loads the samples of its own replicas, once for replicas that share their input. Loading overlaps with the
-    device if the loader is asynchronous or has worker processes of torch's `DataLoader`, which load ahead in either
-    mode. A host runs ceil(processes / hosts) processes; if their loaders are more than the host has cores, they share
-    these.
+    A process loads samples once for replicas that share their input; workers of torch's `DataLoader` load ahead in
+    either mode. Loaders that are more than a host has cores share these.
     """
     samples, workers = program.samples_per_micro_batch * program.batching.slices, max(1, host.workers)
     loaders = math.ceil(program.processes / host.hosts) * workers

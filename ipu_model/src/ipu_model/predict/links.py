@@ -30,9 +30,8 @@ from ipu_model.predict.program import Program
 class HostLink:
     """The share of the host link that one replica gets while other replicas also transfer.
 
-    Replicas on one machine share its link. A process copies the inputs of its replicas into their buffers one after
-    another. In the published trace, one of these copies always shows as the begin phase, the others only if they take
-    longer than everything that the device does meanwhile.
+    A process copies the inputs of its replicas one after another. In the published trace one copy always shows as the
+    begin phase, the others only if they take longer than all that the device does meanwhile.
     """
 
     system: System
@@ -68,9 +67,8 @@ class HostLink:
     def begin_share(self, refill: float, meanwhile: float, depth: int) -> float:
         """Return the length of the begin phases as a multiple of `refill`, the cycles to refill one replica's buffers.
 
-        `meanwhile` are the cycles of everything else until the next transfers. With buffers for several micro-batches
-        the host prepares the next one meanwhile; without buffers (0) it starts on request and serves one replica after
-        another.
+        `meanwhile` passes until the next transfers, for which several buffers are filled; without any (0) all is on
+        request.
         """
         if not refill:
             return 1.0

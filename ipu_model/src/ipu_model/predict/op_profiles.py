@@ -1,8 +1,4 @@
-"""The ops of a profile: what each costs and works on, where in the program it comes from, and what users call it.
-
-The engine's own names ("mm_default_100") number the ops of a graph; readers of a report know their modules instead:
-"encoder.layers.4.linear1: weight gradient", "bn1: batch norm, mean", "fc.weight".
-"""
+"""The ops of a profile: costs, operands, and what users call them, such as "bn1: batch norm, mean"."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The order of execution and the tensors kept meanwhile, decided once for both memory and time.
-
-This module decides how many micro-batches each stage stashes, what it holds of each, what goes from stage to stage, and
-in which cycles the passes of stages run. `ipu_model.predict.recomputation` decides what is kept for the backward pass,
-what runs again instead, and in which sequence.
-"""
+"""The order of execution: what stages stash, hold and send, and in which cycles passes run, for memory and time."""
 
 from __future__ import annotations
 
@@ -139,9 +134,8 @@ def device_bytes(tensor: Tensor) -> int:
 def _crossings(step: Step, entering: dict[str, int]) -> Iterator[tuple[Tensor, int, int]]:
     """Yield each tensor that other IPUs read, with its own stage and the farthest of their stages on either side.
 
-    Only IPUs exchange copies (PopART's IpuCopy), so the gradients of a weight that two stages of one IPU share meet
-    without any. A weight lives on the IPU of the stage that reads it first. If another IPU uses it, it goes there with
-    every micro-batch, and that IPU's part of the gradient comes back.
+    Only IPUs exchange copies (PopART's IpuCopy). A weight lives where it is read first; it goes to others, and their
+    parts of the gradient come back, with every micro-batch.
     """
     if len(step.stages) == 1:
         return

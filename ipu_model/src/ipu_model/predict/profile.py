@@ -83,10 +83,8 @@ class PhaseCycles:
 class Span:
     """One stretch of the timeline of a resource ("IPU 0", "host", ...), in seconds from the start of the call.
 
-    `kind` is one of `SPAN_KINDS`. If `repeats` is above 1, the span stands for that many equal, consecutive stretches
-    and `seconds` is their total time. `stage`, `micro_batch` and `ipu` are set where they apply. Recomputation and the
-    backward pass behind it come as two spans, the times of each in sum, although a stage with checkpoints alternates
-    between them; a span that `recomputes` is both in one.
+    With `repeats` it stands for so many equal ones, and `seconds` is their total. Recomputation and the backward pass
+    behind it are two spans, although they may alternate; a span that `recomputes` is both in one.
     """
 
     resource: str
@@ -175,11 +173,7 @@ class TileRun:
 
 @dataclass(frozen=True)
 class MemoryCategory:
-    """The memory of one category of data on one IPU: bytes on the fullest tile, and on all tiles together.
-
-    `always_live` is false for data that shares its memory with other data over time; its bytes are those at the moment
-    when the fullest tile is fullest. `runs` are the bytes on every tile at that moment, from tile 0 on.
-    """
+    """The memory of a category on one IPU; what is not `always_live`, and `runs`, as at the fullest moment."""
 
     name: str
     bytes_on_fullest_tile: float
@@ -195,12 +189,7 @@ class MemoryCategory:
 
 @dataclass(frozen=True)
 class LivenessStep:
-    """Not-always-live bytes of the fullest tile while one part of an op runs.
-
-    The steps of an IPU are in the order in which it runs one micro-batch and an update: the forward pass, then
-    recomputation and backward pass as they alternate, then the updates. `phase` is "forward", "recompute", "backward"
-    or "update". `node` and `part` identify the op in `Profile.work`, `name` is what users know it by.
-    """
+    """Not-always-live bytes of the fullest tile while `part` of op `node` ("update" included) runs, in order."""
 
     node: str
     phase: str
@@ -306,13 +295,10 @@ class Memory:
 class OpProfile:
     """The cost of one execution of one part of an op, and how often it runs in one call.
 
-    `node`, `target`, `part`, `scope`, `phase`, `stage` and `ipu` identify it; `family` names the formulas; `plan`
-    describes how a contraction is split. `is_fallback` marks ops without a formula of their own. `name` is what users
-    know it by: the path of the module and what it does there ("layer3.8.conv2: weight gradient"). `operands` and
-    `results` are types and shapes ("float16[16, 64, 56, 56]"), `line` the line of the program that it comes from, where
-    that is known. `accessed_bytes` are the bytes of its operands and results, `peak_flops_per_cycle` is what all tiles
-    could do for operands of this type (0 for what is no contraction). Of the `executions`, `recomputations` repeat the
-    forward pass for the backward pass.
+    `family` names the formulas, `plan` how a contraction is split; `is_fallback` marks ops without a formula of their
+    own. `name` is what users know it by ("layer3.8.conv2: weight gradient"), `line` is of the program. `operands` and
+    `results` are types and shapes ("float16[16, 64, 56, 56]"), `accessed_bytes` their bytes. `peak_flops_per_cycle` is
+    of all tiles, 0 for no contraction. `recomputations` are those `executions` that repeat the forward pass.
     """
 
     node: str

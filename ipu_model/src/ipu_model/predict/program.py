@@ -26,9 +26,8 @@ class Execution(str, Enum):
 class Recomputation(str, Enum):
     """Which activations are recomputed for the backward pass (PopART's `autoRecomputation`).
 
-    `PIPELINE` and `ALL` keep the inputs of a stage and the tensors that the program marked with
-    `recomputationCheckpoint`; `STANDARD` chooses checkpoints by liveness; `NORM_ONLY` recomputes norms and the
-    activations that follow them; `NONE` keeps everything.
+    `PIPELINE` and `ALL` keep inputs of a stage and checkpoints of the program, `STANDARD` chooses checkpoints by
+    liveness, `NORM_ONLY` recomputes norms and activations that follow them.
     """
 
     NONE = "none"
@@ -64,13 +63,11 @@ class Locations:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to model; `system` may have more IPUs than it uses.
+    """A program to model; `system` may have more IPUs than it uses, and each of `processes` has its own replicas.
 
-    `io_tiles` is the number of tiles of each IPU reserved for host transfers; `overlaps_input` and `overlaps_output`
-    tell whether these transfers overlap with the computation; `prefetch_depth` is how many micro-batches the host
-    prepares ahead; `groups` maps variables to parameter groups of `optimiser`; `reserved_ipus` counts those the program
-    occupies, idle ones included (`autoRoundNumIPUs`); `locations` also says what is sharded over replicas. Each of the
-    `processes` runs its own replicas. Impossible counts are refused.
+    `io_tiles` of each IPU are reserved for host transfers, which may overlap; `prefetch_depth` micro-batches are
+    prepared ahead. `groups` maps variables to parameter groups; `reserved_ipus` includes idle ones
+    (`autoRoundNumIPUs`).
     """
 
     step: Step

@@ -1,18 +1,12 @@
 """The transfers for tensors that live in streaming memory or are sharded over replicas.
 
-Off chip, a tensor is read before the pass that uses it and written back after a pass that changes it:
+Off chip, weights are read for both passes of every micro-batch and for the update, which writes them; accumulators are
+read and written in every backward pass and by the update, optimiser state by the update (and in backward passes that
+accumulate in it); activations are written by the forward pass and read by the backward pass.
 
-* weights: read for the forward and the backward pass of every micro-batch and for the update, which writes them;
-* accumulators: read and written in every backward pass, and by the update, which resets them;
-* optimiser state: read and written by the update (and in every backward pass where gradients are accumulated in it);
-* activations: those kept for the backward pass are written by the forward pass and read by the backward pass.
-
-Each replica moves its own part of a sharded tensor. Sharded weights are gathered before each pass; sharded accumulators
-get each micro-batch's gradients by a reduce-scatter. LAMB divides two norms of each tensor; where each replica updates
-a part of it, the sums of squares are added up over all replicas, one number each (PopART, LambSquare).
-
-The IPUs of a machine share its streaming memory. Those that stream at the same time get equal parts of the rate, and
-one that goes on alone gets all of it. IPUs that update one after another never share it with their own replica.
+Each replica moves its part of a sharded tensor: weights are gathered before each pass, gradients come by a
+reduce-scatter. LAMB's sums of squares are added up over all replicas, one number each (PopART, LambSquare). IPUs of a
+machine share the rate of its memory with those that stream at the same time, but not with those that update in turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The time of a call on the device: how long each part of a cycle takes, sums by IPU and activity, and the timeline.
 
-`work` describes the work, `order` its order. The parts of a cycle follow one another, and all IPUs wait for the slowest
-in each (bulk-synchronous execution). Every cycle has, in this order (PopART, docs/notes/transforms/pipelining.md):
-inputs of the stages whose forward pass runs; the passes; results to the host; copies between IPUs, which run in every
-cycle, whatever is active. All IPUs synchronise before each part that occurs.
+Parts follow one another, and all IPUs synchronise before each and wait for the slowest. A cycle has (PopART,
+docs/notes/transforms/pipelining.md) inputs of stages in their forward pass, passes, results, and copies between IPUs.
 """
 
 from __future__ import annotations
@@ -26,12 +24,7 @@ from ipu_model.predict.work import StageWork, Workload, workload_of
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """One call of a program on the device: D device iterations of G micro-batches and an update each.
-
-    `cycles` has one entry for each IPU of a replica; their totals are all `device_cycles`, because waiting counts as
-    external sync. `shares` are fractions of that time by name and sum to 1. `limited_by` is one of "stage <k>",
-    "stream", "pipeline fill and flush", "weight update", "inter-IPU copy", "run start".
-    """
+    """One call on the device; `cycles` of each IPU, with waiting, sum up to `device_cycles`, `shares` of it to 1."""
 
     cycles: tuple[PhaseCycles, ...]
     device_cycles: float
@@ -152,11 +145,7 @@ class Conditions:
 
 
 class Call:
-    """Everything that happens in one call; the number of segments does not grow with micro-batches or updates.
-
-    Each of `rounds` is repeated as often as its first entry says, followed by an update every time; it has the segments
-    of one cycle of each interval. `returned` sends the results of one micro-batch to the host, `results` times.
-    """
+    """Everything in one call as segments; `rounds` have how often each repeats, and one cycle of each interval."""
 
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions

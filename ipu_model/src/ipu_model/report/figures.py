@@ -278,11 +278,7 @@ _LONGER = {"activations": "activations, gradients"}
 
 @_in_style
 def memory_per_tile_figure(profile: Profile) -> Figure:
-    """Return what each tile holds, tile after tile and IPU after IPU, and the limit.
-
-    Areas are groups of categories at the moment when the IPU's fullest tile is fullest; the line is each tile at
-    its own fullest. Of more than four IPUs those with the fullest tiles are shown.
-    """
+    """Return what each tile of at most four IPUs holds at the peak, its own most as a line, and the limit."""
     limit, fullest = profile.memory.tile_bytes, profile.memory.fullest
     shown = [profile.memory[place] for place in breakdown.fullest_ipus(profile, _MOST_IPUS)]
     starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))

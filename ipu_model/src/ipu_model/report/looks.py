@@ -1,8 +1,4 @@
-"""How parts of profiles look, in figures and on pages: colours that stay apart without colour vision and in grey.
-
-Colours are from Okabe and Ito's palette. Neighbours differ in lightness too, and hatching says the same once more:
-only hatching of straight lines, as dots make a vector picture ten times as large.
-"""
+"""How parts of profiles look: Okabe and Ito's colours with straight hatching, apart in grey and for all eyes."""
 
 from __future__ import annotations
 

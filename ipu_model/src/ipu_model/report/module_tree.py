@@ -1,9 +1,4 @@
-"""The modules of a program as a tree: what each costs, with equal layers folded into one.
-
-The cycles of a module are those of its own ops and of its children, so that shares add up from the leaves to the root.
-Neighbouring layers of a list that do the same ("encoder.layers.0" to "encoder.layers.23") become one module that counts
-for all of them.
-"""
+"""The modules of a program as a tree, in which shares add up; equal neighbours in a list become one module."""
 
 from __future__ import annotations
 

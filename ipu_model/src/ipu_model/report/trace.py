@@ -1,12 +1,8 @@
-"""The timeline as trace events, for ui.perfetto.dev and chrome://tracing.
+"""The timeline in Chromium's "Trace Event Format", for ui.perfetto.dev and chrome://tracing.
 
-The format is the "Trace Event Format" of Chromium's trace viewer: one process for the program, one thread for each row
-of the timeline and one for the ops of each IPU, "X" events with start and length in microseconds, "C" events with the
-bytes of the fullest tile, "M" events that name them.
-
-A pass is a forward pass, a backward pass together with the recomputation that it alternates with, or a weight update.
-What it takes beyond the cycles of its ops (copies into and out of the stash, control) is left at the end of a forward
-pass and at the start of a backward pass, where those copies happen.
+A thread has a row of the timeline, or the ops of an IPU, and a counter the bytes of the fullest tile. A pass is
+forward, backward with the recomputation that it alternates with, or an update. What it takes beyond its ops (the stash,
+control) is left at the end of a forward pass and at the start of a backward pass, where it happens.
 """
 
 from __future__ import annotations
@@ -15,6 +11,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from ipu_model.predict.profile import IpuMemory, LivenessStep, OpProfile, Profile, Span
@@ -69,21 +66,18 @@ def _metadata(kind: str, thread: int, **arguments: str | int) -> Event:
 
 def passes(spans: Sequence[Span]) -> Iterable[Span]:
     """Yield a row's spans; recomputation and the backward pass behind it alternate, so they are one "backward" span."""
+    of_pass = attrgetter("stage", "micro_batch", "repeats")
     left = deque(spans)
     while left:
         span = left.popleft()
-        if span.kind == "recompute" and left and _follows(left[0], span):
+        follows = bool(left) and left[0].kind == BACKWARD and of_pass(left[0]) == of_pass(span)
+        if span.kind == "recompute" and follows and abs(left[0].start - span.end) <= _CLOSE_SECONDS:
             backward = left.popleft()
             seconds = backward.end - span.start
             label = f"recomputation and {backward.label or BACKWARD}"
             yield replace(backward, start=span.start, seconds=seconds, label=label, recomputes=True)
         else:
             yield span
-
-
-def _follows(span: Span, before: Span) -> bool:
-    same = (span.stage, span.micro_batch, span.repeats) == (before.stage, before.micro_batch, before.repeats)
-    return span.kind == BACKWARD and same and abs(span.start - before.end) <= _CLOSE_SECONDS
 
 
 def _spans(row: Row) -> Iterator[Event]:

@@ -1,8 +1,7 @@
 """The memory of a program: the most that each tile of one replica ever holds, code included.
 
-Equal steps are outlined: their code exists once, however often they run. So most code follows the number of distinct
-steps of an IPU, not its depth; which micro-batch a step works on, and whether it runs again, makes no difference.
-Control code is the exception: it is the program itself, with a call for every step in it.
+Equal steps are outlined: their code exists once, however often they run. Control code is the exception: it has a call
+for every step of the program.
 """
 
 from __future__ import annotations
@@ -63,12 +62,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one IPU.
-
-    Of distinct ones, `phases` counts exchange phases; `compute_sets` what runs on the tiles between them, at least once
-    for each step; `kinds` of vertices are ops (or their parts), whatever their element type: most programs compute in
-    one. `calls` counts all steps of a micro-batch and an update, those that run again twice.
-    """
+    """Steps of an IPU: distinct exchange phases, compute sets (at least one a step) and vertex kinds, and all calls."""
 
     phases: int
     compute_sets: int
@@ -120,9 +114,8 @@ def code_bytes(
 ) -> dict[str, float]:
     """Return bytes of code on each tile by category; `transfers` are copies between IPUs, `ring` its members or 0.
 
-    A collective adds a fixed amount to exchange and control code, and to global exchange code one step of its ring for
-    each member: links join 64 IPUs at most, so the ring does not grow with the replicas beyond them ("Memory and
-    Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives between racks are hierarchical).
+    Links join 64 IPUs at most, so rings, one step of which each member adds, do not grow with the replicas beyond them
+    ("Memory and Performance Optimisation on the IPU", 4.3.1 and table 4.1; GCL's collectives are hierarchical).
     """
     collective = ring > 1
     return {

@@ -121,13 +121,11 @@ class _Instance(NamedTuple):
 
 
 class Lifetimes:
-    """The lifetimes on one IPU, from place to place in its schedule.
+    """The lifetimes on one IPU, from place to place in its schedule; variables `elsewhere` live on other IPUs.
 
-    In a pipeline, every stage except the last runs the backward pass of an older micro-batch than the forward pass
-    before it: the backward pass reads its tensors from a stash, and only the stash lives between the two. Tensors for
-    another IPU are kept until the copy at the end of the cycle; tensors from another IPU are present from the start of
-    a cycle. Activations that are placed off chip, and have no stash, leave after the forward pass has last read them
-    and come back when the backward pass first does. `elsewhere` are variables that live on other IPUs.
+    In a pipeline, every stage but the last runs the backward pass of an older micro-batch, from a stash, and only that
+    lives between its passes. Tensors for another IPU are kept until the end of the cycle, those from one are there from
+    its start. Activations off chip without a stash leave after the forward pass and come back when they are read.
     """
 
     def __init__(

@@ -24,11 +24,10 @@ _SAME_BYTES = 1e-6
 
 @dataclass(frozen=True)
 class Spread:
-    """Bytes of a tensor on each of `tiles` tiles that follow one another; `last` is what the last one holds.
+    """Bytes of a tensor on each of `tiles` tiles from `first` on; `last` is what the last one holds.
 
-    Tensors start on tile 0, as PopLibs' linear mapping has it, or on `first`. `balanced` marks those too small for a
-    part on every tile, which are put behind one another: what belongs to a channel lies where that channel does,
-    balanced over its tiles (poplin, createBroadcastOperand), and not all on tile 0.
+    `balanced` ones, too small for a part on every tile, are put behind one another, as what belongs to a channel lies
+    where that channel does (poplin, createBroadcastOperand), and not all on tile 0.
     """
 
     on_tile: float

@@ -21,7 +21,7 @@ from modelling_support import Chain
 
 import ipu_model
 import poptorch
-from ipu_model.commands import command_line, options, programs
+from ipu_model.commands import command_line, programs
 from ipu_model.predict.hardware import known_hardware
 from ipu_model.report.page import html_report
 from ipu_model.sources import said_if_slow
@@ -227,7 +227,7 @@ def test_a_page_is_written_and_named(tmp_path: Path, command: list[str], words: 
 
 def test_a_browser_opens_only_when_asked(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(options, "webbrowser", SimpleNamespace(open=opened.append))
+    monkeypatch.setattr(programs, "webbrowser", SimpleNamespace(open=opened.append))
     run("report", written)
     run("report", written, "--open")
     assert opened == [(written / "report.html").as_uri()]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from tracing_support import Net, ops_of, session_of, traced
 
-from ipu_model.compute import kernels as partials
+from ipu_model.compute import kernels
 from ipu_model.compute.half_precision import overloads
 from ipu_model.compute.replay import Arithmetic, build
 from ipu_model.compute.rounding import (
@@ -184,14 +184,14 @@ def test_more_stores_mean_more_error_growing_like_their_square_root(name: str, m
     assert error(computed(case)["output 0"], truth) > 1.3 * single
     errors = []
     for chunk in (512, 64, 16, 4):
-        monkeypatch.setattr(partials, "CHUNK", chunk)
+        monkeypatch.setattr(kernels, "CHUNK", chunk)
         errors.append(error(computed(case)["output 0"], truth))
     assert errors == sorted(errors)
     assert 1.3 < errors[3] / errors[2] < 3.0, "4 times the stores: about twice the error"
 
 
 def test_a_reduction_of_one_chunk_is_not_changed() -> None:
-    case = Case(torch.mm, normal(8, partials.CHUNK), normal(partials.CHUNK, 24))
+    case = Case(torch.mm, normal(8, kernels.CHUNK), normal(kernels.CHUNK, 24))
     assert torch.equal(computed(case)["output 0"], computed(case, half_partials=False)["output 0"])
 
 
@@ -200,7 +200,7 @@ def test_gradients_of_weights_store_partials_too_but_that_of_a_bias_is_one_sum(m
     case = Case(F.conv2d, normal(64, 8, 4, 4), normal(8, 8, 3, 3, scale=0.2), normal(8))
     truth = exact(case)["gradient of w1"]
     plain = error(computed(case)["gradient of w1"], truth)
-    monkeypatch.setattr(partials, "CHUNK", 1)
+    monkeypatch.setattr(kernels, "CHUNK", 1)
     run = Run(module_of(case), half_partials=True)
     assert error(run.results["gradient of w1"], truth) > 1.3 * plain
     assert torch.equal(run.results["gradient of w2"], round_to_half_(run.seed.float().sum([0, 2, 3])))
@@ -210,20 +210,20 @@ def test_a_partial_sum_that_overflows_is_clipped_where_it_is_stored() -> None:
     """60000 + 60000 - 60000: within a chunk the sum is exact; a store between clips it to 65504, or is infinite."""
     x, ones = torch.zeros(1, 130), torch.ones(130, 1)
     x[0, :3] = torch.tensor([60000.0, 60000.0, -60000.0])
-    assert partials.mm(x, ones).item() == 60000.0
+    assert kernels.mm(x, ones).item() == 60000.0
     x[0, 2], x[0, 129] = 0.0, -60000.0
-    assert partials.mm(x, ones).item() == 65504.0 - 60000.0
-    assert partials.mm(x, ones, clips=False).item() == math.inf
+    assert kernels.mm(x, ones).item() == 65504.0 - 60000.0
+    assert kernels.mm(x, ones, clips=False).item() == math.inf
 
 
 def test_empty_products_and_ignored_biases_are_what_they_are_in_pytorch() -> None:
     for shapes in (((3, 0), (0, 2)), ((0, 70), (70, 2)), ((3, 70), (70, 0))):
         a, b = (torch.ones(shape) for shape in shapes)
-        assert torch.equal(partials.mm(a, b), torch.mm(a, b))
+        assert torch.equal(kernels.mm(a, b), torch.mm(a, b))
     # PyTorch's documentation: if beta is 0, the input is ignored, and nan and inf in it are not propagated.
     for shape in ((4, 4), (2, 4, 4)):
         ones = torch.ones(shape)
-        assert partials.addmm(torch.full(shape, math.nan), ones, ones, beta=0, alpha=0.5).eq(2.0).all()
+        assert kernels.addmm(torch.full(shape, math.nan), ones, ones, beta=0, alpha=0.5).eq(2.0).all()
 
 
 def test_float32_contractions_are_left_alone() -> None:

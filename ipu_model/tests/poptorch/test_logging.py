@@ -263,12 +263,6 @@ def test_element_types_are_spelled_as_in_poptorchs_graphs(caplog: pytest.LogCapt
     assert [line.split()[1].partition("(")[0] for line in found] == ["[Bool", "[Int", "[Int", "[Half"]
 
 
-def test_without_module_scopes_the_names_are_shorter(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="poptorch:cpp"):
-        on_device(lambda m, x: m.linear(x), quiet().disableModuleNamescope()).compile(X)
-    assert " was lowered to Gemm:0 [" in caplog.text
-
-
 def test_a_model_without_any_op_is_said_to_run_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     """Execution reference, section 1."""
     with caplog.at_level(logging.INFO, logger="poptorch:cpp"):

@@ -25,7 +25,7 @@ from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import code_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
 from ipu_model.explore.settings import Programs
-from ipu_model.explore.split import even_starts, has_checkpoints, split_before, stage_modules, with_checkpoints
+from ipu_model.explore.split import has_checkpoints, with_checkpoints
 from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile, Verdict
@@ -84,9 +84,6 @@ def unet() -> Case:
         module = Module(forward, high=level(3, 16), low=level(16, 32), up=up, joined=level(32, 16), last=last)
     inputs = torch.zeros(4, 3, 64, 64), torch.zeros(4, 64, 64, dtype=torch.long)
     return of(module, inputs, trainable(1, 8))
-
-
-CASES: dict[str, Callable[[], Case]] = {"transformer": lambda: transformer(4, 256), "U-Net": unet}
 
 
 def fitted(case: Case, **asked: Any) -> FitResult:
@@ -349,17 +346,6 @@ def test_the_module_stays_as_it_is() -> None:
         assert value.dtype == before[name].dtype
         assert torch.equal(value, before[name])
     assert not module._forward_hooks
-
-
-def test_no_block_begins_at_a_list_of_modules() -> None:
-    """Nobody calls an `nn.ModuleList`, so that BeginBlock would have no effect there."""
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3))
-    module = Module(lambda m, x: in_order(m.blocks, m.first(x)), first=nn.Linear(256, 256), blocks=blocks)
-    program = program_of_module(quiet(), module, torch.empty(4, 256, device="meta"))
-    starts = even_starts(program, 4)
-    assert starts == ("blocks.0.0", "blocks.1.0", "blocks.2.0")
-    assert tuple(stage_modules(split_before(program, starts))) == starts
-    assert tuple(stage_modules(split_before(program, ["blocks"]))) == ("blocks.0.0",)
 
 
 # --- checkpoints: those of a search take the place of the program's own, and the printed lines say so

@@ -260,15 +260,6 @@ def explored() -> poptorch.PoplarExecutor:
     return executor
 
 
-def test_what_if_is_what_compiling_with_that_option_gives(explored: poptorch.PoplarExecutor) -> None:
-    other = poptorch.trainingModel(Chain(2), trainable(2, 4).deviceIterations(3))
-    other.compile(torch.ones(24, 8), torch.ones(24, 8))
-    asked, wanted = ipu_model.what_if(explored, device_iterations=3), ipu_model.profile(other)
-    assert asked.samples_per_call == wanted.samples_per_call
-    assert asked.device_seconds_per_call == pytest.approx(wanted.device_seconds_per_call)
-    assert asked.memory.max_tile_bytes == wanted.memory.max_tile_bytes
-
-
 def test_half_precision_is_what_compiling_in_half_precision_gives() -> None:
     """Weights, inputs and outputs: all that crosses the host link is half as large, too."""
     full, half = (inference(model, quiet().deviceIterations(2)) for model in (Chain(2), Chain(2).half()))

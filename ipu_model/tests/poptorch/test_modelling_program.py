@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, X, inference, quiet
+from executor_support import Module, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modelling_support import ROWS, Chain, batch, inferred, trainable, trained
 from torch import Tensor, nn
 
-import ipu_model
 import poptorch
 from ipu_model.batching import Keep
-from ipu_model.front_ends import program_behind, program_of_module
+from ipu_model.front_ends import program_of_module
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.hardware import system_named
@@ -240,14 +239,6 @@ def test_the_optimisers_family_and_groups() -> None:
     assert (default.family, default.default.lr) == ("SGD2", 0.01)
 
 
-def test_a_reduction_to_an_empty_result_is_profiled() -> None:
-    """It adds up rows of which there are none."""
-    nothing = Module(lambda model, x: x[:, :0].sum(2) + x.sum((1, 2))[:, None][:, :0])
-    wrapped = inference(nothing)
-    assert wrapped(torch.ones(2, 3, 4)).shape == (2, 0)
-    assert ipu_model.profile(wrapped).fits
-
-
 MACHINE, VERSION, AS_HARDWARE = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION", "IPU_MODEL_AS_HARDWARE"
 
 
@@ -309,18 +300,6 @@ def test_an_argument_wins_over_everything_and_may_be_a_system(monkeypatch: pytes
     monkeypatch.setenv(VERSION, "ipu1")
     assert program(version=21, machine="POD64").system.name == "POD64"
     assert program(machine=system_named("POD128")).system is system_named("POD128")
-
-
-def test_an_executor_does_not_compile_for_one_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = Chain(1), torch.ones(8, 8)
-    executor = poptorch.trainingModel(model, quiet().replicationFactor(8))
-    monkeypatch.setenv(MACHINE, "M2000")
-    with pytest.raises(poptorch.Error, match="needs 8 IPUs, but M2000"):
-        executor.compile(x, x)
-    assert type(model) is Chain
-    monkeypatch.setenv(MACHINE, "POD16")
-    executor.compile(x, x)
-    assert program_behind(executor).system.name == "POD16"
 
 
 NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
@@ -405,13 +384,3 @@ class TestAsHardware:
         assert done.stdout == "True True True\n"
         assert done.stderr.count("\n") == 1
         assert "this is the IPU Model" in done.stderr
-
-
-def test_the_executable_exists_once_the_model_is_compiled() -> None:
-    """PyTorch Lightning asks whether it is None."""
-    executor = inference(Net())
-    assert executor._executable is None
-    executor(X)
-    assert executor._executable is not None
-    executor.destroy()
-    assert executor._executable is None

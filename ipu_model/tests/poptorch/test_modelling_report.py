@@ -252,26 +252,3 @@ def test_a_close_call_is_a_warning_only_and_what_fits_says_nothing(caplog: pytes
     executor.compile(ROW)
     assert executor.isCompiled()
     assert "too close to call" in caplog.text
-
-
-def memory_of_constants(sizes: list[int]) -> Any:
-    def forward(model: Any, x: Tensor) -> Tensor:
-        for size in sizes:
-            x = x * torch.linspace(0, 1, size).max()
-        return x
-
-    return ipu_model.profile_module(Module(forward), torch.ones(4), quiet(), training=False).memory
-
-
-@pytest.mark.parametrize(
-    ("sizes", "tiles"), [([40, 10], (128.0, 32.0, 40.0, 0.0)), ([10, 40], (40.0, 128.0, 32.0, 0.0))]
-)
-def test_constants_lie_behind_one_another(sizes: list[int], tiles: tuple[float, ...]) -> None:
-    """A tile takes 32 elements of 4 bytes before the next one is filled: constants of 40 and 10 take three."""
-    (constants,) = (kind for kind in memory_of_constants(sizes)[0].categories if kind.name == "constants")
-    assert constants.tiles[:4] == tiles
-
-
-def test_the_same_program_has_the_same_memory_every_time() -> None:
-    first, *others = (memory_of_constants([33 + 7 * number for number in range(12)]) for _ in range(6))
-    assert others == [first] * 5

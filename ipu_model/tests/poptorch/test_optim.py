@@ -12,7 +12,6 @@ import pytest
 import torch
 from optim_support import MAKERS, parameter
 
-from ipu_model.compute.updater import Updater
 from ipu_model.step import FLOAT16, FLOAT32
 from poptorch import Options, optim
 from poptorch._optimizer_attributes import OptimizerAttrTracker, convertOptimizerToDict, group_of, read_spec
@@ -304,27 +303,6 @@ class TestVariables:
 
 
 # Section 10: one scalar weight w=1 with the gradient g=2, after so many updates.
-EXAMPLES: list[tuple[Any, int, float]] = [
-    (lambda p: optim.SGD(p, lr=0.1, weight_decay=0.5, loss_scaling=128), 1, 0.75),
-    (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True), 2, 0.42),
-    (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), 1, 0.9),
-    (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=0.5), 1, 0.95),
-    (lambda p: optim.AdamW(p, lr=0.1, weight_decay=0.1), 1, 0.89),
-    (lambda p: optim.LAMB(p, lr=0.1, weight_decay=0.0), 1, 0.9),
-    (lambda p: optim.RMSprop(p, lr=0.1), 1, 0.0),
-    (lambda p: optim.RMSprop(p, 0.1, eps=0.0, use_tf_variant=True), 1, 1 - 0.2 / 1.03**0.5),
-]
-
-
-@pytest.mark.parametrize(("make", "updates", "expected"), EXAMPLES)
-def test_numeric_example(make: Any, updates: int, expected: float) -> None:
-    weight, container = parameter(1.0), torch.ones(())
-    optimizer = make([weight])
-    spec = read_spec(optimizer)
-    updater = Updater(spec, {"w": container}, {"w": torch.float32}, group_of(optimizer, {"w": weight}))
-    for _ in range(updates):
-        updater.step({"w": torch.tensor(2.0 * spec.loss_scaling)}, 1.0)
-    assert container.item() == pytest.approx(expected, abs=1e-6)
 
 
 FEATURES, LABELS = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((16, 5), (16,)))

@@ -122,22 +122,6 @@ class TestReading:
 
 
 class TestLoading:
-    def test_loaded_entries_are_shown_at_once_uploaded_at_the_next_run_and_merged_then(self) -> None:
-        optimizer = new_optimizer()
-        device = Device(optimizer)
-        device.run()
-        loaded = checkpoint()
-        optimizer.load_state_dict(loaded)
-        loaded["ipu_state"]["Step___w"].fill_(0.0)  # loaded tensors are copies
-        shown = optimizer.state_dict()
-        assert shown["ipu_state"].keys() == {"Step___w"}
-        assert numbers(shown) == (10, 0.25)
-        assert numbers(device) == (1, 0.5), "nothing is uploaded before the next run"
-        device.run()
-        assert numbers(optimizer) == (11, 0.25)
-        missing = optimizer.state_dict()["ipu_state"]["Accl1___w"]
-        assert missing.tolist() == [2.0, 2.0], "what was missing comes from the device"
-
     def test_before_compiling_it_uploads_at_the_first_attach(self) -> None:
         optimizer = new_optimizer()
         optimizer.load_state_dict(checkpoint(Accl1___w=torch.full((2,), 10.0)))
@@ -155,18 +139,6 @@ class TestLoading:
         group = optimizer.param_groups[0]
         assert (group["lr"], group["momentum"], group["initial_lr"]) == (0.35, 0.3, 0.7)
         assert optimizer._pending is None, "a state dict from before compiling has nothing for the device"
-
-    def test_set_optimizer_gives_pythons_numbers_precedence_over_the_checkpoints(self) -> None:
-        optimizer = new_optimizer()
-        device = Device(optimizer)
-        optimizer.load_state_dict(checkpoint())
-        optimizer._drop_pending_parameters()
-        device.run()
-        assert numbers(optimizer) == (11, 0.5)
-        optimizer.load_state_dict({**checkpoint(), "ipu_state": None})
-        assert optimizer._pending is not None
-        optimizer._drop_pending_parameters()
-        assert optimizer._take_pending() is None
 
     def test_other_dictionaries_are_refused_and_change_nothing(self) -> None:
         optimizer = new_optimizer()

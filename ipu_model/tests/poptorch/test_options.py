@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import poptorch
 from poptorch import AutoStage, Options, PipelinedExecution, ShardedExecution, Stage, TensorLocationSettings
 from poptorch.enums import CommGroupType, ConnectionType, MeanReductionStrategy, OutputMode, ReductionType, SyncPattern
-from poptorch.options import _DistributedOptions
 from poptorch.options.backend import validate_options
 
 Call = Callable[[Options], Any]
@@ -220,13 +219,6 @@ class TestSetters:
         (warning,) = capsys.readouterr().err.splitlines()
         assert "autoReport.directory is overridden by environment variable" in warning
 
-    def test_partials_and_dithering_overwrite_each_other(self) -> None:
-        options = build([lambda o: o.Precision.setPartialsType(torch.half), CALLS[0]])
-        options.Training.setConvolutionDithering(True)
-        assert options._Popart.options["convolutionOptions"] == {"enableConvDithering": True}
-        options.Precision.setPartialsType(torch.float)
-        assert options._Popart.options["convolutionOptions"] == {"partialsType": "float"}
-
     def test_deprecated_options_warn_every_time(self, capsys: pytest.CaptureFixture[str]) -> None:
         options = Options()
         for _ in range(2):
@@ -302,17 +294,6 @@ class TestKeys:
         assert options.clone()._machine == "bow"
         assert repr(options).startswith("Own(replication_factor=1, ")
         assert "_machine" not in repr(options), "it is no setting"
-
-    def test_the_class_of_a_sub_option_object_may_be_replaced(self) -> None:
-        class Locked(_DistributedOptions):
-            def disable(self) -> Locked:
-                raise RuntimeError("locked")
-
-        options = Options()
-        options.Distributed.__class__ = Locked
-        with pytest.raises(RuntimeError, match="locked"):
-            options.Distributed.disable()
-        assert options.Distributed.numProcesses == 1
 
 
 class TestFreezing:

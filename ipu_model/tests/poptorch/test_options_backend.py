@@ -42,9 +42,6 @@ deviceIterations(x := 4)
 """.strip().splitlines()
 
 
-NESTED = b"deviceIterations(" + b"-" * 100_000 + b"1)"
-
-
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,6 @@ from function_models import FunctionModel, in_training, on_device
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import poptorch
 from ipu_model.capture.describe import step_of
@@ -227,17 +226,6 @@ class TestTraining:
             cycles.append(sum(op.work.cycles.compute + op.work.cycles.exchange for op in ops))
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         assert cycles[0] == cycles[1]
-
-    def test_what_is_in_a_checkpoint_of_pytorch_is_printed_once(self) -> None:
-        """The device does not compute it again for PyTorch's sake (see test_executor_tracing)."""
-
-        def body(model: Any, x: Tensor) -> Tensor:
-            return torch.tanh(say(model.linear(x), "t", print_gradient=False))
-
-        def forward(model: Any, x: Tensor) -> Tensor:
-            return poptorch.identity_loss(checkpoint(body, model, x, use_reentrant=False), "sum")
-
-        assert len(runs(in_training(forward), torch.ones(1, 4))["t"]) == 1
 
     def test_without_a_title_the_name_of_the_tensor_is_printed(self) -> None:
         executor = in_training(lambda m, x: poptorch.identity_loss(say(m.linear(say(x))), "sum"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,16 +56,6 @@ def test_auto_increment_numbers_blocks_by_first_use_from_1(blocks: list[str]) ->
     first_uses = list(dict.fromkeys(blocks))
     for block in blocks:
         assert strategy.place(block, None).stage == 1 + first_uses.index(block)
-
-
-@pytest.mark.parametrize("falsy", [None, "", 0])
-def test_automatic_ids_count_unnamed_blocks_and_go_on_unless_restarted(falsy: Any) -> None:
-    """Section 2.6."""
-    strategy = PipelinedExecution(AutoStage.AutoIncrement)
-    assert [strategy.place(user_id, None).block for user_id in (falsy, "A", falsy)] == ["0", "A", "1"]
-    assert strategy.place(falsy, None) == Placement("2", 4, 4)
-    strategy.use_auto_id()
-    assert strategy.place(falsy, None) == Placement("0", 1, 1)  # The stage of the first trace is used again.
 
 
 def test_a_phase_of_ids_is_one_stage_and_a_phase_of_stages_keeps_them() -> None:
@@ -369,13 +358,6 @@ class TestMinima:
         else:
             with pytest.raises(poptorch.Error, match=r"pipeline stages \(3\)"):
                 inference(Module(forward), quiet(deviceIterations=2))(torch.ones(2))
-
-    def test_the_model_is_usable_after_the_refusal(self) -> None:
-        model, x = chain([("A", 0), ("B", 1)]), torch.ones(3, 2)
-        with pytest.raises(poptorch.Error, match=r"\(3\)"):
-            poptorch.trainingModel(model, quiet())(x, x)
-        gc.collect()
-        assert poptorch.trainingModel(model, quiet(accumulation=3))(x, x)[0].shape == (1, 2)
 
     @settings(max_examples=25)
     @given(ipus=st.lists(st.integers(0, 3), min_size=1, max_size=5))

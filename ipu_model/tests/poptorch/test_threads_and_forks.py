@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import ONES, RATE, Module, Net, X, Y, in_plain_pytorch, inference, quiet, scale, training
+from executor_support import Module, Net, X, Y, in_plain_pytorch, inference, quiet, training
 from fuzz.leftovers import Leftovers
-from loading_datasets import Numbers
 from torch import Tensor, nn
 
 import poptorch
@@ -115,14 +114,6 @@ class TestThreads:
 
         in_threads(work)
         torch.testing.assert_close(model.first.weight.detach(), plain.first.weight.detach(), rtol=1e-4, atol=1e-5)
-
-    def test_a_model_compiled_and_trained_in_another_thread_is_read_in_this_one(self) -> None:
-        model, _, executor = scale()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(executor, ONES)
-        assert model.weight.item() == 1 - RATE
-        executor(ONES)
-        assert model.weight.item() == 1 - 2 * RATE
 
     def test_executors_that_draw_random_numbers_keep_their_own_sequences(self) -> None:
         def executors() -> list[poptorch.PoplarExecutor]:
@@ -274,17 +265,3 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         random(X)
         with meeting.during(lambda: draws(X)):
             assert exit_code_of_fork(lambda: random(X)) == 0
-
-
-def test_two_loaders_at_a_time_keep_their_data_apart() -> None:
-    how: dict[str, Any] = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
-    how["mode"] = poptorch.DataLoaderMode.Async
-    loaders = [poptorch.DataLoader(quiet(), Numbers(count), batch_size=2, **how) for count in (6, 8)]
-    seen: list[list[float]] = [[], []]
-    streams = [iter(loader) for loader in loaders]
-    for _ in range(3):
-        for stream, rows in zip(streams, seen):
-            rows.extend(next(stream)[:, 0].tolist())
-    assert seen == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
-    for loader in loaders:
-        loader.terminate()

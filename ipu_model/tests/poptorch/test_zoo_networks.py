@@ -23,56 +23,49 @@ IMAGES, SIGNALS, VOLUMES = numbers(2, 8, 6, 6), numbers(2, 8, 7), numbers(1, 8, 
 SEQUENCE, STATE = numbers(4, 3, 6), torch.ones(1, 3, 8)
 P = nn.utils.parametrizations
 
-IMAGE_LAYERS: dict[str, Any] = {
-    "GroupNorm": lambda: (nn.GroupNorm(2, 8), IMAGES),
-    "InstanceNorm": lambda: (nn.InstanceNorm2d(8, affine=True, track_running_stats=True), IMAGES),
-    "InstanceNorm of signals": lambda: (nn.InstanceNorm1d(8, affine=True), SIGNALS),
+
+def side_by_side(*layers: nn.Module) -> Module:
+    """Layers that each take the same input; the module returns what all of them make of it."""
+    return Module(lambda m, x: [layer(x) for layer in m.layers], layers=nn.ModuleList(layers))
+
+
+INTERPOLATIONS: list[dict[str, Any]] = [
+    {"scale_factor": 2}, {"scale_factor": 2, "mode": "bilinear", "align_corners": True},
+    {"scale_factor": 0.5, "mode": "bilinear", "antialias": True}, {"size": (9, 7), "mode": "bicubic"},
+    {"size": (3, 3), "mode": "area"}, {"scale_factor": 1.5, "mode": "nearest-exact"},
+]  # fmt: skip
+LAYERS: dict[str, Any] = {
+    "norms": lambda: (side_by_side(
+        nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True, track_running_stats=True), nn.SyncBatchNorm(8),
+        nn.LayerNorm([6, 6]), nn.RMSNorm(6)), IMAGES),
     "BatchNorm of rows": lambda: (nn.BatchNorm1d(7), numbers(4, 7)),
-    "BatchNorm of volumes": lambda: (nn.BatchNorm3d(8), VOLUMES),
-    "SyncBatchNorm": lambda: (nn.SyncBatchNorm(8), IMAGES),
-    "LayerNorm": lambda: (nn.LayerNorm([6, 6]), IMAGES),
-    "RMSNorm": lambda: (nn.RMSNorm(6), IMAGES),
     "LocalResponseNorm": lambda: (scaled(nn.LocalResponseNorm(3)), IMAGES),
-    "depthwise": lambda: (nn.Conv2d(8, 8, 3, groups=8, padding="same"), IMAGES),
-    "padding by reflection": lambda: (nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"), IMAGES),
-    "dilated signals": lambda: (nn.Conv1d(8, 4, 3, dilation=2), SIGNALS),
-    "3-D": lambda: (nn.Conv3d(8, 4, 3, padding=1), VOLUMES),
-    "transposed 1-D": lambda: (nn.ConvTranspose1d(8, 4, 4, 2), SIGNALS),
-    "transposed 2-D": lambda: (nn.ConvTranspose2d(8, 4, 3, 2, padding=1, output_padding=1, groups=2), IMAGES),
-    "transposed 3-D": lambda: (nn.ConvTranspose3d(8, 4, 2, 2), VOLUMES),
+    "convolutions": lambda: (side_by_side(
+        nn.Conv2d(8, 8, 3, groups=8, padding="same"), nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
+        nn.ConvTranspose2d(8, 4, 3, 2, padding=1, output_padding=1, groups=2)), IMAGES),
+    "of signals": lambda: (side_by_side(
+        nn.InstanceNorm1d(8, affine=True), nn.Conv1d(8, 4, 3, dilation=2), nn.ConvTranspose1d(8, 4, 4, 2)), SIGNALS),
+    "of volumes": lambda: (side_by_side(
+        nn.BatchNorm3d(8), nn.Conv3d(8, 4, 3, padding=1), nn.ConvTranspose3d(8, 4, 2, 2)), VOLUMES),
     "weight norm": lambda: (P.weight_norm(nn.Conv1d(8, 5, 3)), SIGNALS),
     "spectral norm": lambda: (P.spectral_norm(nn.Conv2d(8, 5, 3)), IMAGES),
-    "MaxPool with indices": lambda: (scaled(nn.MaxPool2d(2, return_indices=True)), IMAGES),
-    "AvgPool": lambda: (scaled(nn.AvgPool2d(3, 2, 1, count_include_pad=False)), IMAGES),
-    "AdaptiveAvgPool": lambda: (scaled(nn.AdaptiveAvgPool2d((2, 3))), IMAGES),
-    "AdaptiveMaxPool": lambda: (scaled(nn.AdaptiveMaxPool2d(2)), IMAGES),
-    "AdaptiveMaxPool of signals": lambda: (scaled(nn.AdaptiveMaxPool1d(1)), SIGNALS),
+    "pools": lambda: (scaled(side_by_side(
+        nn.MaxPool2d(2, return_indices=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+        nn.AdaptiveAvgPool2d((2, 3)), nn.AdaptiveMaxPool2d(2))), IMAGES),
+    "pools of signals": lambda: (scaled(side_by_side(
+        nn.AdaptiveMaxPool1d(1), nn.Upsample(scale_factor=2, mode="linear"))), SIGNALS),
+    "pools of volumes": lambda: (scaled(side_by_side(
+        nn.Sequential(nn.MaxPool3d(2), nn.AvgPool3d(2)), nn.Upsample(scale_factor=2, mode="trilinear"))), VOLUMES),
     "activations": lambda: (nn.Sequential(nn.PReLU(8), nn.ELU(), nn.Mish(), nn.Unflatten(1, (2, 4))), IMAGES),
-    "3-D pools": lambda: (scaled(nn.Sequential(nn.MaxPool3d(2), nn.AvgPool3d(2))), VOLUMES),
-    "MaxUnpool": lambda: (
-        scaled(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), IMAGES),
-    "paddings": lambda: (scaled(nn.Sequential(
-        nn.ReflectionPad2d(2), nn.ReplicationPad2d(1), nn.CircularPad2d(1), nn.ConstantPad2d(1, 0.5))), IMAGES),
+    "MaxUnpool": lambda: (scaled(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), IMAGES),
+    "paddings and shuffles": lambda: (scaled(side_by_side(
+        nn.Sequential(nn.ReflectionPad2d(2), nn.ReplicationPad2d(1), nn.CircularPad2d(1), nn.ConstantPad2d(1, 0.5)),
+        nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(3)))), IMAGES),
     "fold of unfold": lambda: (scaled(lambda x: F.fold(F.unfold(x, 2, stride=2), (6, 6), 2, stride=2)), IMAGES),
-    "pixel shuffles": lambda: (scaled(nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(3))), IMAGES),
     "grid_sample": lambda: (
         scaled(lambda x, grid: F.grid_sample(x, grid, align_corners=False)), IMAGES, numbers(2, 3, 3, 2).tanh()),
+    "interpolations": lambda: (scaled(lambda x: [F.interpolate(x, **how) for how in INTERPOLATIONS]), IMAGES),
 }  # fmt: skip
-
-INTERPOLATIONS: list[tuple[Tensor, dict[str, Any]]] = [
-    (IMAGES, {"scale_factor": 2}),
-    (IMAGES, {"scale_factor": 2, "mode": "bilinear", "align_corners": True}),
-    (IMAGES, {"scale_factor": 0.5, "mode": "bilinear", "antialias": True}),
-    (IMAGES, {"size": (9, 7), "mode": "bicubic"}),
-    (IMAGES, {"size": (3, 3), "mode": "area"}),
-    (IMAGES, {"scale_factor": 1.5, "mode": "nearest-exact"}),
-    (SIGNALS, {"scale_factor": 2, "mode": "linear"}),
-    (VOLUMES, {"scale_factor": 2, "mode": "trilinear"}),
-]
-INTERPOLATED = {
-    f"interpolate {how}": lambda x=x, how=how: (scaled(lambda x: F.interpolate(x, **how)), x)
-    for x, how in INTERPOLATIONS
-}
 
 IMAGE_NETWORKS: dict[str, Any] = {
     "ViT": lambda: (tv.VisionTransformer(16, 8, 1, 2, 16, 32, num_classes=5), PICTURES),
@@ -148,11 +141,9 @@ def product(**kwargs: Any) -> Module:
 
 
 TRANSFORMERS: dict[str, Any] = {
-    "MultiheadAttention": lambda: (attention(), TOKENS),
     "MultiheadAttention, padding": lambda: (attention("key_padding_mask"), TOKENS, PADDING),
     "MultiheadAttention, causal": lambda: (attention("attn_mask", need_weights=False), TOKENS, CAUSAL),
-    "TransformerEncoder": lambda: (nn.TransformerEncoder(layer(), 2), TOKENS),
-    "TransformerEncoder, padding": lambda: (nn.TransformerEncoder(layer(), 1), TOKENS, None, PADDING),
+    "TransformerEncoder, padding": lambda: (nn.TransformerEncoder(layer(), 2), TOKENS, None, PADDING),
     "TransformerEncoder, causal": lambda: (nn.TransformerEncoder(layer(), 1), TOKENS, CAUSAL),
     "TransformerEncoder, says causal": lambda: (
         Module(lambda m, x, mask: m.inner(x, mask, is_causal=True), inner=nn.TransformerEncoder(layer(), 1)),
@@ -236,7 +227,7 @@ STYLES: dict[str, Any] = {
         scaled(lambda x: (x.asinh(), (x.abs() + 1.1).acosh(), (x.tanh() * 0.9).atanh(), torch.fmax(x, -x))), A),
 }  # fmt: skip
 
-NETWORKS = IMAGE_LAYERS | INTERPOLATED | IMAGE_NETWORKS | RECURRENT | TRANSFORMERS | STYLES
+NETWORKS = LAYERS | IMAGE_NETWORKS | RECURRENT | TRANSFORMERS | STYLES
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,15 +19,12 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model import HostWork
-from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import code_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
-from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import has_checkpoints, with_checkpoints
-from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
@@ -153,8 +151,7 @@ def test_everything_is_told_in_plain_words(searched: Any) -> None:
     assert lines[0] in str(fastest)
     assert "Setting(" not in "".join(map(str, result.tried))
     assert "Profile(" not in repr(fastest)
-    assert "loader" not in text  # data that cost nothing are not mentioned
-    assert result.loaders == ()
+    assert ("loader" in text, result.loaders) == (False, ())  # data that cost nothing are not mentioned
     assert lines[0].startswith("# These lines come before poptorch.trainingModel: model is your module")
     assert not any("These lines" in line for line in lines[1:])
 
@@ -178,16 +175,6 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works() -> None:
     assert "This fits within wider limits (M2000, precision stays): " in text
 
 
-KEPT = {
-    "precision": ("half_precision", "half_partials", "half_optimiser_state"),
-    "optimiser": ("half_optimiser_state",),
-    "micro-batch": ("micro_batch",),
-    "replicas": ("replicas",),
-    "split": ("split",),
-    "machine": ("machine",),
-}
-
-
 @pytest.fixture(scope="module")
 def free() -> FitResult:
     return fitted(transformer(2, 64, half=False))
@@ -196,7 +183,9 @@ def free() -> FitResult:
 @pytest.mark.parametrize("keep", [*KEEP, ("precision", "optimiser", "micro-batch", "replicas")])
 def test_what_stays_stays(keep: Any, free: FitResult) -> None:
     result = fitted(transformer(2, 64, half=False), keep=keep)
-    for name in (name for kept in ([keep] if isinstance(keep, str) else keep) for name in KEPT[kept]):
+    kept = [keep] if isinstance(keep, str) else keep
+    fields = {"precision": "half_precision half_partials half_optimiser_state", "optimiser": "half_optimiser_state"}
+    for name in " ".join(fields.get(word, word.replace("-", "_")) for word in kept).split():
         assert {getattr(tried.setting, name) for tried in result.tried} == {getattr(result.start.setting, name)}
         assert name == "machine" or len({getattr(tried.setting, name) for tried in free.tried}) > 1
 
@@ -286,16 +275,11 @@ def trained(module: nn.Module) -> FitResult:
 def test_a_module_for_one_micro_batch_keeps_it() -> None:
     """Its forward names the number of its rows, as many scripts do."""
 
-    def of_one_micro_batch() -> nn.Module:
-        return Module(lambda m, x: loss(m.layer(x.view(8, 64))), layer=nn.Linear(64, 64))
-
-    result = trained(of_one_micro_batch())
+    result = trained(Module(lambda m, x: loss(m.layer(x.view(8, 64))), layer=nn.Linear(64, 64)))
     possible = [tried.setting for tried in result.tried if not tried.refused]
     assert {setting.micro_batch for setting in possible} == {8}
     assert any(setting != result.start.setting for setting in possible)
-    programs = Programs(source_of(of_one_micro_batch(), torch.zeros(32, 64), trainable(1, 4), training=True))
-    with pytest.raises(Error, match="micro-batches of 4: RuntimeError: shape"):
-        programs.of(replace(programs.start, micro_batch=4))
+    assert any("micro-batches of 4: RuntimeError: shape" in tried.refused for tried in result.tried)
 
 
 def test_the_leanest_is_the_smallest_micro_batch_that_the_module_takes() -> None:
@@ -321,15 +305,11 @@ def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
     assert any("Its own forward places blocks" in refusal for refusal in result.refusals)
 
 
-class Uncopied(Chain):
-    """A module that cannot be copied, so that no changed one can be captured."""
-
-    def __deepcopy__(self, memo: object) -> Chain:
-        raise RuntimeError("only one of these may exist")
-
-
 def test_what_the_front_end_refuses_of_the_changed_module_is_reported() -> None:
-    result = chained(Uncopied(2), keep="micro-batch")
+    """Of one that cannot be copied, no changed one can be captured."""
+    uncopied: Any = Chain(2)
+    uncopied.__deepcopy__ = Mock(side_effect=RuntimeError("only one of these may exist"))
+    result = chained(uncopied, keep="micro-batch")
     fastest, _ = both(result)
     assert fastest.changes
     assert not fastest.is_confirmed

@@ -24,35 +24,39 @@ from ipu_model import custom_ops
 from poptorch import _poptorch_data
 
 
-def two_blocks(m: Any, x: Tensor) -> Any:
-    with poptorch.Block("a", ipu_id=0):
-        x = torch.tanh(m.first(x))
-    with poptorch.Block("b", ipu_id=1):
-        out = m.second(x)
-        return out, poptorch.identity_loss(out * out, "mean")
+class Blocks(nn.Module):
+    """Two layers in the blocks "a" and "b"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        with poptorch.Block("a", ipu_id=0):
+            x = torch.tanh(self.first(x))
+        with poptorch.Block("b", ipu_id=1):
+            out = self.second(x)
+            return out, poptorch.identity_loss(out * out, "mean")
 
 
-def blocks() -> Module:
-    return Module(two_blocks, first=nn.Linear(4, 4), second=nn.Linear(4, 2))
+class Weighted(nn.Module):
+    def __init__(self, own: Tensor) -> None:
+        super().__init__()
+        self.own = nn.Parameter(own)
+
+    def forward(self, x: Tensor) -> Any:
+        out = (x * self.own).sum(1) if x.shape[1:] == self.own.shape[-1:] else x.abs().sum().half() * self.own
+        return out, poptorch.identity_loss((out * out).float(), "mean")
 
 
-def times(m: Any, x: Tensor) -> Any:
-    out = (x * m.own).sum(1) if x.shape[1:] == m.own.shape[-1:] else x.abs().sum().half() * m.own
-    return out, poptorch.identity_loss((out * out).float(), "mean")
-
-
-def weighted(own: Tensor) -> Module:
-    return Module(times, own=nn.Parameter(own))
-
-
-def grouped() -> Module:
+def grouped() -> Weighted:
     """Return a model whose weight has a slice for each group of replicas."""
-    return weighted(torch.linspace(0, 1, 8).reshape(2, 4))
+    return Weighted(torch.linspace(0, 1, 8).reshape(2, 4))
 
 
-def half() -> Module:
+def half() -> Weighted:
     """Return a model with a weight of float16 that small steps move only where rounding is stochastic."""
-    return weighted(torch.ones(256, dtype=torch.float16))
+    return Weighted(torch.ones(256, dtype=torch.float16))
 
 
 def momentum(model: nn.Module) -> poptorch.optim.SGD:
@@ -119,9 +123,9 @@ MIXED = Case(Mixed, optimizer=adam, inputs=(X, Y))
 GROUPED = Case(grouped, lambda own: own.replicationFactor(4), of_replicas)
 CASES = {
     "dropout, statistics and a dict": MIXED,
-    "phased": Case(blocks, lambda own: own.setExecutionStrategy(PHASED)),
-    "pipelined": Case(blocks, pipelined),
-    "anchored": Case(blocks, lambda own: pipelined(own).anchorTensor("g", "Gradient___first.weight")),
+    "phased": Case(Blocks, lambda own: own.setExecutionStrategy(PHASED)),
+    "pipelined": Case(Blocks, pipelined),
+    "anchored": Case(Blocks, lambda own: pipelined(own).anchorTensor("g", "Gradient___first.weight")),
     "replica groups": GROUPED,
     "stochastic rounding": Case(half, lambda own: own.Precision.enableStochasticRounding(True)),
     "automatic loss scaling": Case(half, lambda own: own.Training.setAutomaticLossScaling(True)),
@@ -276,7 +280,7 @@ def test_another_program_is_refused_by_what_differs(case: Case, other: Case, wor
 
 def test_groups_decide_which_program_of_the_cache_is_taken(tmp_path: Path) -> None:
     """What a replica computes is the same with one slice for all."""
-    for case in (GROUPED, Case(lambda: weighted(torch.linspace(0, 1, 4)), GROUPED.change)):
+    for case in (GROUPED, Case(lambda: Weighted(torch.linspace(0, 1, 4)), GROUPED.change)):
         case.wrapped(tmp_path).compile(X)
     assert cached(tmp_path) == 2
 
@@ -352,7 +356,7 @@ def test_functions_of_this_process_and_own_ops_come_back(make: Callable[[], nn.M
 
 def test_the_state_of_torchs_optimisers_stays_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """PopTorch cannot read the device's state of torch.optim either (optimiser reference, section on state)."""
-    case = Case(blocks, pipelined, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    case = Case(Blocks, pipelined, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
     executor = case.wrapped()
     executor(X)
     executor.save(tmp_path / "model")

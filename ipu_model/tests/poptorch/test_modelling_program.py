@@ -159,11 +159,9 @@ class TestCosts:
         settings = with_(lambda o: o.setAvailableMemoryProportion({"IPU0": 0.2, "IPU1": 1})).settings
         assert (settings.proportion(0), settings.proportion(1)) == (0.2, 1.0)
         assert plain().settings.proportion(0) == 0.6  # PopLibs' default
-
-    @pytest.mark.parametrize("share", [1.5, -0.1, "0.2", True, float("nan")])
-    def test_a_proportion_that_no_tile_has_is_refused_with_its_ipu(self, share: Any) -> None:
-        with pytest.raises(poptorch.Error, match=r"IPU1.* must be .*between 0 and 1"):
-            trained(trainable().setAvailableMemoryProportion({"IPU1": share}))
+        for share in (1.5, -0.1, "0.2", True, float("nan")):
+            with pytest.raises(poptorch.Error, match=r"IPU1.* must be .*between 0 and 1"):
+                with_(lambda o, share=share: o.setAvailableMemoryProportion({"IPU1": share}))
 
     def test_a_memory_hint_changes_the_plan_of_its_op(self) -> None:
         hinted = product(lambda a, b: poptorch.set_available_memory(a @ b, 0.01))
@@ -208,17 +206,17 @@ class TestTensorLocations:
         assert {name: value for name, value in locations.items() if value != Location()} == {field: expected}
 
 
-@pytest.mark.parametrize("mode", poptorch.OverlapMode)
-def test_overlap_of_inputs_and_outputs(mode: poptorch.OverlapMode) -> None:
-    expected = mode is not poptorch.OverlapMode.NoOverlap
-    for function, overlapped in (
-        (lambda model, x: poptorch.set_overlap_for_input(x, mode) + 1, (expected, False)),
-        (lambda model, x: poptorch.set_overlap_for_output(x + 1, mode), (False, expected)),
-    ):
+@pytest.mark.parametrize("into", poptorch.OverlapMode)
+def test_overlap_of_inputs_and_outputs(into: poptorch.OverlapMode) -> None:
+    none = poptorch.OverlapMode.NoOverlap
+    for out in (none, poptorch.OverlapMode.OverlapDeviceIterationLoop):
+        marked = Module(
+            lambda m, x, out=out: poptorch.set_overlap_for_output(poptorch.set_overlap_for_input(x, into) + 1, out)
+        )
         options = sharded(quiet())
         options.TensorLocations.numIOTiles(32)
-        program = program_of_module(options, Module(function), torch.empty(2, 8))
-        assert (program.overlaps_input, program.overlaps_output) == overlapped
+        program = program_of_module(options, marked, torch.empty(2, 8))
+        assert (program.overlaps_input, program.overlaps_output) == (into is not none, out is not none)
 
 
 def test_the_optimisers_family_and_groups() -> None:

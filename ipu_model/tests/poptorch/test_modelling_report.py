@@ -119,16 +119,6 @@ def test_it_holds_the_executors_profile_and_a_timeline_unless_that_is_switched_o
     assert written()["timeline"] == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_variable_that_cannot_be_read_stops_the_compilation(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = inference(Chain(1))
-    monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(poptorch.Error, match=VARIABLE):
-        executor.compile(X)
-    monkeypatch.delenv(VARIABLE)
-    executor.compile(X)
-
-
 # Programs that do not fit into the tiles' memory fail when they are compiled, as on hardware.
 
 OUT_OF_MEMORY = r"[Oo]ut of memory.*tile.*638,976"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, training
-from function_models import compiled_ops, in_training, on_device, quiet_options
+from executor_support import Module, gradient, inference, with_loss
+from function_models import compiled_ops, on_device, quiet_options
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -106,11 +106,9 @@ class TestFarthestPoints:
         assert len(set(starts[:, 0].tolist())) > 3
 
     def test_in_training_the_points_get_gradients_through_what_is_taken(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            return poptorch.identity_loss(y[poptorch.fps(y, [0, 20], 0.1)].sum(), "sum")
-
-        assert in_training(forward)(torch.rand(20, 4)).isfinite()
+        model = with_loss(lambda m, x: (y := m.layer(x))[poptorch.fps(y, [0, 20], 0.1)], layer=nn.Linear(3, 3))
+        taken = POINTS[poptorch.fps(model.layer(POINTS), [0, 20], 0.1)]
+        torch.testing.assert_close(gradient(model, POINTS), taken.sum(0).expand(3, 3))
 
 
 def closest(x: Tensor, y: Tensor, batch_x: list[int], batch_y: list[int]) -> list[int]:
@@ -147,8 +145,7 @@ class TestNearest:
 
     def test_many_points_are_compared_piece_by_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ipu_model.capture.device_ops.points._DISTANCES_AT_ONCE", 64)
-        batches = [0] * 9 + [1] * 11, [0] * 5 + [1] * 10
-        assert poptorch.nearest(POINTS, OTHERS, *batches).tolist() == closest(POINTS, OTHERS, *batches)
+        self.test_without_batch_vectors_all_rows_count_and_one_stands_beside_zeros()
         assert poptorch.nearest(POINTS[:0], OTHERS).shape == (0,)
 
     def test_close_neighbours_far_from_the_origin_keep_their_order(self) -> None:
@@ -263,11 +260,9 @@ def test_a_step_is_that_of_pytorch(name: str) -> None:
         return out, poptorch.identity_loss(out.sum() + rows.sum(), "sum")
 
     model = Module(forward, layer=nn.Linear(2, 2, bias=False))
-    before = model.layer.weight.detach().clone()
-    executor = training(model, lr=1.0)
-    out, _ = executor(PAIR)
+    torch.testing.assert_close(gradient(model, PAIR), PAIR.sum(0).expand(2, 2))
+    out, _ = inference(model)(PAIR)
     torch.testing.assert_close(out, OPS[name](torch.zeros(0, 2)), equal_nan=True)
-    torch.testing.assert_close(before - model.layer.weight.detach(), PAIR.sum(0).expand(2, 2))
 
 
 ROWS = torch.arange(1.0, 9.0).reshape(2, 4)
@@ -291,13 +286,11 @@ class TestLoop:
         assert torch.equal(result, ROWS * 8)
 
     def test_half_precision_rounds_once_in_each_iteration(self) -> None:
-        half = torch.linspace(-2, 2, 8).reshape(2, 4).half()
-        (result,) = on_device(lambda m, x: poptorch.for_loop(3, lambda t: t * 1.1, [x]))(half)
-        expected = half
+        expected = half = torch.linspace(-2, 2, 8).reshape(2, 4).half()
         for _ in range(3):
             expected = (expected.float() * 1.1).half()
-        assert result.dtype == torch.float16
-        assert torch.equal(result, expected)
+        (result,) = on_device(lambda m, x: poptorch.for_loop(3, lambda t: t * 1.1, [x]))(half)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
     def test_the_body_reads_outer_tensors_parameters_and_layers(self) -> None:
         def forward(model: Any, x: Tensor) -> list[Tensor]:
@@ -305,11 +298,10 @@ class TestLoop:
             return poptorch.for_loop(2, lambda t: model.linear(t) + outer + model.linear.bias, [x])
 
         executor = on_device(forward)
-        model, expected = executor.model, ROWS
-        with torch.no_grad():
-            for _ in range(2):
-                expected = model.linear(expected) + ROWS * 10 + model.linear.bias
-        assert torch.allclose(executor(ROWS)[0], expected)
+        layer, expected = executor.model.linear, ROWS
+        for _ in range(2):
+            expected = layer(expected) + ROWS * 10 + layer.bias
+        torch.testing.assert_close(executor(ROWS)[0], expected.detach())
 
     def test_in_place_ops_in_the_body_stay_inside_and_others_are_as_in_eager_pytorch(self) -> None:
         def forward(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:

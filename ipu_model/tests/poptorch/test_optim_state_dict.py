@@ -1,6 +1,6 @@
-"""`state_dict` and `load_state_dict`: structure, timing, loading (poptorch-optim.md, section 8).
+"""`state_dict` and `load_state_dict`: structure, reading, loading, copies (poptorch-optim.md, section 8).
 
-With a stand-in for an executor; test_executor_optimizer.py has the same rules with real ones.
+What schedulers, `setOptimizer` and other executors make of them: test_executor_optimizer.py.
 """
 
 from __future__ import annotations
@@ -9,66 +9,22 @@ import copy
 import io
 import pickle
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from executor_support import ONES, RATE, Scale, quiet, scale, sgd
 from optim_support import MAKERS, parameter
 
+import poptorch
 from poptorch import optim
 from poptorch._optimizer_attributes import read_spec
 
-State = dict[str, torch.Tensor]
-
-
-class Device:
-    """An executor as far as an optimiser sees it: one counter as state, one rate as scalar."""
-
-    def __init__(self, optimizer: optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.state: State = {"Step___w": torch.tensor(0.0), "Accl1___w": torch.zeros(2)}
-        self.parameters: State = {"learningRate___specific___w": torch.tensor(0.5)}
-        self.reads = 0
-        self.attach()
-
-    def attach(self) -> None:
-        self.upload()
-        self.optimizer._bind(self.read)
-
-    def upload(self) -> None:
-        pending = self.optimizer._take_pending()
-        if pending is not None:
-            self.state |= copy.deepcopy(pending.state or {})
-            self.parameters |= copy.deepcopy(pending.parameters or {})
-
-    def run(self) -> None:
-        self.upload()
-        for tensor in self.state.values():
-            tensor += 1
-        self.optimizer._invalidate()
-
-    def read(self) -> tuple[State, State]:
-        self.reads += 1
-        return copy.deepcopy(self.state), copy.deepcopy(self.parameters)
-
-
-def new_optimizer() -> optim.SGD:
-    return optim.SGD([parameter()], lr=0.1, momentum=0.9)
-
 
 def numbers(source: Any) -> tuple[float, float]:
-    """Return the counter and the rate of an optimiser, a state dict or a device."""
-    if isinstance(source, Device):
-        state, parameters = source.state, source.parameters
-    else:
-        found = source if isinstance(source, dict) else source.state_dict()
-        state, parameters = found["ipu_state"], found["ipu_param"]
-    return state["Step___w"].item(), parameters["learningRate___specific___w"].item()
-
-
-def checkpoint(**states: torch.Tensor) -> dict[str, Any]:
-    """Return a checkpoint in the structure of section 8.1."""
-    rate = {"learningRate___specific___w": torch.tensor(0.25)}
-    return {**new_optimizer().state_dict(), "ipu_state": {"Step___w": torch.tensor(10.0), **states}, "ipu_param": rate}
+    """Return velocity and rate in an optimiser or a state dict: of momentum 0.5, the velocities are 1, 1.5, 1.75."""
+    found = source if isinstance(source, dict) else source.state_dict()
+    return found["ipu_state"]["Accl1___weight"].item(), found["ipu_param"]["learningRate___specific___weight"].item()
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -86,53 +42,55 @@ def test_before_compiling_there_is_no_device_state(name: str) -> None:
 
 class TestReading:
     def test_the_state_is_read_once_between_two_runs_and_can_be_taken_and_given_alone(self) -> None:
-        optimizer = new_optimizer()
-        device = Device(optimizer)
+        _, optimizer, executor = scale(momentum=0.5)
+        executor.compile(ONES)
         assert optimizer.has_state()
-        for number in range(3):
-            assert numbers(optimizer) == numbers(optimizer) == (number, 0.5)
-            device.run()
-            assert device.reads == number + 1, "a run by itself reads nothing"
+        reader = Mock(wraps=optimizer._reader)
+        optimizer._bind(reader)
+        for number, velocity in enumerate((0, 1, 1.5)):
+            assert numbers(optimizer) == numbers(optimizer) == (velocity, RATE)
+            assert reader.call_count == number, "a run by itself reads nothing"
+            executor(ONES)
         part = optimizer.get_state_dict()
         assert part.keys() == {"ipu_state", "ipu_param"}
-        del optimizer.state_dict()["ipu_state"]["Step___w"]
-        assert numbers(optimizer) == numbers(part) == (3, 0.5), "editing what was returned changes nothing"
-        device.run()
+        del optimizer.state_dict()["ipu_state"]["Accl1___weight"]
+        assert numbers(optimizer) == numbers(part) == (1.75, RATE), "editing what was returned changes nothing"
+        executor(ONES)
         optimizer.set_state_dict(part)
-        device.run()
-        assert numbers(optimizer) == (4, 0.5)
+        executor(ONES)
+        assert numbers(optimizer) == (1.75 / 2 + 1, RATE)
 
     def test_the_last_state_is_kept_and_uploaded_at_the_next_attach(self) -> None:
-        optimizer = new_optimizer()
-        device = Device(optimizer)
-        device.run()
-        optimizer._unbind()
-        device.state["Step___w"].fill_(-1.0)  # what another program leaves on the device
-        assert numbers(optimizer) == (1, 0.5)
-        device.attach()
-        assert numbers(device) == numbers(optimizer) == (1, 0.5)
-        device.run()
-        assert numbers(optimizer) == (2, 0.5)
+        model, optimizer, executor = scale(momentum=0.5)
+        executor(ONES)
+        executor.detachFromDevice()
+        assert numbers(optimizer) == (1, RATE)
+        executor(ONES)
+        assert numbers(optimizer) == (1.5, RATE)
         # In another executor it continues with its state, but with newer numbers, read from Python at wrapping.
-        optimizer._unbind()
-        second = Device(optimizer)
-        second.parameters["learningRate___specific___w"].fill_(0.75)
-        second.run()
-        assert numbers(optimizer) == (3, 0.75)
+        executor.destroy()
+        optimizer.param_groups[0]["lr"] = 2 * RATE
+        poptorch.trainingModel(model, quiet(), optimizer)(ONES)
+        assert numbers(optimizer) == (1.75, 2 * RATE)
 
 
 class TestLoading:
     def test_before_compiling_it_uploads_at_the_first_attach(self) -> None:
-        optimizer = new_optimizer()
-        optimizer.load_state_dict(checkpoint(Accl1___w=torch.full((2,), 10.0)))
-        assert optimizer._pending is not None
-        device = Device(optimizer)
+        _, donor, executor = scale(momentum=0.5, lr=RATE / 2)
+        executor(ONES)
+        model, optimizer, executor = scale(momentum=0.5)
+        loaded = copy.deepcopy(donor.state_dict())
+        optimizer.load_state_dict(loaded)
+        loaded["ipu_state"]["Accl1___weight"].fill_(0.0)  # loaded tensors are copies
+        executor.compile(ONES)
         assert optimizer._pending is None
-        assert numbers(optimizer) == numbers(device) == (10, 0.25)
-        assert device.reads == 0, "what was loaded is current until a run"
+        assert numbers(optimizer) == (1, RATE / 2)
+        executor(ONES)
+        assert numbers(optimizer) == (1.5, RATE / 2)
+        assert model.weight.item() == 1 - RATE / 2 * 1.5
 
     def test_it_restores_the_groups(self) -> None:
-        optimizer = new_optimizer()
+        optimizer = sgd(Scale(), momentum=0.9)
         source = optim.SGD([parameter()], lr=0.7, momentum=0.3)
         torch.optim.lr_scheduler.LambdaLR(source, lambda step: 0.5)
         optimizer.load_state_dict(source.state_dict())
@@ -141,7 +99,7 @@ class TestLoading:
         assert optimizer._pending is None, "a state dict from before compiling has nothing for the device"
 
     def test_other_dictionaries_are_refused_and_change_nothing(self) -> None:
-        optimizer = new_optimizer()
+        optimizer = sgd(Scale(), momentum=0.9)
         two = optim.SGD([{"params": [parameter()]}, {"params": [parameter()]}], lr=0.1)
         native = torch.optim.SGD([parameter()], lr=0.1)
         for wrong, error, words in (
@@ -190,15 +148,14 @@ class TestCopies:
         assert original.variable_attrs.isConstant("lr"), "the copy's marks are its own"
 
     def test_they_carry_the_devices_state_and_are_not_bound_to_the_device(self, duplicate: Any) -> None:
-        original = new_optimizer()
-        device = Device(original)
-        device.run()
+        _, original, executor = scale(momentum=0.5)
+        executor(ONES)
         copied = duplicate(original)
-        device.run()
-        assert numbers(copied) == (1, 0.5)
-        Device(copied).run()
-        assert numbers(copied) == (2, 0.5)
+        executor(ONES)
+        assert numbers(copied) == (1, RATE)
+        state = copied._take_pending()
+        assert (state.state["Accl1___weight"].item(), state.parameters) == (1, None)
         # One that was loaded still has everything to upload.
-        original = new_optimizer()
-        original.load_state_dict(checkpoint())
-        assert numbers(Device(duplicate(original))) == (10, 0.25)
+        original = sgd(Scale(), momentum=0.5)
+        original.load_state_dict(copied.state_dict())
+        assert duplicate(original)._take_pending().parameters.keys() == copied.state_dict()["ipu_param"].keys()

@@ -187,11 +187,9 @@ class TestValidation:
     @given(st.sampled_from(sorted(SAMPLES)), st.sampled_from(sorted(SAMPLES)), st.data())
     def test_the_type_decides_the_table(self, of_key: str, of_value: str, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(key_tables().keys[of_key] - {"patterns", "logDir"})))
-        if of_key == of_value:
+        refuses = pytest.raises(Error, match=r"Unknown .* option")
+        with contextlib.nullcontext() if of_key == of_value else refuses:
             validate_options({key: SAMPLES[of_value]})
-        else:
-            with pytest.raises(Error, match=r"Unknown .* option"):
-                validate_options({key: SAMPLES[of_value]})
 
 
 VARIABLE = "POPLAR_ENGINE_OPTIONS"
@@ -205,13 +203,11 @@ class TestEngineOptions:
 
     def test_what_they_ask_for(self) -> None:
         both = EngineOptions(report=True, execution=True)
+        profiled = Options().enableProfiling("folder")._Popart.options["engineOptions"]
         for options, expected in (
             ({}, EngineOptions(report=False, execution=False, directory=".", allow_out_of_memory=True)),
             ({"debug.retainDebugInformation": "true"}, EngineOptions()),  # has no meaning here
-            (
-                Options().enableProfiling("folder")._Popart.options["engineOptions"],
-                EngineOptions(report=True, execution=True, directory="folder", allow_out_of_memory=True),
-            ),
+            (profiled, EngineOptions(report=True, execution=True, directory="folder", allow_out_of_memory=True)),
             ({ALL: True}, both),  # JSON's own truth values
             ({ALL: False}, EngineOptions()),
             ({ALL: "true", EXECUTION: "false"}, EngineOptions(report=True, execution=False)),
@@ -280,14 +276,9 @@ class TestDerivedSettings:
         ]
 
     def test_options_are_logged_at_debug_level_by_the_native_logger(self, caplog: pytest.LogCaptureFixture) -> None:
-        options = Options().outputMode(OutputMode.All).setExecutionStrategy(ShardedExecution())
-        log_options(options)
+        log_options(Options().outputMode(OutputMode.All).setExecutionStrategy(ShardedExecution()))
         assert {(record.name, record.levelname) for record in caplog.records} == {("poptorch:cpp", "DEBUG")}
         assert caplog.messages[-1] == "poptorch.Options set execution_mode to value 1"
-        caplog.clear()
-        caplog.set_level("WARNING", "poptorch:cpp")
-        log_options(options)
-        assert caplog.messages == []
 
     @pytest.mark.parametrize(
         ("strategy", "program", "changed"),

@@ -169,20 +169,15 @@ class TestRefusals:
             executor.own.replicaGrouping(*APART, ONE)
 
     @pytest.mark.parametrize(
-        ("make", "words"),
+        ("make", "processes", "words"),
         [
-            (lambda m: poptorch.optim.LAMB(m.parameters()), "with LAMB"),
-            (lambda m: poptorch.optim.Adam(m.parameters(), max_grad_norm=1.0), "with max_grad_norm"),
-            (lambda m: m.__setattr__("again", m.own) or sgd(m), "under several names"),
+            (lambda m: poptorch.optim.LAMB(m.parameters()), 1, "with LAMB"),
+            (lambda m: poptorch.optim.Adam(m.parameters(), max_grad_norm=1.0), 1, "with max_grad_norm"),
+            (lambda m: m.__setattr__("again", m.own) or sgd(m), 1, "under several names"),
+            (sgd, 2, "with several processes"),
         ],
     )
-    def test_norms_over_whole_tensors_and_a_parameter_under_two_names(self, make: Any, words: str) -> None:
-        _, _, executor = grouped(make=make)
+    def test_what_knows_no_groups(self, make: Any, processes: int, words: str) -> None:
+        _, _, executor = grouped(options=quiet(configureProcessId=(0, processes)), make=make)
         with pytest.raises(poptorch.Error, match=words):
             executor(rows(REPLICAS))
-
-    def test_several_processes(self) -> None:
-        options = quiet()
-        options.Distributed.configureProcessId(0, 2)
-        with pytest.raises(poptorch.Error, match="with several processes"):
-            grouped(options=options)[2](rows(REPLICAS))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, X, Y, inference, quiet, training
+from executor_support import Module, X, Y, in_plain_pytorch, inference, quiet, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -160,26 +160,21 @@ def test_training_and_inference_equal_plain_pytorch(name: str) -> None:
     model = phased(*ipus)
     torch.testing.assert_close(inference(model, quiet(setExecutionStrategy=strategy()))(X), model(X).detach())
     oracle = copy.deepcopy(model)
-    executor = training(model, quiet(accumulation=2, setExecutionStrategy=strategy()), momentum=0.9)
-    optimizer = torch.optim.SGD(oracle.parameters(), lr=0.1, momentum=0.9)
+    executor = training(model, quiet(accumulation=2, setExecutionStrategy=strategy()))
     for _ in range(3):
         out, loss = executor(X, Y)
-        optimizer.zero_grad()
-        expected, loss_of_all = oracle(X, Y)
-        loss_of_all.backward()  # The mean over two micro-batches is that over all rows.
-        optimizer.step()
-        torch.testing.assert_close(out, expected[2:].detach())
+        torch.testing.assert_close(out, oracle(X, Y)[0][2:].detach())
         assert loss.dim() == 0
+        in_plain_pytorch(oracle, (X, Y))  # the mean over two micro-batches is that over all rows
     for ours, theirs in zip(model.parameters(), oracle.parameters(), strict=True):
         torch.testing.assert_close(ours.data, theirs.data)
 
 
-def runs_as_placed(strategy: Any, *ipus: int | None, before: float = 1.0) -> None:
-    """Run a model, whose ops may begin before the first block, and compare it with plain PyTorch."""
+def runs_as_placed(strategy: Any, *ipus: int | None) -> None:
+    """Run a model, whose ops begin before the first block, and compare it with plain PyTorch."""
     model = phased(*ipus)
-    whole = Module(lambda m, x: m.inner(x * before), inner=model)
-    found = inference(whole, quiet(setExecutionStrategy=strategy))(X)
-    torch.testing.assert_close(found, model(X * before).detach())
+    whole = Module(lambda m, x: m.inner(x * 2), inner=model)
+    torch.testing.assert_close(inference(whole, quiet(setExecutionStrategy=strategy))(X), model(X * 2).detach())
 
 
 def test_the_ipus_of_a_phase_or_stage_stand_in_for_those_of_blocks() -> None:
@@ -188,7 +183,6 @@ def test_the_ipus_of_a_phase_or_stage_stand_in_for_those_of_blocks() -> None:
     strategy.phase(1).ipus(1)
     runs_as_placed(strategy, None, None)
     runs_as_placed(SerialPhasedExecution("a", Stage("b").ipu(0)), 0, 2)
-    runs_as_placed(SerialPhasedExecution("a", "b"), 0, 0, before=2.0)  # in phase 0
 
 
 def test_places_are_checked_when_a_model_is_compiled() -> None:
@@ -304,8 +298,6 @@ class TestTheTableOfPlacements:
 # Blocks, arguments of the strategy, and the stages S that the rule counts: 1 + entries on another IPU than the entry
 # before, IPU 0 at first.
 LAYOUTS: dict[str, tuple[Blocks, Any, int]] = {
-    "two": ([("A", 0), ("B", 1)], (), 2),
-    "four": ([("A", 0), ("B", 1), ("C", 2), ("D", 3)], (), 4),
     "merged": ([("A", 0), ("B", 0), ("C", 1)], (), 2),
     "coming back": ([("A", 0), ("B", 1), ("C", 0)], (AUTO,), 3),
     "not from 0": ([("A", 1), ("B", 2)], (), 3),
@@ -319,19 +311,16 @@ class TestMinima:
     @pytest.mark.parametrize(("blocks", "arguments", "stages"), LAYOUTS.values(), ids=LAYOUTS)
     def test_of_training_and_inference(self, blocks: Blocks, arguments: Any, stages: int) -> None:
         needed = 2 * stages - 1
-        with pytest.raises(poptorch.Error) as refusal:
+        words = (
+            r"Options\(\).Training.gradientAccumulation must be greater than or equal to the number of pipeline "
+            rf"stages \({needed}\).*{stages} pipeline stages in PopTorch will have an additional {stages - 1} stages "
+            r"when training.*poptorch\.PipelinedExecution.*poptorch\.ShardedExecution"
+        )
+        with pytest.raises(poptorch.Error, match=words):
             train(blocks, PipelinedExecution(*arguments), needed - 1)
-        message = refusal.value.message
-        assert message.startswith("poptorch.Options().Training.gradientAccumulation")
-        for text in (
-            f"must be greater than or equal to the number of pipeline stages ({needed})",
-            f"{stages} pipeline stages in PopTorch will have an additional {stages - 1} stages when training",
-            "poptorch.PipelinedExecution", "poptorch.ShardedExecution"
-        ):  # fmt: skip
-            assert text in message
-        with pytest.raises(poptorch.Error, match=rf"the number of pipeline stages \({stages}\)") as refusal:
+        words = rf"Options\(\)\.deviceIterations must be greater .* the number of pipeline stages \({stages}\)"
+        with pytest.raises(poptorch.Error, match=words):
             infer(blocks, PipelinedExecution(*arguments), stages - 1)
-        assert refusal.value.message.startswith("poptorch.Options().deviceIterations must be greater than or equal")
         for more in (0, 1):
             train(blocks, PipelinedExecution(*arguments), needed + more)
             infer(blocks, PipelinedExecution(*arguments), stages + more)
@@ -343,21 +332,18 @@ class TestMinima:
         train(blocks, PipelinedExecution(), 1)
         infer(blocks, PipelinedExecution(), 1)
 
-    @pytest.mark.parametrize("last_ipu", [0, 2])
-    def test_a_block_without_ops_makes_no_pipeline_but_counts_in_one(self, last_ipu: int) -> None:
+    def test_a_block_without_ops_makes_no_pipeline_but_counts_in_one(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             with poptorch.Block("A", ipu_id=0):
                 x = x + 1
             with poptorch.Block("empty", ipu_id=1):
                 pass
-            with poptorch.Block("C", ipu_id=last_ipu):
+            with poptorch.Block("C", ipu_id=model.last_ipu):
                 return x + 1
 
-        if last_ipu == 0:
-            assert inference(Module(forward))(torch.ones(1)).item() == 3
-        else:
-            with pytest.raises(poptorch.Error, match=r"pipeline stages \(3\)"):
-                inference(Module(forward), quiet(deviceIterations=2))(torch.ones(2))
+        assert inference(Module(forward, last_ipu=0))(torch.ones(1)).item() == 3
+        with pytest.raises(poptorch.Error, match=r"pipeline stages \(3\)"):
+            inference(Module(forward, last_ipu=2), quiet(deviceIterations=2))(torch.ones(2))
 
     @settings(max_examples=25)
     @given(ipus=st.lists(st.integers(0, 3), min_size=1, max_size=5))
@@ -377,8 +363,6 @@ class TestNumberOfIpus:
         options = quiet(replicationFactor=64, deviceIterations=2)
         with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(128\): 2 for the model x 64 replicas"):
             inference(chain([("A", 0), ("B", 1)]), options)(torch.ones(128, 2))
-        with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(65\)"):
-            infer([("A", 64)], PipelinedExecution(), 1)
 
     def test_the_log_says_whether_they_are_rounded_up(self, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet(autoRoundNumIPUs=True, deviceIterations=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,24 +135,17 @@ def test_a_plain_iterable_loads_when_asked_and_workers_keep_batches_ready() -> N
     assert facts_of_loader(more) == LoaderFacts(loads_ahead=False, workers=2, ready=10)
 
 
-@pytest.mark.parametrize("mode", [ASYNC, REBATCHED])
-def test_an_asynchronous_loader_may_have_a_full_ring(mode: poptorch.DataLoaderMode) -> None:
-    loader = poptorch.DataLoader(options(), Pairs(64), batch_size=8, mode=mode, async_options={"buffer_size": 5})
-    try:
+@pytest.mark.parametrize("mode", [ASYNC, REBATCHED, None])
+def test_an_asynchronous_loader_or_accessor_may_have_a_full_ring(mode: poptorch.DataLoaderMode | None) -> None:
+    if mode is None:
+        loader: Any = poptorch.AsynchronousDataAccessor(DataLoader(Pairs(64), batch_size=8), buffer_size=5)
+    else:
+        loader = poptorch.DataLoader(options(), Pairs(64), batch_size=8, mode=mode, async_options={"buffer_size": 5})
+    with closing(SimpleNamespace(close=loader.terminate)):
         assert facts_of_loader(loader) == LoaderFacts(loads_ahead=True, workers=0, ready=6)
         work = ipu_model.time_loader(loader, batches=3)
         assert (work.loading, work.workers) == (Loading.ASYNC, 0)
         assert "3 batches of 8 samples" in work.source
-    finally:
-        loader.terminate()
-
-
-def test_an_accessor_counts_like_a_loader() -> None:
-    accessor = poptorch.AsynchronousDataAccessor(DataLoader(Pairs(8), batch_size=4))
-    try:
-        assert ipu_model.time_loader(accessor, batches=2).loading is Loading.ASYNC
-    finally:
-        accessor.terminate()
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8])

@@ -105,23 +105,21 @@ class TestCounters:
             assert 0.0 <= ticks[0] <= ticks[-1] <= 1.0 + 1e-9
 
 
-class TestLatency:
-    @pytest.mark.parametrize(
-        ("starts", "ends", "expected"),
-        [
-            ([[0.0, 5.0]], [[2.0, 9.0]], (2.0, 4.0, 3.0)),
-            # Each group of inputs counts from its earliest: two replicas of two steps that return one result each.
-            ([[0.0, 1.0, 0.5, 1.5]], [[2.0, 3.5]], (2.0, 3.0, 2.5)),
-            # Of several tensors the earliest start and the latest end.
-            ([[0.0], [1.0]], [[2.0], [3.0], [2.5]], (3.0, 3.0, 3.0)),
-            # Zeros without data.
-            ([[]], [[]], (0.0, 0.0, 0.0)),
-            ([[], []], [[], []], (0.0, 0.0, 0.0)),
-            ([], [], (0.0, 0.0, 0.0)),
-        ],
-    )
-    def test_least_greatest_and_average(self, starts: Any, ends: Any, expected: tuple[float, ...]) -> None:
-        assert latency({"input": starts, "output_complete": ends}, "input", "output_complete") == expected
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        ([[0.0, 5.0]], [[2.0, 9.0]], (2.0, 4.0, 3.0)),
+        # Each group of inputs counts from its earliest: two replicas of two steps that return one result each.
+        ([[0.0, 1.0, 0.5, 1.5]], [[2.0, 3.5]], (2.0, 3.0, 2.5)),
+        # Of several tensors the earliest start and the latest end.
+        ([[0.0], [1.0]], [[2.0], [3.0], [2.5]], (3.0, 3.0, 3.0)),
+        # Zeros without data.
+        ([[], []], [[], []], (0.0, 0.0, 0.0)),
+        ([], [], (0.0, 0.0, 0.0)),
+    ],
+)
+def test_least_greatest_and_average_latency(starts: Any, ends: Any, expected: tuple[float, ...]) -> None:
+    assert latency({"input": starts, "output_complete": ends}, "input", "output_complete") == expected
 
 
 def executor(options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
@@ -136,7 +134,7 @@ class TestExecutor:
         assert model.getPerfCounters() == EMPTY
         assert [getattr(model, name)() for name in LATENCIES] == [(0.0, 0.0, 0.0)] * 4
 
-    def test_after_a_run_the_profile_answers(self) -> None:
+    def test_the_parts_make_up_the_whole(self) -> None:
         model = executor(quiet().deviceIterations(2))
         model(X)
         profile, counters = ipu_model.profile(model), model.getPerfCounters()
@@ -144,10 +142,6 @@ class TestExecutor:
         assert counters["output_complete"][0][-1] == pytest.approx(profile.device_seconds_per_call)
         least, greatest, average = model.getLatency()
         assert 0.0 < least <= average <= greatest <= profile.device_seconds_per_call * (1 + 1e-9)
-
-    def test_the_parts_make_up_the_whole(self) -> None:
-        model = executor()
-        model(X)
         parts = [getattr(model, name)()[2] for name in LATENCIES[1:]]
         assert all(seconds > 0.0 for seconds in parts)
         assert sum(parts) == pytest.approx(model.getLatency()[2])

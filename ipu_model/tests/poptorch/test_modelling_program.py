@@ -27,7 +27,6 @@ from ipu_model.predict.device import Work
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.program import Execution, Location, Program, Recomputation
 from poptorch import poptorch_core
-from poptorch._backend.modelling import machine_for
 
 OutputMode = poptorch.OutputMode
 
@@ -237,6 +236,8 @@ def test_the_optimisers_family_and_groups() -> None:
     assert (default.family, default.default.lr) == ("SGD2", 0.01)
 
 
+# The smallest system of each version of the chip.
+SYSTEMS = {1: "DSS8440", 2: "M2000", 21: "C600-server"}
 MACHINE, VERSION, AS_HARDWARE = "IPU_MODEL_MACHINE", "POPTORCH_IPU_MODEL_VERSION", "IPU_MODEL_AS_HARDWARE"
 
 
@@ -252,52 +253,37 @@ def program(replicas: int = 1, version: int | None = None, machine: Any = None) 
     return inferred(options.replicationFactor(replicas), ipus=1, machine=machine)
 
 
-@pytest.mark.parametrize(
-    ("ipus", "name"), [(1, "M2000"), (4, "M2000"), (5, "POD16"), (17, "POD64"), (65, "POD128"), (256, "POD256")]
-)
-def test_the_default_is_the_smallest_gc200_system_with_enough_ipus(ipus: int, name: str) -> None:
-    assert machine_for(poptorch.Options(), ipus).name == name
+# What the environment and the program ask for, and the system that is modelled.
+CHOICES: list[tuple[dict[str, str], dict[str, Any], str]] = [
+    *(({}, {"replicas": n}, system) for n, system in ((1, "M2000"), (4, "M2000"), (5, "POD16"), (256, "POD256"))),
+    # An offline target names the chip; so does the variable of PopTorch's simulator, unless a target is named.
+    *(({}, {"version": version}, system) for version, system in SYSTEMS.items()),
+    *(({VERSION: f"ipu{version}"}, {}, system) for version, system in SYSTEMS.items()),
+    ({VERSION: "ipu1"}, {"version": 2}, "M2000"),
+    ({MACHINE: "POD16"}, {}, "POD16"),
+    ({MACHINE: "pod-16"}, {}, "POD16"),
+    ({MACHINE: "Bow-POD16"}, {}, "Bow-POD16"),
+    # A chip stands for its smallest system with enough IPUs.
+    ({MACHINE: "Bow"}, {}, "Bow-2000"),
+    ({MACHINE: "Bow"}, {"replicas": 9}, "Bow-POD16"),
+    ({MACHINE: "GC-200"}, {"replicas": 9}, "POD16"),
+    # An offline target of another chip wins; Bow IPUs are version 2.
+    ({MACHINE: "POD64"}, {"version": 21}, "C600-server"),
+    ({MACHINE: "POD64"}, {"version": 2}, "POD64"),
+    ({MACHINE: "Bow-POD16"}, {"version": 2}, "Bow-POD16"),
+    # An argument wins over everything, and may be a system.
+    ({MACHINE: "POD16", VERSION: "ipu1"}, {"version": 21, "machine": "POD64"}, "POD64"),
+    ({MACHINE: "POD16", VERSION: "ipu1"}, {"machine": system_named("POD128")}, "POD128"),
+]
 
 
-@pytest.mark.parametrize(("version", "chip"), [(1, "GC2"), (2, "GC200"), (21, "C600")])
-def test_an_offline_target_names_the_chip(version: int, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So does the variable of PopTorch's simulator, unless a target is named."""
-    assert program(version=version).system.chip.name == chip
-    monkeypatch.setenv(VERSION, f"ipu{version}")
-    assert program().system.chip.name == chip
-    assert program(version=2).system.chip.name == "GC200"
-
-
-@pytest.mark.parametrize(
-    ("named", "replicas", "version", "system"),
-    [
-        ("POD16", 1, None, "POD16"),
-        ("pod-16", 1, None, "POD16"),
-        ("Bow-POD16", 1, None, "Bow-POD16"),
-        # a chip stands for its smallest system with enough IPUs
-        ("Bow", 1, None, "Bow-2000"),
-        ("Bow", 9, None, "Bow-POD16"),
-        ("GC-200", 9, None, "POD16"),
-        # an offline target of another chip wins; Bow IPUs are version 2
-        ("POD64", 1, 21, "C600-server"),
-        ("POD64", 1, 2, "POD64"),
-        ("Bow-POD16", 1, 2, "Bow-POD16"),
-    ],
-)
-def test_the_environment_names_the_machine(
-    named: str, replicas: int, version: int | None, system: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MACHINE, named)
-    modelled = program(replicas, version)
+@pytest.mark.parametrize(("environment", "asked", "system"), CHOICES)
+def test_the_machine_of_a_program(environment: dict[str, str], asked: dict[str, Any], system: str, monkeypatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    modelled = program(**asked)
     assert modelled.system.name == system
     assert modelled.settings.device.chip == modelled.system.chip
-
-
-def test_an_argument_wins_over_everything_and_may_be_a_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MACHINE, "POD16")
-    monkeypatch.setenv(VERSION, "ipu1")
-    assert program(version=21, machine="POD64").system.name == "POD64"
-    assert program(machine=system_named("POD128")).system is system_named("POD128")
 
 
 NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
@@ -306,23 +292,18 @@ NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
 @pytest.mark.parametrize(
     ("environment", "asked", "message"),
     [
-        (None, {"replicas": 257}, r"No system has 257 IPUs.*POD256"),
+        ("", {"replicas": 257}, r"No system has 257 IPUs.*POD256"),
         ("Bow-2000", {"replicas": 6}, f"needs 6 IPUs, but Bow-2000, which .*{MACHINE}.* has 4.*Bow-POD16"),
         ("POD7", {}, r"no machine 'POD7'.*POD16"),
-        (
-            None,
-            {"replicas": 5, "machine": "M2000"},
-            r"needs 5 IPUs, but M2000, which the argument machine names.*POD16",
-        ),
-        (None, {"version": 3}, r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"),
-        *((None, {"machine": wanted}, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
+        ("", {"replicas": 5, "machine": "M2000"}, "needs 5 IPUs, but M2000, which the argument machine names.*POD16"),
+        ("", {"version": 3}, r"no IPU version 3 .*1 \(GC2\), 2 \(GC200\), 21 \(C600\)"),
+        *(("", {"machine": wanted}, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_nearest_that_fits(
-    environment: str | None, asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    environment: str, asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if environment is not None:
-        monkeypatch.setenv(MACHINE, environment)
+    monkeypatch.setenv(MACHINE, environment)
     with pytest.raises(poptorch.Error, match=message):
         program(**asked)
 

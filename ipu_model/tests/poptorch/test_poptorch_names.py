@@ -224,14 +224,10 @@ def members_of_other_classes() -> Iterator[str]:
         for kind in vars(module).values():
             if not inspect.isclass(kind) or not kind.__module__.startswith("poptorch") or issubclass(kind, enum.Enum):
                 continue
-            foreign = [base for base in kind.__mro__ if not base.__module__.startswith("poptorch")]
-            known = {name for base in foreign for name in dir(base)} | INHERITED
-            if kind is not poptorch.optim.Optimizer:
-                known |= {"get_state_dict", "set_state_dict", "has_state"}  # in the table once, for their base
             home = kind.__module__.split(".")[1]
             prefix = f"poptorch.{home}." if home in ("optim", "profiling") else "poptorch."
             if kind.__name__ not in ELSEWHERE and not kind.__name__.startswith("_"):
-                yield from (f"{prefix}{kind.__name__}.{n}" for n in dir(kind) if n[0] != "_" and n not in known)
+                yield from (f"{prefix}{kind.__name__}.{n}" for n in vars(kind) if n[0] != "_" and n not in INHERITED)
 
 
 @cache

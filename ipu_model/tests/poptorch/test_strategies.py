@@ -198,25 +198,6 @@ def test_inference_without_accumulation_suggests_no_pipeline() -> None:
     assert "pipeline" not in refusal.value.message
 
 
-def cycles(strategy: Any, ipus: tuple[int, int], on_chip: bool = False) -> int:
-    options = quiet(setExecutionStrategy=strategy, outputMode=poptorch.OutputMode.All, logCycleCount=True)
-    if on_chip:
-        location = poptorch.TensorLocationSettings().useOnChipStorage(True)
-        for place in ("Activation", "Weight", "Optimizer", "Accumulator"):
-            getattr(options.TensorLocations, f"set{place}Location")(location)
-    executor = training(phased(*ipus), options)
-    executor(X, Y)
-    return executor.cycleCount()
-
-
-@pytest.mark.parametrize("name", ["serial", "serial on two IPUs", "one phase of two stages", "parallel"])
-def test_tensors_off_chip_cost_time_and_kept_on_chip_what_shards_cost(name: str) -> None:
-    ipus, strategy = STRATEGIES[name]
-    sharded = cycles(poptorch.ShardedExecution("a", "b"), ipus)
-    assert cycles(strategy(), ipus) > sharded
-    assert cycles(strategy(), ipus, on_chip=True) == sharded
-
-
 Blocks = Sequence[tuple[str | None, int | None]]
 AUTO = AutoStage.AutoIncrement
 

@@ -92,24 +92,22 @@ def learnt_state(m: Any, x: Tensor) -> Any:
 
 
 RECURRENT: dict[str, Any] = {
-    **{kind.__name__: lambda kind=kind: (kind(6, 8), SEQUENCE) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
-    **{f"{kind.__name__}, two ways, two layers": lambda kind=kind: (
-        kind(6, 8, num_layers=2, bidirectional=True, batch_first=True), SEQUENCE) for kind in (nn.LSTM, nn.GRU)},
+    "layers": lambda: (side_by_side(
+        nn.LSTM(6, 8), nn.GRU(6, 8), nn.RNN(6, 8), nn.RNN(6, 8, nonlinearity="relu"), nn.LSTM(6, 8, bias=False),
+        nn.GRU(6, 8, 2, bias=False), nn.LSTM(6, 8, 2, proj_size=5),
+        nn.LSTM(6, 8, 2, proj_size=5, bidirectional=True)), SEQUENCE),
+    "two ways, two layers": lambda: (side_by_side(
+        *(kind(6, 8, num_layers=2, bidirectional=True, batch_first=True) for kind in (nn.LSTM, nn.GRU))), SEQUENCE),
     **{kind.__name__: lambda kind=kind: (Module(unrolled, cell=kind(6, 8)), SEQUENCE)
        for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
     "an initial state": lambda: (nn.LSTM(6, 8), SEQUENCE, (STATE, torch.zeros(1, 3, 8))),
-    "no biases": lambda: (nn.LSTM(6, 8, bias=False), SEQUENCE),
-    "a projection": lambda: (nn.LSTM(6, 8, 2, proj_size=5), SEQUENCE),
     "one sequence": lambda: (nn.LSTM(6, 8), SEQUENCE[:, 0]),
     "one step": lambda: (nn.LSTM(6, 8, bidirectional=True), SEQUENCE[:1]),
     "a learnt state": lambda: (
         Module(learnt_state, rnn=nn.LSTM(6, 8), state=nn.Parameter(torch.full((2, 1, 1, 8), 0.1))), SEQUENCE),
     "only the last state": lambda: (
         Module(lambda m, x: m.rnn(x)[1][1], rnn=nn.LSTM(6, 8, 2, bidirectional=True)), SEQUENCE),
-    "a projection, two ways": lambda: (nn.LSTM(6, 8, 2, proj_size=5, bidirectional=True), SEQUENCE),
-    "a GRU without biases": lambda: (nn.GRU(6, 8, 2, bias=False), SEQUENCE),
     "a GRU's initial state": lambda: (nn.GRU(6, 8), SEQUENCE, STATE),
-    "a rectifier": lambda: (nn.RNN(6, 8, nonlinearity="relu"), SEQUENCE),
 }  # fmt: skip
 
 LENGTH, WIDTH = 5, 16
@@ -212,9 +210,8 @@ def anchored(m: Any, x: Tensor) -> Tensor:
 
 IDS = torch.tensor([[1, 5, 0], [3, 3, 9]])
 STYLES: dict[str, Any] = {
-    "sparse embedding": lambda: (nn.Embedding(10, 4, sparse=True), IDS),
-    "sparse bags": lambda: (nn.EmbeddingBag(10, 4, mode="sum", sparse=True), IDS),
-    "bags": lambda: (nn.EmbeddingBag(10, 4, mode="sum"), IDS),
+    "embeddings": lambda: (side_by_side(
+        nn.Embedding(10, 4, sparse=True), *(nn.EmbeddingBag(10, 4, mode="sum", sparse=s) for s in (True, False))), IDS),
     "adaptive softmax": lambda: (rare_classes(), A, torch.tensor([9, 0, 4])),
     "adaptive softmax of one row": lambda: (rare_classes(), A[0], torch.tensor(7)),
     "the best classes of an adaptive softmax": lambda: (rare_classes(), A),

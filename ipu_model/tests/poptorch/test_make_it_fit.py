@@ -156,9 +156,6 @@ def test_everything_is_told_in_plain_words(searched: Any) -> None:
     assert not any("These lines" in line for line in lines[1:])
 
 
-# --- limits
-
-
 def test_what_does_not_fit_is_explained_with_the_nearest_that_works() -> None:
     """Weights alone fill more than an IPU in single precision: 4 layers of 12 x 2,048^2 weights."""
     result = fitted(transformer(4, 2048, half=False, accumulation=32), ipus=1, keep="precision")
@@ -263,9 +260,6 @@ def test_if_nothing_can_be_tried_the_rule_is_named(search: Callable[[], FitResul
     assert result.instead is not None
 
 
-# --- modules that refuse changes
-
-
 def trained(module: nn.Module) -> FitResult:
     """Search for training on micro-batches of eight rows, four for each update."""
     optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
@@ -280,15 +274,6 @@ def test_a_module_for_one_micro_batch_keeps_it() -> None:
     assert {setting.micro_batch for setting in possible} == {8}
     assert any(setting != result.start.setting for setting in possible)
     assert any("micro-batches of 4: RuntimeError: shape" in tried.refused for tried in result.tried)
-
-
-def test_the_leanest_is_the_smallest_micro_batch_that_the_module_takes() -> None:
-    """PyTorch refuses to train a norm over the batch on a single row: it has no variance."""
-    norm = nn.BatchNorm1d(64)
-    result = trained(Module(lambda m, x: loss(m.norm(m.layer(x))), layer=nn.Linear(64, 64), norm=norm))
-    assert result.found
-    assert {tried.setting.micro_batch for tried in result.tried if not tried.refused} >= {2}
-    assert not [tried for tried in result.tried if tried.setting.micro_batch == 1]
 
 
 def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:
@@ -316,19 +301,6 @@ def test_what_the_front_end_refuses_of_the_changed_module_is_reported() -> None:
     assert "only one of these may exist" in fastest.refused
     words = "The module could not be captured with all the changes of a program: The module cannot be copied"
     assert words in str(result)
-
-
-def test_the_module_stays_as_it_is() -> None:
-    module = Chain(2)
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    chained(module)
-    for name, value in module.state_dict().items():
-        assert value.dtype == before[name].dtype
-        assert torch.equal(value, before[name])
-    assert not module._forward_hooks
-
-
-# --- checkpoints: those of a search take the place of the program's own, and the printed lines say so
 
 
 def block() -> nn.Sequential:
@@ -371,9 +343,6 @@ def test_a_block_that_returns_no_tensor_is_refused_as_a_checkpoint() -> None:
         program_of_module(quiet(), module, (torch.zeros(4, 64),), training=True, changes=changes)
 
 
-# --- the host's loader
-
-
 def test_a_slow_loader_is_said_to_limit_the_program() -> None:
     """A thousandth of a second a sample in the program's own process; four workers load four times as fast."""
     result = chained(host=HostWork(seconds_per_sample=1e-3))
@@ -392,9 +361,6 @@ def test_replicas_that_bring_nothing_are_left_out() -> None:
     options = trainable(2, 16)
     limited = chained(options=options, host=HostWork(seconds_per_sample=1e-2, workers=2))
     assert both(limited)[0].candidate.ipus == 1 < both(chained(options=options))[0].candidate.ipus
-
-
-# --- what is printed
 
 
 def test_a_warning_about_the_module_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -428,9 +394,6 @@ def test_lines_come_with_hints() -> None:
     assert str(HostWork(2e-3, workers=4)) == (
         "2 ms for each of 4 workers to load a sample, while the device works (no loader described)"
     )
-
-
-# --- an executor, also one that ran out of memory, and a profile are as good as a module
 
 
 def test_an_executor_that_ran_out_of_memory() -> None:

@@ -119,8 +119,6 @@ def test_it_holds_the_executors_profile_and_a_timeline_unless_that_is_switched_o
     assert written()["timeline"] == []
 
 
-# Programs that do not fit into the tiles' memory fail when they are compiled, as on hardware.
-
 OUT_OF_MEMORY = r"[Oo]ut of memory.*tile.*638,976"
 
 

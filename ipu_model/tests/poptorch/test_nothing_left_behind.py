@@ -177,27 +177,28 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     before = signal.signal(signal.SIGPROF, lambda number, frame: interrupt())
     try:
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        yield
+        with suppress(KeyboardInterrupt):
+            yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 
-def moments(action: Callable[[], Any]) -> list[float]:
-    """Return eight moments from the start to the end of `action`, in seconds of processor time."""
+def interruptions(action: Callable[[], Any]) -> list[Any]:
+    """Return contexts that interrupt their body at eight moments, from the start to the end of `action`."""
     start = time.process_time()
     action()
-    return [(time.process_time() - start) * (number + 1) / 8 for number in range(8)]
+    return [interrupted_after((time.process_time() - start) * (number + 1) / 8) for number in range(8)]
 
 
 def test_compiling_can_be_interrupted_at_any_moment() -> None:
     training(network())(X)
-    swept = moments(lambda: training(network())(X))
+    swept = interruptions(lambda: training(network())(X))
     before = Leftovers.now()
-    for moment in swept:
+    for interrupted in swept:
         model = network()
         executor = training(model)
-        with suppress(KeyboardInterrupt), interrupted_after(moment):
+        with interrupted:
             executor(X)
         assert before.difference() == ""
         assert executor(X)[0].shape == (4, 2)
@@ -237,12 +238,12 @@ def test_a_call_can_be_interrupted_at_any_moment_and_updates_are_whole() -> None
     allowed = [weights(in_plain_pytorch(network(), *[(X,)] * updates)) for updates in range(iterations + 1)]
     executor = training(network(), options.clone())
     executor(x)
-    swept = moments(lambda: executor(x))
-    for moment in swept:
+    swept = interruptions(lambda: executor(x))
+    for interrupted in swept:
         model = network()
         executor = training(model, options.clone())
         executor.compile(x)
-        with suppress(KeyboardInterrupt), interrupted_after(moment):
+        with interrupted:
             executor(x)
         executor.copyWeightsToHost()
         assert min(float((weights(model) - state).abs().max()) for state in allowed) < 1e-5
@@ -260,8 +261,8 @@ def test_a_loop_over_a_loader_can_be_interrupted_at_any_moment(kind: str) -> Non
             executor(item)
 
     loop()
-    for moment in moments(loop):
-        with suppress(KeyboardInterrupt), interrupted_after(moment):
+    for interrupted in interruptions(loop):
+        with interrupted:
             loop()
         assert executor(torch.ones(2, 2))[0].shape == (2, 2)
         try:

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 import poptorch
 
-# `dynamic_slice` and `dynamic_update`.
-
 X = torch.arange(72.0).reshape(2, 6, 6)
 
 

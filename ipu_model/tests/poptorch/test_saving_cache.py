@@ -50,9 +50,6 @@ def test_containers_and_constant_results_come_back_and_take_no_time(tmp_path: Pa
     assert second.compilationTime() == timedelta()
 
 
-# What decides which program is taken.
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -129,20 +126,15 @@ def test_numbers_that_are_streamed_decide_nothing(
 
 
 def test_hooks_run_every_time_and_decide_if_they_change_the_trace(tmp_path: Path) -> None:
-    models, calls = [Mixed() for _ in range(4)], []
-    after = poptorch.registerPostCompileHook(lambda: calls.append("after"))
-    before = poptorch.registerPreCompileHook(lambda: calls.append("before"))
-    assert [compile_all(tmp_path, model) for model in models[:2]] == [1, 0]
-    before.remove()
-    before = poptorch.registerPreCompileHook(lambda: setattr(models[2].drop, "p", 0.7))
-    assert compile_all(tmp_path, models[2]) == 1
-    before.remove()
-    after.remove()
-    assert compile_all(tmp_path, models[3]) == 0
-    assert calls == ["before", "after"] * 2 + ["after"]
-
-
-# Files that are not there, or not those that are wanted.
+    model, calls = Mixed(), []
+    hooks = [
+        poptorch.registerPreCompileHook(lambda: setattr(model.drop, "p", 0.1 * len(calls))),
+        poptorch.registerPostCompileHook(lambda: calls.append("after")),
+    ]
+    assert [compile_all(tmp_path, network) for network in (Mixed(), Mixed(), model)] == [1, 0, 1]
+    for hook in hooks:
+        hook.remove()
+    assert calls == ["after"] * 3
 
 
 def test_what_was_said_of_memory_is_said_again(
@@ -201,9 +193,6 @@ def test_the_folder_is_made_if_it_is_needed(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(poptorch.Error, match="branches on data"):
         compile_all(tmp_path, Module(lambda model, x: x if x.sum() > 0 else -x))
     assert programs(tmp_path) == []
-
-
-# Several processes and threads.
 
 
 def test_another_process_takes_the_program_of_the_first(tmp_path: Path) -> None:

@@ -148,9 +148,6 @@ STRATEGIES: dict[str, tuple[tuple[int, int], Any]] = {
     "parallel": ((0, 1), lambda: ParallelPhasedExecution("a", "b")),
     "separate backward": ((0, 0), lambda: SerialPhasedExecution("a", "b").useSeparateBackwardPhase()),
     "parallel off chip": ((0, 1), lambda: ParallelPhasedExecution("a", "b").sendTensorsOffChipAfterFwd()),
-} | {
-    liveness.name: ((0, 0), lambda given=liveness: SerialPhasedExecution("a", "b").setTensorsLiveness(given))
-    for liveness in Liveness
 }
 
 
@@ -269,11 +266,6 @@ class TestTheTableOfPlacements:
         with pytest.raises(poptorch.Error, match=r"must not decrease along the data flow.*AutoStage.AutoIncrement"):
             places(blocks, PipelinedExecution())
         assert places(blocks, ShardedExecution()) == [(ipu, ipu) for _, ipu in blocks]
-
-    def test_backward_ops_are_where_their_forward_ops_are(self) -> None:
-        graph = train([("A", 0), ("B", 1)], PipelinedExecution(), 8)._compiled.graph
-        infos = [info_of(node) for node in graph.ops.nodes if ".mm" in str(node.target)]
-        assert {info.placement.ipu for info in infos if info.phase == "backward"} == {0, 1}
 
 
 # Blocks, arguments of the strategy, and the stages S that the rule counts: 1 + entries on another IPU than the entry

@@ -147,9 +147,7 @@ def test_values_and_gradients_are_those_of_pytorch(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "if": (lambda x: x if x.sum() > 0 else -x, "branches on data"),
     "masked_select": (lambda x: x.masked_select(x > 0), r"shape of a result depends on data .*torch\.where"),
-    "boolean index": (lambda x: x[x > 0], r"shape of a result depends on data .*torch\.where"),
     "nonzero": (lambda x: (x, x.nonzero()), r"shape of a result depends on data .*torch\.where"),
     "where": (lambda x: torch.where(x > 0)[0], r"torch\.where\(mask\) alone; keep a fixed number .* topk"),
     "argwhere": (lambda x: torch.argwhere(x > 0), "A mask made of constants is fine"),

@@ -35,9 +35,7 @@ LEVELS = {
     "TRACE_ALL": _logging.TRACE_ALL, "TRACE": _logging.TRACE, "DEBUG_IR": _logging.DEBUG_IR, "DEBUG": logging.DEBUG,
     "INFO": logging.INFO, "WARN": logging.WARNING, "ERR": logging.ERROR, "OFF": _logging.OFF,
 }  # fmt: skip
-NUMBERS = {
-    0: _logging.TRACE, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR, 6: _logging.OFF
-}  # fmt: skip
+NUMBERS = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +70,7 @@ def test_levels_are_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_levels_by_name_and_by_number() -> None:
-    for level, number in (LEVELS | NUMBERS).items():
+    for level, number in (LEVELS | {n: LEVELS[name] for n, name in NUMBERS.items()}).items():
         setLogLevel(level)
         assert native_logger.level == number
         assert logger.level == max(number, logging.DEBUG)
@@ -82,10 +80,10 @@ def test_levels_by_name_and_by_number() -> None:
     assert (logger.level, native_logger.level) == (logging.INFO, logging.ERROR)
 
 
-@pytest.mark.parametrize("level", ["DEBUG", "TRACE_ALL"])
-def test_the_backend_level_goes_to_the_engine(level: str) -> None:
-    setPopartLogLevel(level)
-    assert ENGINES.level == LEVELS[level]
+def test_the_backend_level_goes_to_the_engine() -> None:
+    for level in ("DEBUG", "TRACE_ALL"):
+        setPopartLogLevel(level)
+        assert ENGINES.level == LEVELS[level]
 
 
 def test_log_once_says_each_message_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +248,6 @@ def test_element_types_are_spelled_as_in_poptorchs_graphs(caplog: pytest.LogCapt
 
 
 def test_a_model_without_any_op_is_said_to_run_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
-    """Execution reference, section 1."""
     with caplog.at_level(logging.INFO, logger="poptorch:cpp"):
         assert torch.equal(on_device(lambda m, x: x)(X), X)
     assert [(r.levelname, "host only" in r.getMessage()) for r in caplog.records] == [("INFO", True)]

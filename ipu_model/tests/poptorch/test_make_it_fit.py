@@ -89,7 +89,6 @@ def fitted(case: Case, **asked: Any) -> FitResult:
 
 
 def both(result: FitResult) -> tuple[Fit, Fit]:
-    """Return the fastest and the cheapest, which there are."""
     assert result.fastest is not None
     assert result.cheapest is not None
     return result.fastest, result.cheapest
@@ -128,11 +127,9 @@ def test_the_printed_lines_build_the_programs_that_were_found(searched: Any) -> 
 
 
 def test_nothing_that_was_tried_is_better(searched: Any) -> None:
-    """The cheapest takes no more IPUs than the fastest, and nothing with fewer is as fast."""
     result = searched[1]
     fastest, cheapest = both(result)
     assert cheapest.candidate.ipus <= fastest.candidate.ipus
-    assert cheapest.samples_per_second <= fastest.samples_per_second
     possible = [tried for tried in result.tried if not tried.refused]
     for tried in possible:
         is_as_fast = tried.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
@@ -241,12 +238,15 @@ def chained(module: nn.Module | None = None, **asked: Any) -> FitResult:
     return ipu_model.make_it_fit(module or Chain(2), (X, X), training=True, **asked)
 
 
+R4 = trainable(2, 8).replicationFactor(4)
+
+
 @pytest.mark.parametrize(
     ("search", "rule"),
     [
         (lambda: chained(ipus=1, keep="split"), "Its blocks have to stay as they are, and they need 2 IPUs."),
         (
-            lambda: chained(options=trainable(2, 8).replicationFactor(4), ipus=2, keep="replicas"),
+            lambda: chained(options=R4, ipus=2, keep="replicas"),
             "It has to keep its 4 replicas, and each needs an IPU.",
         ),
         (lambda: linear(128, ipus=1), "It has 2 processes, and each needs an IPU of its own."),
@@ -261,7 +261,6 @@ def test_if_nothing_can_be_tried_the_rule_is_named(search: Callable[[], FitResul
 
 
 def trained(module: nn.Module) -> FitResult:
-    """Search for training on micro-batches of eight rows, four for each update."""
     optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
     return ipu_model.make_it_fit(module, torch.zeros(32, 64), trainable(1, 4), optimizer=optimizer)
 
@@ -322,7 +321,7 @@ def test_a_module_with_other_checkpoints_has_no_more_of_its_own() -> None:
         module, x = Module(marked_between, blocks=nn.ModuleList(block() for _ in range(4))), (torch.zeros(4, 64),)
         return program_of_module(trainable(1, 8), module, x, training=True, micro_batch=True, changes=changes)
 
-    own, names = program(None), ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
+    own, names = program(None), tuple(f"blocks.{number}" for number in range(4))
     captured = program(ModuleChanges(checkpoints=names)).step
     assert has_checkpoints(own.step)
     assert marked(captured) == marked(with_checkpoints(own.step, names))

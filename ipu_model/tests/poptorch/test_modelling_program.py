@@ -32,7 +32,6 @@ OutputMode = poptorch.OutputMode
 
 
 def popart(**keys: Any) -> Program:
-    """Return a training program with keys of the backend."""
     options = trainable()
     for key, value in keys.items():
         options._Popart.set(key, value)
@@ -40,7 +39,6 @@ def popart(**keys: Any) -> Program:
 
 
 def with_(change: Callable[[poptorch.Options], Any], accumulation: int | None = None) -> Program:
-    """Return a training program whose options are changed first."""
     options = trainable(2, accumulation)
     change(options)
     return trained(options)
@@ -146,8 +144,7 @@ def test_phases_run_one_after_another_and_keep_their_tensors_off_chip_by_default
 
     options = quiet().setExecutionStrategy(poptorch.SerialPhasedExecution("a", "b"))
     options.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))
-    phased = Module(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8))
-    program = program_of_module(options, phased, torch.empty(2, 8))
+    program = program_of_module(options, Module(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), torch.empty(2, 8))
     assert program.execution is Execution.SHARDED
     assert program.locations.activations == Location(on_chip=False)
     assert program.locations.weights == Location(on_chip=True)
@@ -300,16 +297,13 @@ NO_TEXT = "named by a text such as 'POD16' or 'Bow', or it is"
         *(("", {"machine": wanted}, NO_TEXT) for wanted in (16, b"POD16", ["POD16"], system_named("Bow").chip)),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_nearest_that_fits(
-    environment: str, asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_is_refused_with_the_nearest_that_fits(environment, asked, message, monkeypatch) -> None:
     monkeypatch.setenv(MACHINE, environment)
     with pytest.raises(poptorch.Error, match=message):
         program(**asked)
 
 
 def test_rounding_up_occupies_idle_ipus() -> None:
-    """Those of every process."""
     rounded = inferred(quiet().autoRoundNumIPUs(True).deviceIterations(5), ipus=5)
     assert (rounded.reserved_ipus, rounded.ipus_per_replica) == (8, 5)
     options = quiet().autoRoundNumIPUs(True).replicationFactor(3)
@@ -328,31 +322,20 @@ class TestAsHardware:
         monkeypatch.setenv(AS_HARDWARE, "1")
         return monkeypatch
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        # Execution reference: always False when a simulator's variable is active.
-        [(AS_HARDWARE, ""), (AS_HARDWARE, "0"), ("POPTORCH_IPU_MODEL", "1"), ("POPTORCH_SMALL_IPU_MODEL", "1")],
-    )
-    def test_by_default_there_is_no_hardware(self, name: str, value: str, as_if: pytest.MonkeyPatch) -> None:
-        as_if.setenv(name, value)
-        assert poptorch.ipuHardwareIsAvailable() is False
-        assert poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
+    # Execution reference: always False when a simulator's variable is active.
+    @pytest.mark.parametrize("name", [AS_HARDWARE, "POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"])
+    def test_by_default_there_is_no_hardware(self, name: str, as_if: pytest.MonkeyPatch) -> None:
+        as_if.setenv(name, "0" if name == AS_HARDWARE else "1")
+        assert poptorch.ipuHardwareIsAvailable() is poptorch.ipuHardwareIsAvailable(num_ipus=4) is False
         with pytest.raises(AssertionError, match="No IPU hardware available"):
             poptorch.ipuHardwareVersion()
 
-    @pytest.mark.parametrize(
-        ("machine", "ipus", "version"),
-        # Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5).
-        [("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)],
-    )
-    def test_there_are_as_many_ipus_as_in_the_modelled_system(
-        self, machine: str, ipus: int, version: int, as_if: pytest.MonkeyPatch
-    ) -> None:
-        as_if.setenv(MACHINE, machine)
-        assert poptorch.ipuHardwareIsAvailable()
-        assert poptorch.ipuHardwareIsAvailable(ipus)
-        assert not poptorch.ipuHardwareIsAvailable(ipus + 1)
-        assert poptorch.ipuHardwareVersion() == version
+    def test_there_are_as_many_ipus_as_in_the_modelled_system(self, as_if: pytest.MonkeyPatch) -> None:
+        """Without a machine, the largest system of GC200 chips. A Bow IPU is a Mk2 IPU (options reference, 3.5)."""
+        for machine, ipus, version in (("", 256, 2), ("POD16", 16, 2), ("Bow-POD64", 64, 2), ("C600", 8, 21)):
+            as_if.setenv(MACHINE, machine)
+            assert [poptorch.ipuHardwareIsAvailable(number) for number in (1, ipus, ipus + 1)] == [True, True, False]
+            assert poptorch.ipuHardwareVersion() == version
         as_if.setenv(MACHINE, "POD3")
         with pytest.raises(poptorch.Error, match="POD3"):
             poptorch.ipuHardwareIsAvailable()

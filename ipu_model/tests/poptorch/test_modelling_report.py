@@ -37,7 +37,6 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets engine options in the environment."""
     return lambda options: monkeypatch.setenv(VARIABLE, json.dumps(options))
 
 
@@ -66,9 +65,7 @@ def reports(*names: str) -> set[str]:
     ],
     ids=["not asked for", "no folder", "offline target", "the environment's folder", "switched off there"],
 )
-def test_a_report_is_written_where_it_is_asked_for(
-    options: Callable[[], poptorch.Options], environment: Any, written: set[str], tmp_path: Path, engine: Any
-) -> None:
+def test_a_report_is_written_where_it_is_asked_for(options, environment, written, tmp_path, engine) -> None:
     if environment:
         engine(environment)
     compiled(options())
@@ -129,7 +126,6 @@ def activations(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def wide(width: int = 2**28) -> Module:
-    """A model with activations of one gigabyte for each row."""
     return Module(activations, weight=nn.Parameter(torch.ones(1)), width=width)
 
 
@@ -175,9 +171,7 @@ def test_the_executor_is_as_if_it_had_never_been_called_but_can_be_explored() ->
 
 
 @pytest.mark.parametrize("way", ["environment", "profiling"])
-def test_the_error_names_the_folder_of_the_report_and_the_next_step(
-    way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: Any
-) -> None:
+def test_the_error_names_the_folder_of_the_report_and_the_next_step(way, monkeypatch, tmp_path, engine) -> None:
     """It comes before the session, which holds the device's copies of weights and state (guide 6.1)."""
 
     def made(*arguments: object, **more: object) -> None:
@@ -210,9 +204,7 @@ def test_a_report_that_cannot_be_written_is_an_error_and_does_not_hide_another_o
     refused(quiet().enableProfiling("taken"), rf"{OUT_OF_MEMORY}.*No profiling report: .*cannot be made")
 
 
-def test_if_memory_is_ignored_compilation_warns_and_goes_on(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_if_memory_is_ignored_compilation_warns_and_goes_on(caplog, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv(IGNORE, "1")
     executor = inference(wide(), quiet().useOfflineIpuTarget().enableProfiling())
     executor.compile(ROW)

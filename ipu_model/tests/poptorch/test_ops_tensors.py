@@ -110,7 +110,6 @@ class TestFarthestPoints:
 
 
 def closest(x: Tensor, y: Tensor, batch_x: list[int], batch_y: list[int]) -> list[int]:
-    """The first of the nearest rows of the same batch element."""
     rows = []
     for row, batch in zip(x.tolist(), batch_x):
         distances = [math.dist(row, o) if b == batch else math.inf for o, b in zip(y.tolist(), batch_y)]
@@ -183,9 +182,7 @@ def enumerated(scores: Tensor, blank: int) -> list[tuple[float, tuple[int, ...]]
 
 class TestDecoding:
     @pytest.mark.parametrize(("blank", "top_paths", "seed"), [(0, 1, 0), (1, 3, 1), (2, 6, 2), (0, 4, 3)])
-    def test_a_beam_that_drops_nothing_finds_the_likeliest_sequences(
-        self, blank: int, top_paths: int, seed: int
-    ) -> None:
+    def test_a_beam_that_drops_nothing_finds_the_likeliest_sequences(self, blank, top_paths, seed) -> None:
         scores = torch.randn(1, STEPS, CLASSES, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
         found = decoder(blank=blank, beam_width=200, top_paths=top_paths)(scores, torch.tensor([STEPS]))
         expected, likeliest = zip(*enumerated(scores[0], blank)[:top_paths])

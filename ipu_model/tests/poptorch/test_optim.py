@@ -55,8 +55,6 @@ def device_options(optimizer: Any) -> dict[str, Any]:
 
 
 class TestConstructors:
-    """Section 2."""
-
     @pytest.mark.parametrize("name", MAKERS)
     def test_defaults_which_groups_override_and_inherit(self, name: str) -> None:
         optimizer = MAKERS[name]([parameter()])
@@ -105,8 +103,6 @@ MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class TestReading:
-    """What reaches the device (sections 2.5 and 7)."""
-
     @pytest.mark.parametrize("family", MADE)
     def test_every_optimizer_has_its_family(self, family: str) -> None:
         assert read_spec(MADE[family]([parameter()])).family == family.strip()
@@ -267,8 +263,6 @@ STREAMED: list[tuple[Any, set[str]]] = [
 
 
 class TestVariables:
-    """Constant and variable attributes (section 6)."""
-
     @pytest.mark.parametrize(("make", "expected"), STREAMED)
     def test_what_is_streamed(self, make: Any, expected: set[str]) -> None:
         assert variables(make([parameter()])) == expected
@@ -323,8 +317,6 @@ def lamb_by_the_book(lr: float, wd: float, limit: float, corrects: bool) -> torc
 
 
 class TestOnTheCpu:
-    """Ordinary PyTorch optimisers (sections 1 and 4.5)."""
-
     @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
     def test_stepping_by_hand_equals_pytorch(self, name: str) -> None:
         shared: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.1}

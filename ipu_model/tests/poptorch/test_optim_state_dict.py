@@ -131,8 +131,6 @@ def torch_saved(optimizer: torch.optim.Optimizer) -> Any:
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)), torch_saved])
 class TestCopies:
-    """Copying and pickling (section 8.4)."""
-
     @pytest.mark.parametrize("name", MAKERS)
     def test_they_keep_groups_defaults_variables_and_options(self, name: str, duplicate: Any) -> None:
         original: Any = MAKERS[name]([parameter()], **OPTIONS[name])

@@ -203,9 +203,7 @@ class TestSetters:
             assert model.output_mode == mode
             assert model.anchored_tensors == {"follows": ["conv1.weight", True, mode, period], **own}
 
-    def test_profiling_is_merged_with_other_engine_options(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_profiling_is_merged_with_other_engine_options(self, monkeypatch, capsys) -> None:
         monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"autoReport.directory": "elsewhere", "target.x": "1"}')
         options = Options()
         options._Popart.setEngineOptions({"debug.retainDebugInformation": "true", "autoReport.all": "false"})

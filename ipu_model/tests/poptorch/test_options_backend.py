@@ -22,23 +22,18 @@ from poptorch.options.options import derived_settings, option_lines
 NO_SETTINGS = """
 deviceIterations(open('harm', 'w').write('x'))
 deviceIterations(__import__('os').getpid())
-deviceIterations(eval('4'))
 __class__.__init__.__globals__
 deviceIterations(4).__class__
-deviceIterations(poptorch.os.getpid())
 deviceIterations(poptorch.load('x', weights_only=False))
-deviceIterations(poptorch.enums.Enum)
 anchored_tensors.clear()
 modelName('{0.__class__}'.format(options))
 modelName('a' * 1000000000)
 deviceIterations((lambda: 4)())
-deviceIterations([x for x in (4,)][0])
 deviceIterations(*[4])
 deviceIterations(**{'device_iterations': 4})
 deviceIterations(10 ** 1000000000)
 deviceIterations(4); logDir('x')
 device_iterations = 4
-deviceIterations(x := 4)
 """.strip().splitlines()
 
 
@@ -108,9 +103,7 @@ class TestFile:
             ("Precision.setPartialsType(torch.half)", NameError, 1),  # unknown names are found before anything runs
         ],
     )
-    def test_other_errors_pass_through_and_earlier_statements_stay(
-        self, statement: str, error: type[Exception], factor: int, file: Path
-    ) -> None:
+    def test_other_errors_pass_through_and_earlier_statements_stay(self, statement, error, factor, file) -> None:
         file.write_text(f"replicationFactor(3)\n{statement}\ndeviceIterations(9)\n")
         options = Options()
         with pytest.raises(error):
@@ -291,9 +284,7 @@ class TestDerivedSettings:
             (None, {"ipus": 2, "gradient_clipping": True, "overlapped_io": True}, {**PIPELINED, **SCHEDULED}),
         ],
     )
-    def test_they_follow_from_strategy_and_program(
-        self, strategy: Any, program: dict[str, Any], changed: dict[str, Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_they_follow_from_strategy_and_program(self, strategy, program, changed, caplog) -> None:
         options = Options().setExecutionStrategy(strategy) if strategy else Options()
         assert derived_settings(options, **program) == PLAIN | changed
         pipelined = int(bool(changed.get("enablePipelining")))

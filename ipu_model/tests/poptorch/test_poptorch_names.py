@@ -254,8 +254,6 @@ def missing(names: Any) -> list[str]:
 
 
 class TestCompleteness:
-    """Every name is in the support table."""
-
     def test_those_of_poptorchs_modules_and_of_this_package(self) -> None:
         public = [n for n in NAMES if not n.owner and not n.name.startswith("_") and "._" not in n.module]
         public = [n for n in public if n.name != "BlockId"]  # a type alias
@@ -296,8 +294,7 @@ class TestCompleteness:
 
 class TestTable:
     def test_each_name_is_listed_once_with_a_known_status_and_what_differs(self) -> None:
-        names = [f"{area.prefix}.{entry.name}" for area, entry in ENTRIES]
-        assert len(set(names)) == len(names)
+        assert len({f"{area.prefix}.{entry.name}" for area, entry in ENTRIES}) == len(ENTRIES)
         assert {entry.status for _, entry in ENTRIES} <= set(support.STATUSES)
         assert [entry.name for _, entry in ENTRIES if entry.status != "works" and not entry.text.endswith(".")] == []
         refused = [e.name for area, e in ENTRIES if e.status == "refused" and area.owner != "horovod.torch"]
@@ -323,9 +320,7 @@ class TestTable:
         assert {line.count("|") for line in lines if line.startswith("|")} == {5}
 
     def test_a_status_can_be_asked_for_by_the_name_as_written(self) -> None:
-        entry = support.status_of("Options.Training.gradientAccumulation")
-        assert entry is not None
-        assert entry.status == "works"
+        assert support.status_of("Options.Training.gradientAccumulation").status == "works"
         assert support.status_of("poptorch.autocast") is None
 
 
@@ -335,14 +330,9 @@ class TestPackage:
         assert poptorch.__version__ == f"3.4.0+ipu.model.{ipu_model.__version__}"
 
     def test_it_has_no_modules_that_poptorch_does_not_have(self) -> None:
-        """Of PopTorch 3.4: the headings of the page."""
         of_poptorch = {*re.findall(r"^## poptorch/(\w+)\.py", PAGE, re.MULTILINE), "poptorch_core", "torch"}
-        script = (
-            "import types, poptorch\n"
-            "print(*(name for name, value in vars(poptorch).items() if isinstance(value, types.ModuleType)))"
-        )
-        shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        assert set(shown.split()) <= of_poptorch
+        modules = "print(*(name for name, value in vars(poptorch).items() if isinstance(value, type(sys))))"
+        assert set(run(modules).split()) <= of_poptorch
 
     def test_a_name_that_is_not_poptorchs_is_no_attribute(self) -> None:
         for module in (poptorch, poptorch.ops):
@@ -358,8 +348,7 @@ ENUMERATIONS = re.findall(r"`(\w+)` \((\w+(?:, \w+)+)\)", TAKEN)
 @pytest.mark.parametrize(("name", "members"), ENUMERATIONS, ids=dict(ENUMERATIONS))
 def test_members_are_those_of_the_page(name: str, members: str) -> None:
     """They count from 0."""
-    enumeration = getattr(popart, name)
-    assert [enumeration[member] for member in members.split(", ")] == list(enumeration) == [*range(len(enumeration))]
+    assert [getattr(popart, name)[member] for member in members.split(", ")] == [*range(len(getattr(popart, name)))]
 
 
 @pytest.mark.parametrize("key", sorted(key_tables().members.keys() & key_tables().keys["uint64"]))

@@ -24,7 +24,6 @@ from poptorch import ipu_print_tensor as say
 
 
 def said(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> str:
-    """Run once and return what was printed."""
     with contextlib.redirect_stderr(io.StringIO()) as text:
         executor(*inputs)
     return text.getvalue()
@@ -135,9 +134,7 @@ class TestWhenItPrints:
         FunctionModel(lambda m, x: say(m.linear(x), "t"))(torch.ones(1, 4)).sum().backward()
         assert capfd.readouterr() == ("", "")
 
-    def test_in_a_call_and_not_while_compiling_to_stderr_which_pytest_captures_too(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_in_a_call_and_not_while_compiling_to_stderr_which_pytest_captures_too(self, capsys) -> None:
         executor = on_device(lambda m, x: say(x, "a 'quoted' {title}"))
         executor.compile(ONE)
         assert executor.getTensorNames()[-1] == "PrintTensor:0"
@@ -165,7 +162,6 @@ SHARDED = {"setExecutionStrategy": poptorch.ShardedExecution()}
 
 
 def plain_hidden(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the hidden tensor and its gradient as plain PyTorch computes them."""
     model = printing(show=None)
     hidden = model.first(x)
     loss = nn.functional.mse_loss(model.second(torch.tanh(hidden)), y)

@@ -44,8 +44,7 @@ class TestTracing:
 
         def look(x: Tensor) -> Tensor:
             y = x + 1
-            seen.extend([_impl.isDispatchTracing(), poptorch.isOnIpu(y)])
-            seen.extend([poptorch.getIpuTensorId(x), poptorch.getIpuTensorId(y)])
+            seen.extend([_impl.isDispatchTracing(), poptorch.isOnIpu(y), *map(poptorch.getIpuTensorId, (x, y))])
             return y
 
         _impl.setIpuContext(True)  # as programs may say by themselves
@@ -53,8 +52,7 @@ class TestTracing:
         _impl.setIpuContext(False)
         assert not poptorch.isRunningOnIpu()
         run(look)
-        tracing_by_dispatch, on_ipu, first, second = seen
-        assert (tracing_by_dispatch, on_ipu, first != second) == (True, True, True)
+        assert (seen[:2], seen[2] != seen[3]) == ([True, True], True)
         assert (_impl.isDispatchTracing(), poptorch.isOnIpu(ONE)) == (False, False)
 
     def test_scopes_and_attributes_last_until_they_are_popped_and_cleared(self) -> None:
@@ -117,11 +115,7 @@ class TestWrappedObjects:
         _impl.rewrapModelIfNecessary(model)
         assert not any(map(_impl.isWrapped, (model, *model.parameters())))
         training(model)(ONE)
-        layer = nn.Linear(2, 2)  # what is not wrapped stays as it is
-        _impl.unwrapModelIfNecessary(layer)
-        _impl.rewrapModelIfNecessary(layer)
-        assert type(layer) is nn.Linear
-        assert _impl.unwrapIfWrapped(layer) is None
+        assert _impl.unwrapIfWrapped(nn.Linear(2, 2)) is None  # what is not wrapped stays as it is
 
     def test_every_parameter_and_buffer_is_visited_and_changed_addresses_are_an_error(self) -> None:
         norm = nn.BatchNorm1d(2)
@@ -159,8 +153,6 @@ def test_several_processes_with_a_cache_take_turns(tmp_path: Path, processes: in
 
 
 class Substituted:
-    """Counts what the executor asks of it."""
-
     calls: ClassVar[list[str]] = []
     replace, restore = (lambda self, name=name: self.calls.append(name) for name in ("replace", "restore"))
 
@@ -231,8 +223,6 @@ class Child(Parent): ...
 
 
 class TestCustomArgParsers:
-    """Execution reference, section 15.3."""
-
     @pytest.fixture(autouse=True)
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_utils, "custom_arg_parsers", {})

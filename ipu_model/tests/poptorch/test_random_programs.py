@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -76,9 +75,7 @@ MODES = st.sampled_from([mode.name for mode in poptorch.OutputMode if mode is no
     iterations=COUNTS, accumulation=COUNTS, replicas=COUNTS, mode=MODES, reduction=st.sampled_from(["mean", "sum"]),
     optimiser=st.sampled_from(["momentum", "adamw", "torch adam"]), seed=st.integers(0, 2**20),
 )  # fmt: skip
-def test_training_has_the_outputs_and_weights_of_plain_pytorch(
-    network: str, iterations: int, reduction: str, **others: Any
-) -> None:
+def test_training_has_the_outputs_and_weights_of_plain_pytorch(network, iterations, reduction, **others) -> None:
     switches = frozenset({reduction} - {"mean"})
     case = Case(network, True, rows=3, iterations=iterations, period=iterations, switches=switches, **others)
     outcome = run(case)

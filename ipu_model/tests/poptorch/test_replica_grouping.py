@@ -39,7 +39,6 @@ def model_of(groups: int) -> Module:
 def grouped(
     grouping: tuple[CommGroupType, int] = APART, options: poptorch.Options | None = None, make: Any = sgd
 ) -> tuple[Module, Any, Any]:
-    """Return a model, its optimiser and its executor for training."""
     model = model_of(max(GROUPINGS[grouping]) + 1)
     optimizer = make(model)
     executor = poptorch.trainingModel(model, (options or quiet()).replicationFactor(REPLICAS), optimizer)
@@ -160,8 +159,6 @@ class TestWeights:
 
 
 class TestRefusals:
-    """Those of the arguments are in test_mistakes.py."""
-
     def test_a_compiled_model_keeps_its_groups(self) -> None:
         _, _, executor = grouped()
         executor(rows(REPLICAS))

@@ -115,9 +115,7 @@ def fixed(*args: Any, **numbers: Any) -> poptorch.optim.SGD:
         (poptorch.optim.AdamW, {}, {"accum_type": torch.float16}, 2),
     ],
 )
-def test_numbers_that_are_streamed_decide_nothing(
-    optimiser: Any, first: dict[str, Any], second: dict[str, Any], programs_made: int, tmp_path: Path
-) -> None:
+def test_numbers_that_are_streamed_decide_nothing(optimiser, first, second, programs_made, tmp_path) -> None:
     for own in (first, second):
         model = Mixed()
         optimizer = optimiser(model.parameters(), **{"lr": 0.1, **own})
@@ -137,9 +135,7 @@ def test_hooks_run_every_time_and_decide_if_they_change_the_trace(tmp_path: Path
     assert calls == ["after"] * 3
 
 
-def test_what_was_said_of_memory_is_said_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_said_of_memory_is_said_again(tmp_path, caplog, monkeypatch) -> None:
     """A program that does not fit is refused every time, unless memory is ignored: its weight takes 1.6 GB of 0.9."""
     weight = nn.Parameter(torch.empty(1).expand(20_000, 20_000))
 
@@ -159,9 +155,7 @@ def test_what_was_said_of_memory_is_said_again(
     assert len(programs(tmp_path)) == 1
 
 
-def test_files_of_another_version_and_of_another_program_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_another_version_and_of_another_program_are_replaced(tmp_path, monkeypatch, caplog) -> None:
     def compiled(model: nn.Module) -> Path:
         before = set(programs(tmp_path))
         compile_all(tmp_path, model)

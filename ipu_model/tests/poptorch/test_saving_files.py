@@ -25,8 +25,6 @@ from poptorch import _poptorch_data
 
 
 class Blocks(nn.Module):
-    """Two layers in the blocks "a" and "b"."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
@@ -100,9 +98,8 @@ class Case:
         return [*results, *(t.clone() for t in executor.state_dict().values()), *state.values()]
 
 
-def all_equal(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether two lists hold the same tensors, bit by bit."""
-    return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others))
+def all_equal(some: Any, others: Any) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
 def cached(folder: Path) -> int:
@@ -227,8 +224,6 @@ def test_an_offline_target_is_attached_when_loaded(tmp_path: Path) -> None:
 
 
 class Pair(NamedTuple):
-    """A container that the format does not know."""
-
     first: Tensor
     second: Tensor
 
@@ -303,8 +298,6 @@ def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_blocks_without_names_are_the_same_program_in_another_trace(tmp_path: Path) -> None:
-    """Every trace draws another name."""
-
     def forward(model: Any, x: Tensor) -> Tensor:
         x = model.first(x)
         poptorch.Block.start(ipu_id=1)
@@ -320,7 +313,6 @@ def test_blocks_without_names_are_the_same_program_in_another_trace(tmp_path: Pa
 
 @pytest.fixture
 def cube() -> Any:
-    """Give the custom op its arithmetic for the time of a test."""
     op = custom_ops.register("Cube", "test.saving", 1, lambda x: x**3)
     yield op
     custom_ops.unregister(op)

@@ -38,9 +38,7 @@ def test_stages_are_given_as_stages_ids_or_lists_of_ids(strategy: type[Pipelined
     st.lists(st.tuples(st.sampled_from("ABCD"), st.none() | st.integers(0, 7)), max_size=12),
     st.dictionaries(st.sampled_from("ABCD"), st.integers(0, 7)),
 )
-def test_the_ipu_is_the_stages_else_the_blocks_else_the_stage_number(
-    entries: list[tuple[str, int | None]], fixed: dict[str, int]
-) -> None:
+def test_the_ipu_is_the_stages_else_the_blocks_else_the_stage_number(entries, fixed) -> None:
     strategy = PipelinedExecution(*"ABCD")
     for block, ipu in fixed.items():
         strategy.stage(block).ipu(ipu)
@@ -213,7 +211,6 @@ def chain(blocks: Blocks) -> Module:
 
 
 def train(blocks: Blocks, strategy: Any, accumulation: int) -> poptorch.PoplarExecutor:
-    """Train once with so many micro-batches."""
     executor = poptorch.trainingModel(chain(blocks), quiet(accumulation=accumulation, setExecutionStrategy=strategy))
     x = torch.ones(accumulation, 2)
     assert executor(x, x)[0].shape == (1, 2)
@@ -228,7 +225,6 @@ def infer(blocks: Blocks, strategy: Any, iterations: int) -> poptorch.PoplarExec
 
 
 def places(blocks: Blocks, strategy: Any) -> list[tuple[int, int]]:
-    """Return (stage, ipu) of the matrix product of each layer."""
     executor = infer(blocks, strategy, 8)
     assert executor._compiled is not None
     found = [info_of(node).placement for node in executor._compiled.graph.ops.nodes if "addmm" in str(node.target)]

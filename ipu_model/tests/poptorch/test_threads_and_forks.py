@@ -71,7 +71,6 @@ def threads_alternate_often() -> Iterator[None]:
 
 class TestThreads:
     def test_models_in_several_threads_train_like_plain_pytorch(self) -> None:
-        """Torch's settings are then as they were."""
         nets = [Net() for _ in range(THREADS)]
 
         def work(number: int) -> None:
@@ -172,7 +171,6 @@ class FailingBackward(torch.autograd.Function):
 
 
 def misbehaves(model: Any, x: Tensor) -> Any:
-    """Raises in forward, for want of an end, or in its backward."""
     out = model.layer(x)
     if model.where == "forward":
         raise LookupError("in forward")

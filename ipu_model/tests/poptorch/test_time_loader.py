@@ -54,7 +54,6 @@ class Clock:
         return DataLoader(self.samples(*given), batch_size=2)
 
     def items(self, *items: Any) -> Iterator[Any]:
-        """Yield items, each of which takes six seconds."""
         for item in items:
             self.now += 6.0
             yield item
@@ -205,5 +204,4 @@ def test_an_error_of_the_data_set_is_the_programs_own() -> None:
 
 
 def test_the_clock_is_the_real_one_by_default() -> None:
-    """A sleep of 20 ms takes at least that long."""
     assert ipu_model.time_loader(DataLoader(Slow(4, 0.02)), batches=2).seconds_per_sample >= 0.02

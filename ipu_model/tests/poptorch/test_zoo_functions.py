@@ -174,17 +174,15 @@ def test_the_module_that_is_named_is_the_one_that_did_it() -> None:
 
 
 NARROW: dict[str, tuple[Any, ...]] = {
-    "cross_entropy": (lambda x, i: F.cross_entropy(x, i), [0, 2, 1]),
-    "one_hot": (lambda x, i: F.one_hot(i, 4) * x, [0, 2, 1]),
-    "margins": (lambda x, i: F.multi_margin_loss(x, i), [0, 2, 1]),
-    "gather": (lambda x, i: x.gather(0, index=i), [[0], [2]]),
-    "scatter_add": (lambda x, i: x.scatter_add(0, i, x), [[0], [2]]),
-    "take": (lambda x, i: (x.take(i), torch.take_along_dim(x, i[:, None], 1)), [0, 2, 1]),
-    "index_copy": (lambda x, i: torch.zeros(3, 4).index_copy(0, i, x[:2]), [0, 2]),
-    "index_fill": (lambda x, i: x.index_fill(0, i, 2.0), [0, 2]),
-    "put": (lambda x, i: x.put(i, torch.ones(2)), [0, 2]),
+    "classes": (
+        lambda x, i: (F.cross_entropy(x, i), F.one_hot(i, 4) * x, F.multi_margin_loss(x, i), x.take(i),
+                      torch.take_along_dim(x, i[:, None], 1)), [0, 2, 1]),
+    "gather and scatter": (lambda x, i: (x.gather(0, index=i), x.scatter_add(0, i, x)), [[0], [2]]),
+    "copied, filled, put": (
+        lambda x, i: (torch.zeros(3, 4).index_copy(0, i, x[:2]), x.index_fill(0, i, 2.0), x.put(i, torch.ones(2))),
+        [0, 2]),
     "rows": (lambda x, i: (x[i], x.index_select(0, i), F.embedding(i, x)), [0, 2]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
@@ -233,7 +231,6 @@ def test_masks_and_lengths_in_buffers_are_constants_of_the_device() -> None:
 
 
 def counting(model: Any, x: Tensor) -> Tensor:
-    """A counter that outlives the call."""
     model.calls += 1
     return x * model.calls.item()
 

@@ -78,7 +78,6 @@ IMAGE_NETWORKS: dict[str, Any] = {
 
 
 def unrolled(m: Any, x: Tensor) -> Tensor:
-    """A loop over the steps of a cell."""
     state, outputs = None, []
     for step in x.unbind(0):
         state = m.cell(step, state)
@@ -204,7 +203,6 @@ class InParts(torch.autograd.Function):
 
 
 def anchored(m: Any, x: Tensor) -> Tensor:
-    """Plain attributes that are arrays of NumPy."""
     return m.layer(x).reshape(-1, m.width) * torch.tensor(m.anchors, dtype=x.dtype)
 
 

@@ -95,9 +95,7 @@ def test_it_is_remembered_until_others_were_asked_for() -> None:
     assert ipu_model.profile(executor).ops is first.ops
     for number in range(20):
         ipu_model.profile(executor, host=HostWork(seconds_per_call=1.0 + number))
-    again = ipu_model.profile(executor)
-    assert again.ops is not first.ops, "only so many are remembered"
-    assert again == first
+    assert ipu_model.profile(executor).ops is not first.ops, "only so many are remembered"
 
 
 def test_it_is_what_wrapping_and_compiling_would_give(executor: poptorch.PoplarExecutor) -> None:

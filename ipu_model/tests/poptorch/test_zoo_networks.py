@@ -69,8 +69,6 @@ LAYERS: dict[str, Any] = {
 
 IMAGE_NETWORKS: dict[str, Any] = {
     "ViT": lambda: (tv.VisionTransformer(16, 8, 1, 2, 16, 32, num_classes=5), PICTURES),
-    "MobileNet": lambda: (tv.MobileNetV2(5, 0.25, [[1, 16, 1, 1], [6, 24, 1, 2]], dropout=0.0), PICTURES),
-    "DenseNet": lambda: (tv.DenseNet(8, (2, 2), 8, num_classes=5), PICTURES),
     "ConvNeXt": lambda: (tv.ConvNeXt([tv.convnext.CNBlockConfig(8, None, 2)], num_classes=5), PICTURES),
     "Swin": lambda: (
         tv.SwinTransformer([2, 2], 8, [2], [2], [2, 2], num_classes=5, stochastic_depth_prob=0.0), PICTURES),

@@ -19,12 +19,15 @@ from torch import Tensor, nn
 import ipu_model
 import poptorch
 from ipu_model import HostWork
+from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import code_of
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
+from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import has_checkpoints, with_checkpoints
+from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
@@ -268,11 +271,16 @@ def trained(module: nn.Module) -> FitResult:
 def test_a_module_for_one_micro_batch_keeps_it() -> None:
     """Its forward names the number of its rows, as many scripts do."""
 
-    result = trained(Module(lambda m, x: loss(m.layer(x.view(8, 64))), layer=nn.Linear(64, 64)))
+    def of_one_micro_batch() -> nn.Module:
+        return Module(lambda m, x: loss(m.layer(x.view(8, 64))), layer=nn.Linear(64, 64))
+
+    result = trained(of_one_micro_batch())
     possible = [tried.setting for tried in result.tried if not tried.refused]
     assert {setting.micro_batch for setting in possible} == {8}
     assert any(setting != result.start.setting for setting in possible)
-    assert any("micro-batches of 4: RuntimeError: shape" in tried.refused for tried in result.tried)
+    programs = Programs(source_of(of_one_micro_batch(), torch.zeros(32, 64), trainable(1, 4), training=True))
+    with pytest.raises(Error, match="micro-batches of 4: RuntimeError: shape"):
+        programs.of(replace(programs.start, micro_batch=4))
 
 
 def test_a_split_that_blocks_in_forward_undo_is_not_confirmed() -> None:

@@ -60,7 +60,8 @@ def weight_gradient(forward: Any, x: Tensor) -> Tensor:
     """Return the gradient of the linear layer's weights, from one step of plain descent."""
     model = FunctionModel(forward).to(x.dtype)
     before = model.linear.weight.detach().float().clone()
-    training(model, lr=1.0)(x)
+    executor = training(model, lr=1.0)
+    executor(x)
     return before - model.linear.weight.detach().float()
 
 

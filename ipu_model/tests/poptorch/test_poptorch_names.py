@@ -231,18 +231,15 @@ def members_of_other_classes() -> Iterator[str]:
 
 
 @cache
-def modules() -> dict[str, list[ast.Module]]:
-    """Return the test files by their names, of which each should have one."""
-    found: dict[str, list[ast.Module]] = {}
-    for file in sorted(Path(__file__).parent.parent.glob("*/test_*.py")):
-        found.setdefault(file.name, []).append(ast.parse(file.read_text(encoding="utf-8")))
-    return found
+def tree_of(file: str) -> ast.Module | None:
+    path = next(Path(__file__).parent.parent.glob(f"*/{file}"), None)
+    return path and ast.parse(path.read_text(encoding="utf-8"))
 
 
 def is_test(test: str) -> bool:
     """Return whether there is the function that `file::class::function` names."""
     file, *path = test.split("::")
-    node: Any = next(iter(modules().get(file, ())), None)
+    node: Any = tree_of(file)
     for name in path:
         kinds = (ast.ClassDef, ast.FunctionDef)
         node = next((n for n in getattr(node, "body", ()) if isinstance(n, kinds) and n.name == name), None)
@@ -311,7 +308,6 @@ class TestTable:
         assert wrong == set(), "data/support_tests.json needs file::function"
         tests = json.loads((Path(poptorch.__file__).parent / "data" / "support_tests.json").read_text("utf-8"))
         assert missing(tests) == []
-        assert [file for file, same in modules().items() if len(same) > 1] == []
 
     def test_the_page_counts_every_name_once_in_rows_of_four_cells(self) -> None:
         lines = support.as_markdown().splitlines()

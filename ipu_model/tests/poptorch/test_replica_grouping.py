@@ -111,14 +111,6 @@ class TestTraining:
         if isinstance(optimizer, poptorch.optim.Optimizer):
             assert optimizer.state_dict()["ipu_state"]["Accl1___own"].shape == (REPLICAS, FEATURES)
 
-    def test_losses_and_outputs_are_those_of_each_replica(self) -> None:
-        model, _, executor = grouped()
-        x = rows(REPLICAS)
-        expected = (x * model.own * model.shared).sum(1).detach()
-        out, loss = executor(x)
-        torch.testing.assert_close(out, expected)
-        torch.testing.assert_close(loss, out**2)
-
     def test_groups_may_share_their_input(self) -> None:
         options = quiet().replicationFactor(REPLICAS).inputReplicaGrouping(2, CommGroupType.Orthogonal)
         model, _, executor = grouped((CommGroupType.Orthogonal, 2), options)

@@ -282,8 +282,8 @@ class TestMinima:
         needed = 2 * stages - 1
         words = (
             r"Options\(\).Training.gradientAccumulation must be greater than or equal to the number of pipeline "
-            rf"stages \({needed}\).*{stages} pipeline stages in PopTorch will have an additional {stages - 1} stages "
-            r"when training.*poptorch\.PipelinedExecution.*poptorch\.ShardedExecution"
+            rf"stages \({needed}\) when using poptorch\.PipelinedExecution.*{stages} pipeline stages in PopTorch will "
+            rf"have an additional {stages - 1} stages when training.*poptorch\.ShardedExecution"
         )
         with pytest.raises(poptorch.Error, match=words):
             train(blocks, PipelinedExecution(*arguments), needed - 1)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executor_support import quiet
 from loading_datasets import Numbers, Pairs, Slow, Stream
 from loading_processes import loader_processes
 from torch import Tensor, nn
@@ -59,13 +60,8 @@ class Clock:
             yield item
 
 
-def options(iterations: int = 1, accumulation: int = 1, replicas: int = 1) -> poptorch.Options:
-    made = poptorch.Options().deviceIterations(iterations).replicationFactor(replicas)
-    made.Training.gradientAccumulation(accumulation)
-    return made
-
-
 PAIR = torch.zeros(()), torch.zeros(4, 2)
+TWO, MANY = quiet(deviceIterations=2), quiet(accumulation=3, deviceIterations=2, replicationFactor=4)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +69,7 @@ PAIR = torch.zeros(()), torch.zeros(4, 2)
     [
         # One item of 2 x 3 x 4 micro-batches of 5 rows takes 120 times as long as a sample.
         (
-            lambda clock: poptorch.DataLoader(options(2, 3, 4), clock.samples(1000), batch_size=5),
+            lambda clock: poptorch.DataLoader(MANY, clock.samples(1000), batch_size=5),
             {"batches": 4},
             SECONDS,
             "4 batches of 120 samples",
@@ -103,8 +99,8 @@ def test_seconds_per_sample(loader: Any, asked: dict[str, Any], seconds: float, 
 def test_loading_of_the_model_takes_as_long_as_the_measurement() -> None:
     """A call takes longer by the time of one item, which is loaded before the device begins."""
     clock = Clock()
-    work = ipu_model.time_loader(poptorch.DataLoader(options(2), clock.samples(100), batch_size=3), clock=clock)
-    program = nn.Linear(4, 4), torch.zeros(6, 3, 4), options(2)
+    work = ipu_model.time_loader(poptorch.DataLoader(TWO, clock.samples(100), batch_size=3), clock=clock)
+    program = nn.Linear(4, 4), torch.zeros(6, 3, 4), TWO
     with_it, without = ipu_model.profile_module(*program, host=work), ipu_model.profile_module(*program)
     assert with_it.call_seconds - without.call_seconds == pytest.approx(6 * SECONDS)
 
@@ -114,7 +110,7 @@ def test_loading_of_the_model_takes_as_long_as_the_measurement() -> None:
     [
         ([torch.zeros(6, 2)], 6), ([np.zeros((5, 2))], 5), ([[torch.zeros(()), torch.zeros(4)]], 4),
         ([{"labels": torch.zeros(3), "x": torch.zeros(3, 9)}], 3), ([((torch.zeros(2, 2),), "name")], 2),
-        ([torch.zeros(())], 1), (poptorch.DataLoader(options(2), Stream(50), batch_size=4), 8),
+        ([torch.zeros(())], 1), (poptorch.DataLoader(TWO, Stream(50), batch_size=4), 8),
     ],
 )  # fmt: skip
 def test_samples_are_the_rows_of_the_first_tensor_with_any(loader: Any, samples: int) -> None:
@@ -126,7 +122,7 @@ def test_a_plain_iterable_loads_when_asked_and_workers_keep_batches_ready() -> N
     assert facts_of_loader([torch.zeros(1)]) == LoaderFacts(loads_ahead=False, workers=0, ready=1)
     loader = DataLoader(Numbers(8), num_workers=3)
     assert facts_of_loader(loader) == LoaderFacts(loads_ahead=False, workers=3, ready=6)
-    more = poptorch.DataLoader(options(), Numbers(8), num_workers=2, prefetch_factor=5)
+    more = poptorch.DataLoader(quiet(), Numbers(8), num_workers=2, prefetch_factor=5)
     assert facts_of_loader(more) == LoaderFacts(loads_ahead=False, workers=2, ready=10)
 
 
@@ -135,7 +131,7 @@ def test_an_asynchronous_loader_or_accessor_may_have_a_full_ring(mode: poptorch.
     if mode is None:
         loader: Any = poptorch.AsynchronousDataAccessor(DataLoader(Pairs(64), batch_size=8), buffer_size=5)
     else:
-        loader = poptorch.DataLoader(options(), Pairs(64), batch_size=8, mode=mode, async_options={"buffer_size": 5})
+        loader = poptorch.DataLoader(quiet(), Pairs(64), batch_size=8, mode=mode, async_options={"buffer_size": 5})
     with closing(SimpleNamespace(close=loader.terminate)):
         assert facts_of_loader(loader) == LoaderFacts(loads_ahead=True, workers=0, ready=6)
         work = ipu_model.time_loader(loader, batches=3)
@@ -151,14 +147,14 @@ def test_several_workers_are_turned_into_the_time_of_one(cores: int, monkeypatch
     work = ipu_model.time_loader(loader, clock=itertools.count(1.0).__next__, batches=4)
     assert work.cores_per_host == cores
     # The clock moves by a second for each batch of two samples: half a second per sample with four workers.
-    profile = ipu_model.profile_module(nn.Linear(2, 2), torch.zeros(2, 2), options(), host=work)
+    profile = ipu_model.profile_module(nn.Linear(2, 2), torch.zeros(2, 2), quiet(), host=work)
     assert profile.call_seconds == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("more", [{"num_workers": 1}, {"mode": ASYNC}])
 def test_a_loader_begins_again_afterwards(more: dict[str, Any]) -> None:
     before = len(loader_processes())
-    loader = poptorch.DataLoader(options(), Numbers(8), batch_size=2, **more)
+    loader = poptorch.DataLoader(quiet(), Numbers(8), batch_size=2, **more)
     ipu_model.time_loader(loader, batches=2)
     assert "mode" in more or loader._iterator is None  # torch's workers end with their iterator
     assert [int(batch[0, 0]) for batch in loader] == [0, 2, 4, 6]

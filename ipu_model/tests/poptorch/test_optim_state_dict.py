@@ -24,7 +24,7 @@ from poptorch._optimizer_attributes import read_spec
 def numbers(source: Any) -> tuple[float, float]:
     """Return velocity and rate in an optimiser or a state dict: of momentum 0.5, the velocities are 1, 1.5, 1.75."""
     found = source if isinstance(source, dict) else source.state_dict()
-    rate = found["ipu_param"]["scaledLearningRate0___specific___weight"]
+    rate = found["ipu_param"]["scaledLearningRate2___specific___weight"]
     return found["ipu_state"]["Accl1___weight"].item(), rate.item()
 
 

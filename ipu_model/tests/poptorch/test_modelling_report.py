@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet
+from executor_support import Module, inference, quiet, with_loss
 from modelling_support import Chain
-from torch import Tensor, nn
+from torch import nn
 
 import ipu_model
 import poptorch
@@ -119,14 +119,10 @@ def test_it_holds_the_executors_profile_and_a_timeline_unless_that_is_switched_o
 OUT_OF_MEMORY = r"[Oo]ut of memory.*tile.*638,976"
 
 
-def activations(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return as many activations for each row as the model is wide, summed up, and the loss."""
-    out = (model.weight * x.expand(-1, model.width)).exp().sum(1)
-    return out, poptorch.identity_loss(out, "mean")
-
-
-def wide(width: int = 2**28) -> Module:
-    return Module(activations, weight=nn.Parameter(torch.ones(1)), width=width)
+def wide(width: int = 2**28) -> Any:
+    """Return a model that sums up activations, which take a gigabyte for each row."""
+    activated = lambda m, x: (m.weight * x.expand(-1, m.width)).exp().sum(1)  # noqa: E731
+    return with_loss(activated, "mean", weight=nn.Parameter(torch.ones(1)), width=width)
 
 
 def refused(options: poptorch.Options | None = None, words: str = OUT_OF_MEMORY) -> poptorch.Error:

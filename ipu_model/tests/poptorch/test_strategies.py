@@ -48,14 +48,6 @@ def test_the_ipu_is_the_stages_else_the_blocks_else_the_stage_number(entries, fi
         assert strategy.place(user_id, ipu_id) == Placement(user_id, number, ipu)
 
 
-@given(st.lists(st.sampled_from("ABCDEF"), max_size=20))
-def test_auto_increment_numbers_blocks_by_first_use_from_1(blocks: list[str]) -> None:
-    strategy = PipelinedExecution(AutoStage.AutoIncrement)
-    first_uses = list(dict.fromkeys(blocks))
-    for block in blocks:
-        assert strategy.place(block, None).stage == 1 + first_uses.index(block)
-
-
 def test_a_phase_of_ids_is_one_stage_and_a_phase_of_stages_keeps_them() -> None:
     assert [stage.blocks for stage in Phase("A", "B").stages] == [("A", "B")]
     first, second = Stage("A"), Stage("B")

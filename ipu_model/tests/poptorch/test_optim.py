@@ -217,13 +217,10 @@ class TestWarnings:
         assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line) for line in expected]
 
     def test_subclasses_of_concrete_optimizers_are_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Mine(torch.optim.AdamW): ...
-
-        class MineToo(optim.LAMB): ...
-
+        mine, mine_too = (type("Mine", (base,), {}) for base in (torch.optim.AdamW, optim.LAMB))
         for make in MADE.values():
             read_spec(make([parameter()]))
-        for kind, family in ((Mine, "ADAMW"), (MineToo, "LAMB")):
+        for kind, family in ((mine, "ADAMW"), (mine_too, "LAMB")):
             tracker = OptimizerAttrTracker(Options())
             assert [read_spec(kind([parameter()]), tracker).family for _ in range(2)] == [family] * 2
         read_spec(torch.optim.SGD([parameter()], lr=0.1, maximize=True))

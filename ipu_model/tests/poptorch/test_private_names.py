@@ -210,13 +210,9 @@ class Parser(_utils.ICustomArgParser):
     yieldTensors, reconstruct = (lambda self, struct: []), (lambda self, structure, tensors: structure)
 
 
-class Grandparent: ...
-
-
-class Parent(Grandparent): ...
-
-
-class Child(Parent): ...
+Grandparent = type("Grandparent", (), {})
+Parent = type("Parent", (Grandparent,), {})
+Child = type("Child", (Parent,), {})
 
 
 class TestCustomArgParsers:

@@ -68,18 +68,15 @@ def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-Good = SimpleNamespace
-"""The bytes of a saved model, and of the same program in a cache folder with its name there."""
-
-
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: Folders) -> Good:
+def good(tmp_path_factory: Folders) -> Any:
+    """The bytes of a saved model, and of the same program in a cache folder with its name there."""
     folder = tmp_path_factory.mktemp("good")
     torch.manual_seed(0)
     executor = poptorch.inferenceModel(Mixed().eval(), options(folder / "cache"))
     executor.compileAndExport(folder / "model", X)
     (cached,) = (folder / "cache").glob("*.poptorch")
-    return Good(saved=(folder / "model").read_bytes(), cached=cached.read_bytes(), name=cached.name)
+    return SimpleNamespace(saved=(folder / "model").read_bytes(), cached=cached.read_bytes(), name=cached.name)
 
 
 def damaged(data: bytes, changes: list[tuple[float, int]], cut: float) -> bytes:
@@ -125,7 +122,7 @@ DAMAGE = st.tuples(st.lists(st.tuples(SHARES, st.integers(1, 255)), max_size=3),
 
 class TestSavedModels:
     @given(damage=DAMAGE)
-    def test_any_damage_is_noticed_and_the_file_named(self, good: Good, tmp_path_factory: Folders, damage: Any) -> None:
+    def test_any_damage_is_noticed_and_the_file_named(self, good: Any, tmp_path_factory: Folders, damage: Any) -> None:
         """With a digest that fits, it leads to no other error."""
         changed = damaged(good.saved, *damage)
         if changed == good.saved:
@@ -147,7 +144,7 @@ class TestSavedModels:
             ("groupings", {"x": [1, 0, False]}), ("poptorch", None), ("torch", 2), ("exported_model", [1]),
         ],
     )  # fmt: skip
-    def test_values_of_another_type_are_refused(self, good: Good, tmp_path: Path, name: str, value: Any) -> None:
+    def test_values_of_another_type_are_refused(self, good: Any, tmp_path: Path, name: str, value: Any) -> None:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
         _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), name: value})
@@ -155,7 +152,7 @@ class TestSavedModels:
             poptorch.load(path)
 
     @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not tell how much memory there is")
-    def test_one_larger_than_the_memory_is_not_read(self, good: Good, tmp_path: Path) -> None:
+    def test_one_larger_than_the_memory_is_not_read(self, good: Any, tmp_path: Path) -> None:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
         with open(path, "r+b") as file:
@@ -179,7 +176,7 @@ class TestSavedModels:
     ids=["one byte short", "one bit", "empty", "a pickle", "an older format"],
 )
 def test_each_damage_has_its_words_and_another_one_in_the_cache_is_replaced(
-    good: Good, damage: Callable[[bytes], bytes], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    good: Any, damage: Callable[[bytes], bytes], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "model").write_bytes(damage(good.saved))
     is_refused(tmp_path / "model", words)
@@ -193,7 +190,7 @@ def test_each_damage_has_its_words_and_another_one_in_the_cache_is_replaced(
 
 @settings(max_examples=20)
 @given(damage=DAMAGE, fits=st.booleans())
-def test_any_damage_of_a_cached_program(good: Good, tmp_path_factory: Folders, damage: Any, fits: bool) -> None:
+def test_any_damage_of_a_cached_program(good: Any, tmp_path_factory: Folders, damage: Any, fits: bool) -> None:
     folder = tmp_path_factory.mktemp("cache")
     changed = damaged(good.cached, *damage)
     (folder / good.name).write_bytes(signed(changed) if fits else changed)
@@ -226,7 +223,7 @@ HOSTILE: dict[str, Callable[[str], Any]] = {
 }
 
 
-def with_model(good: Good, path: Path, pickled: bytes) -> None:
+def with_model(good: Any, path: Path, pickled: bytes) -> None:
     """Write the good file with another pickled model, and the digest that belongs to it."""
     path.write_bytes(good.saved)
     data = torch.tensor(list(pickled), dtype=torch.uint8)
@@ -235,7 +232,7 @@ def with_model(good: Good, path: Path, pickled: bytes) -> None:
 
 class TestHostilePickles:
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_none_is_executed_as_a_model_or_as_the_body_of_a_file(self, good: Good, tmp_path: Path, name: str) -> None:
+    def test_none_is_executed_as_a_model_or_as_the_body_of_a_file(self, good: Any, tmp_path: Path, name: str) -> None:
         path, value = tmp_path / "model", HOSTILE[name](str(tmp_path / "harm"))
         torch.save({"model": value, "options": poptorch.Options(), "optimizer": None}, tmp_path / "pickle")
         with_model(good, path, (tmp_path / "pickle").read_bytes())
@@ -246,7 +243,7 @@ class TestHostilePickles:
         is_refused(path)
         assert not (tmp_path / "harm").exists()
 
-    def test_one_is_executed_for_a_caller_who_trusts_the_file(self, good: Good, tmp_path: Path) -> None:
+    def test_one_is_executed_for_a_caller_who_trusts_the_file(self, good: Any, tmp_path: Path) -> None:
         path, harm = tmp_path / "model", tmp_path / "harm"
         torch.save({"model": Call(os.mkdir, str(harm))}, tmp_path / "pickle")
         with_model(good, path, (tmp_path / "pickle").read_bytes())
@@ -262,7 +259,7 @@ class TestHostilePickles:
         "content",
         [b"", b"x", pickle.dumps({"a": 1}), pickle.dumps([4]), pickle.dumps(Mixed()), b"PK\x05\x06" + bytes(18)],
     )
-    def test_what_torch_did_not_write_is_refused(self, good: Good, tmp_path: Path, content: bytes) -> None:
+    def test_what_torch_did_not_write_is_refused(self, good: Any, tmp_path: Path, content: bytes) -> None:
         with_model(good, tmp_path / "model", content)
         with pytest.raises(poptorch.Error, match="Invalid file"):
             poptorch.load(tmp_path / "model")
@@ -290,7 +287,7 @@ class TestHostilePickles:
 
     @settings(max_examples=20)
     @given(damage=DAMAGE)
-    def test_a_damaged_one_leads_to_no_other_error(self, good: Good, tmp_path_factory: Folders, damage: Any) -> None:
+    def test_a_damaged_one_leads_to_no_other_error(self, good: Any, tmp_path_factory: Folders, damage: Any) -> None:
         path = tmp_path_factory.mktemp("pickle") / "model"
         path.write_bytes(good.saved)
         model = _poptorch_data.read(path).exported_model
@@ -299,7 +296,7 @@ class TestHostilePickles:
         no_other_error(path)
 
 
-def test_saved_and_cached_programs_do_not_stand_in_for_another(good: Good, tmp_path: Path) -> None:
+def test_saved_and_cached_programs_do_not_stand_in_for_another(good: Any, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(good.cached)
     with pytest.raises(poptorch.Error, match="file of the executable cache"):
         poptorch.load(tmp_path / "model")

@@ -20,7 +20,7 @@ from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.explore.advise import advise, other_loaders
 from ipu_model.explore.options import OPTIONS, Risk, with_byte_inputs, with_options
-from ipu_model.explore.scaling import constant_share, limit, scaling, speed_up, update_time
+from ipu_model.explore.scaling import scaling, update_time
 from ipu_model.explore.split import (
     Balance,
     even_split,
@@ -312,7 +312,7 @@ def test_more_workers_than_cores_are_said_to_share_them() -> None:
         assert workers.explanation == f"4 processes share the loading. {words}"
 
 
-# --- scaling over replicas: Amdahl's law, the parts of an update, and curves beside perfect scaling
+# --- scaling over replicas: the parts of an update, and curves beside perfect scaling
 
 LAYERS = Program(
     stepped(Trained(nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256))), zeros(16, 256)),
@@ -322,31 +322,9 @@ LAYERS = Program(
 )
 
 
-@pytest.mark.parametrize(("replicas", "times"), [(16, 13.9), (64, 39.3), (256, 72.1)])
-def test_one_per_cent_constant(replicas: int, times: float) -> None:
-    """The guide's example (section 7.3)."""
-    assert speed_up(0.01, replicas) == pytest.approx(times, abs=0.05)
-
-
-@given(share=st.floats(0.0, 1.0), replicas=st.integers(1, 4096))
-def test_bounds_and_the_share_that_can_be_read_off_a_speed_up(share: float, replicas: int) -> None:
-    gained = speed_up(share, replicas)
-    assert 1 - 1e-9 <= gained <= min(replicas, limit(share)) * (1 + 1e-9)
-    if replicas > 1 and share > 0.001:
-        assert constant_share(gained, replicas) == pytest.approx(share)
-    assert limit(0.0) == math.inf
-
-
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda: speed_up(-0.1, 4), "between 0 and 1"),
-        (lambda: speed_up(1.1, 4), "between 0 and 1"),
-        (lambda: limit(math.nan), "between 0 and 1"),
-        (lambda: speed_up(0.5, 0), "at least one replica, not 0"),
-        (lambda: constant_share(4.5, 4), "at most 4"),
-        (lambda: constant_share(0.0, 4), "more than 0"),
-        (lambda: constant_share(1.0, 1), "two replicas or more"),
         (lambda: update_time(replace(LAYERS, training=False, optimiser=None)), "Only training programs"),
         (lambda: scaling(LAYERS, [1], gradient_acumulation=4), "no option 'gradient_acumulation'"),
     ],
@@ -361,7 +339,6 @@ def test_two_runs_predict_a_third() -> None:
     third = profile_program(replace(LAYERS, batching=Batching(accumulation=40))).call_seconds
     assert replace(update, micro_batches=40).total == pytest.approx(third)
     assert update.total == pytest.approx(profile_program(LAYERS).call_seconds)
-    assert update.constant_share == pytest.approx(update.constant / update.total)
     # Replicas lengthen the constant part, and device iterations share it.
     more, longer = Batching(accumulation=8, replicas=4), Batching(accumulation=8, device_iterations=10)
     assert update_time(replace(LAYERS, batching=longer)).constant < update.constant

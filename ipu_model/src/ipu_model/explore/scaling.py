@@ -1,13 +1,11 @@
-"""How a program scales over replicas: theory, model, and what the difference is spent on.
+"""How a program scales over replicas, beside perfect scaling, and which part of an update stays constant.
 
-Amdahl's law: with s the constant share of the time of one replica, R replicas are 1 / (s + (1 - s) / R) times as fast,
-at most 1 / s ("Memory and Performance Optimisation on the IPU", section 7.3). A weight update of G micro-batches takes
-T(G) = m G + u: m seconds for each of them, and u that do not grow with them; two runs give both (section 7.2).
+A weight update of G micro-batches takes T(G) = m G + u: m seconds for each of them, and u that do not grow with them;
+two runs give both ("Memory and Performance Optimisation on the IPU", section 7.2).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,37 +20,6 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Program
 
 
-def speed_up(share: float, replicas: int) -> float:
-    """Return how many times faster `replicas` finish the same work when `share` of it, from 0 to 1, stays constant."""
-    _check(share, replicas)
-    return 1 / (share + (1 - share) / replicas)
-
-
-def limit(share: float) -> float:
-    """Return the speed-up that no number of replicas exceeds; infinity without a constant share."""
-    _check(share, 1)
-    return 1 / share if share else math.inf
-
-
-def constant_share(gained: float, replicas: int) -> float:
-    """Return the constant share that explains a speed-up of `gained` with so many replicas: (R/S - 1) / (R - 1)."""
-    if replicas < 2:
-        raise Error(f"A constant share shows in the speed-up of two replicas or more; there are {replicas}.")
-    if not 0 < gained <= replicas:
-        raise Error(
-            f"No constant share explains a speed-up of {gained:g} with {replicas} replicas: it must be "
-            f"more than 0 and at most {replicas}."
-        )
-    return min(1.0, (replicas / gained - 1) / (replicas - 1))
-
-
-def _check(share: float, replicas: int) -> None:
-    if not 0 <= share <= 1:
-        raise Error(f"A constant share must be between 0 and 1, not {share!r}.")
-    if replicas < 1:
-        raise Error(f"A program has at least one replica, not {replicas!r}.")
-
-
 @dataclass(frozen=True)
 class UpdateTime:
     """Seconds of an update: for each micro-batch, and once (filling the pipeline, collectives, optimiser, call)."""
@@ -64,11 +31,6 @@ class UpdateTime:
     @property
     def total(self) -> float:
         return self.micro_batches * self.per_micro_batch + self.constant
-
-    @property
-    def constant_share(self) -> float:
-        """The share of an update that fewer micro-batches do not shorten: Amdahl's constant share."""
-        return self.constant / self.total
 
 
 def update_time(program: Program, host: HostWork | None = None) -> UpdateTime:
@@ -144,7 +106,8 @@ def _point(
                 f"A gradient accumulation of {accumulation} cannot be shared out evenly among {count} replicas at a "
                 f"constant global batch: use a number of replicas that divides {accumulation}."
             )
-        _check(0.0, count)
+        if count < 1:
+            raise Error(f"A program has at least one replica, not {count!r}.")
         accumulation //= count if constant else 1
         if count % instances:
             raise Error(

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import poptorch
 
-COUNT, POINTS, KEPT = 96, 32, 16
+COUNT, POINTS, KEPT = 96, 64, 32
 
 
 class PointNet(nn.Module):

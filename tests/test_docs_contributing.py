@@ -40,7 +40,7 @@ EXAMPLES = (
 )  # fmt: skip
 ALSO = (
     "poptorch/test_poptorch_names.py::TestTable",
-    "engine/test_hardware.py::TestProvenance",
+    "engine/test_hardware.py::test_every_number_has_unit_source_and_confidence_and_inherited_ones_keep_their_source",
 )
 
 

@@ -300,7 +300,7 @@ def ipu_print_tensor(
         return tensor
     printed = Printed(str(title), astuple(layout))
     if print_gradient and tensor.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _PrintedWithGradient.apply(tensor, printed)  # type: ignore[no-untyped-call]
+        result: Tensor = _PrintedWithGradient.apply(tensor, printed)
         return result
     return _noted(tensor.clone(), printed)
 

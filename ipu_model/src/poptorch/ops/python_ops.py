@@ -49,7 +49,7 @@ def custom_op(
         return [torch.zeros_like(example, requires_grad=example.requires_grad) for example in examples]
     specs = [_spec(example) for example in examples]
     call = _Call(find(name, domain, domain_version), values)
-    results: tuple[Tensor, ...] = _Recorded.apply(trace, call, specs, *inputs)  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, ...] = _Recorded.apply(trace, call, specs, *inputs)
     return list(results)
 
 

@@ -107,7 +107,7 @@ def judge_packages(
 
 
 def judge_torch_pair(needed: Sequence[Requirement], version_of: FindVersion = installed_version) -> Finding:
-    """Judge torch and torchvision: each torchvision is built for one torch."""
+    """Judge torch and torchvision: each torchvision is built for one torch, or needs one that is new enough."""
     wrong = unmet(needed, version_of)
     if wrong:
         why = "Every lesson needs torch, and most need a torchvision that was built for it."

@@ -18,6 +18,22 @@ class Keep(str, Enum):
 
 
 @dataclass(frozen=True)
+class ReplicaGroups:
+    """`replicas` in groups of `size`: consecutive ones, or with `orthogonal` every (replicas / size)-th."""
+
+    replicas: int
+    size: int
+    orthogonal: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.replicas // self.size
+
+    def of(self, replica: int) -> int:
+        return replica % self.count if self.orthogonal else replica // self.size
+
+
+@dataclass(frozen=True)
 class Batching:
     device_iterations: int = 1
     accumulation: int = 1
@@ -31,20 +47,14 @@ class Batching:
         return self.device_iterations * self.accumulation
 
     @property
-    def input_chunks(self) -> int:
-        """Distinct inputs of one step: R / G."""
-        return self.replicas // self.input_group
-
-    @property
     def slices(self) -> int:
-        """Number of equal slices a host batch is cut into."""
-        return self.steps * self.input_chunks
+        """Number of equal slices a host batch is cut into: R / G distinct inputs for each step."""
+        return self.steps * (self.replicas // self.input_group)
 
     def slice_index(self, step: int, replica: int) -> int:
         """Return the slice that `replica` reads in `step`, both from 0; rows are laid out `[D, A, R / G, B]`."""
-        chunks = self.input_chunks
-        chunk = replica % chunks if self.orthogonal_groups else replica // self.input_group
-        return step * chunks + chunk
+        groups = ReplicaGroups(self.replicas, self.input_group, self.orthogonal_groups)
+        return step * groups.count + groups.of(replica)
 
 
 @dataclass(frozen=True)

@@ -86,19 +86,16 @@ class ForkSafeLock:
         self.lock: AbstractContextManager[Any] = threading.RLock()
         _fork_safe_locks.add(self)
 
-    def free_in_copy(self) -> None:
-        """Make the lock a new one unless the thread that forked, the only one in the copy, holds it."""
-        # As `threading.Condition` asks: there is no public way.
-        if not self.lock._is_owned():  # type: ignore[attr-defined]  # typeshed leaves it out
-            self.lock = threading.RLock()
-
 
 _fork_safe_locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 def _free_in_copy() -> None:
+    """Make locks new ones unless the thread that forked, the only one in the copy, holds them."""
     for fork_safe in list(_fork_safe_locks):
-        fork_safe.free_in_copy()
+        # As `threading.Condition` asks: there is no public way.
+        if not fork_safe.lock._is_owned():  # type: ignore[attr-defined]  # typeshed leaves it out
+            fork_safe.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

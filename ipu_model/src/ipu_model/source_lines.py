@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -37,22 +38,16 @@ def skip_package(name: str) -> None:
 
 def line_running() -> SourceLine | None:
     """Return the user's line that is being executed in this thread."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if _is_users(frame):
-            return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
-    return None
+    return _innermost(traceback.walk_stack(sys._getframe()))
 
 
 def line_that_raised(error: BaseException) -> SourceLine | None:
     """Return the user's line that raised an exception, or that called the code that raised it."""
-    line = None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if _is_users(frame):
-            line = SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
-    return line
+    return _innermost(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
-def _is_users(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _libraries
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
+    for frame, number in frames:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _libraries:
+            return SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
+    return None

@@ -93,7 +93,7 @@ def given_by(source: str) -> Given:
     if _is_program_file(source):
         from ipu_model.report import program_file
 
-        return Given(source, program_file.read(source))
+        return Given(source, program_file.read(Path(source)))
     from ipu_model.report.files import read_report
 
     profile = read_report(_report(source))
@@ -261,7 +261,10 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
             for each, value in vars(module).items()
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
         ]
-        raise Error(f"{place} has no function {name!r}. {_nearest(name, own)}")
+        which = ", ".join(own) if len(own) <= _MOST_NAMED else f"{len(own)} functions"
+        near = difflib.get_close_matches(name, own, 1) if len(own) > _MOST_NAMED else []
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise Error(f"{place} has no function {name!r}. It has {which or 'no functions'}.{hint}")
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind not in fixed]
@@ -271,15 +274,6 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
             f"write a function that calls it: def program(): return {name}(...)"
         )
     return function  # type: ignore[no-any-return]  # of a module that is known only now
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    if not known:
-        return "It has no functions."
-    if len(known) <= _MOST_NAMED:
-        return f"It has {', '.join(known)}."
-    near = difflib.get_close_matches(name, known, 1)
-    return f"It has {len(known)} functions." + (f" Did you mean {near[0]}?" if near else "")
 
 
 def _described(problem: BaseException) -> str:

@@ -157,7 +157,7 @@ class TestFolder:
         program = programs()["plain"]
         files = write_report(profile_program(program), tmp_path)
         assert files.program == tmp_path / "program.ipu"
-        assert same(program_file.read(tmp_path), program)
+        assert same(program_file.read(tmp_path / "program.ipu"), program)
         assert same(read_report(tmp_path).program, program)
         assert write_report(replace(inference_profile(), name="second"), tmp_path).program is None
         assert read_report(tmp_path).program is None
@@ -172,7 +172,7 @@ class TestFolder:
     def test_an_error_names_the_file_and_what_to_do(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(text_files, "_MOST_CHARACTERS", 1000)
         with pytest.raises(Error, match=r"program\.ipu cannot be read: No such file.*model the program again"):
-            program_file.read(tmp_path)
+            program_file.read(tmp_path / "program.ipu")
         for contents, message in (
             (None, r"profile\.json cannot be read: No such file"),
             (b"{", r"profile\.json: This is not JSON.* Run or model the program again"),

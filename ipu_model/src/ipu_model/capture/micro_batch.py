@@ -272,7 +272,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     stand_ins = clean(recorder.graph, loss)
     names = iter([stand_ins.get(node, node).name for node in returned])
     used = [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
-    frozen = {recorder.constant_for(slot.tensor): slot.names[0] for slot in slots if slot.is_constant}
+    frozen = {recorder.constant_names.get(id(slot.tensor)): slot.names[0] for slot in slots if slot.is_constant}
     return Graph(
         ops=recorder.graph,
         constants={name: recorder.constants[name] for name in used},

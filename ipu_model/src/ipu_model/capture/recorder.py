@@ -75,7 +75,7 @@ class Recorder(TorchDispatchMode):
         self._keep: list[Tensor] = []
         # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
         self._stand_ins: dict[int, tuple[int, Tensor]] = {}
-        self._constant_names: dict[int, str] = {}
+        self.constant_names: dict[int, str] = {}  # of tensors of the module that forward uses, by identity
         # By memory: the real tensor that owns it, and the fake that the device writes to.
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
@@ -92,10 +92,6 @@ class Recorder(TorchDispatchMode):
         node = self.graph.placeholder(name)
         self.bind(tensor, node)
         return node
-
-    def constant_for(self, tensor: Tensor) -> str | None:
-        """Return the name of the constant that stands for a tensor of the module; None if forward does not use it."""
-        return self._constant_names.get(id(tensor))
 
     def node_for(self, tensor: Tensor) -> Node:
         node = self._node_of.get(id(tensor))
@@ -142,7 +138,7 @@ class Recorder(TorchDispatchMode):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
         self._stand_ins[id(tensor)] = _version(tensor), fake
-        self._constant_names[id(tensor)] = name
+        self.constant_names[id(tensor)] = name
         self._keep.append(tensor)
         if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)
@@ -290,7 +286,11 @@ class Recorder(TorchDispatchMode):
         except Exception as error:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             if isinstance(error, (TypeError, ZeroDivisionError)) and any(t.numel() == 0 for t in tensors):
-                return _like_real(func, args, kwargs)
+                # Some rules of torch for fake tensors fail on empty ones: fakes like the results of the real op.
+                with modes_disabled():
+                    args, kwargs = tree_map_only(Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), (args, kwargs))
+                    result = func(*args, **kwargs)
+                return tree_map_only(Tensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype), result)
             self.trace.scope_of_error = self.trace.scopes[-1]
             raise
 
@@ -333,14 +333,6 @@ def _has_gradient(tensor: Tensor) -> bool:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view made without gradients, in a Function's forward, of what has had one since
         return False
-
-
-def _like_real(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return fakes like the results of the real op: some rules of torch for fake tensors fail on empty ones."""
-    with modes_disabled():
-        args, kwargs = tree_map_only(Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), (args, kwargs))
-        result = func(*args, **kwargs)
-    return tree_map_only(Tensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype), result)
 
 
 def known_values(

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from ipu_model.report.quantities import aligned, plain
 
 if TYPE_CHECKING:
     from ipu_model.predict.calibration import Fact
-    from ipu_model.predict.hardware import System
 
 _WIDTH = 110
 _VALIDATION = Path(__file__).resolve().parents[3] / "validation"
@@ -94,23 +93,19 @@ def print_machines(arguments: argparse.Namespace) -> None:
 
     systems = [system_named(name) for name in arguments.names] or list(known_hardware().systems.values())
     systems = list(dict.fromkeys(systems))
-    print("\n".join(table(systems)))
-    for what, names in (("chips", [system.chip.name for system in systems]), ("systems", [s.name for s in systems])):
-        print(f"\nNumbers of the {what}\n")
-        print("\n".join(sources(list(dict.fromkeys(names)))))
-
-
-def table(systems: Iterable[System]) -> list[str]:
     rows = [("machine", "chip", "IPUs", "tiles", "bytes a tile", "clock", "fp16 peak", "title")]
     for system in systems:
         chip = system.chip
         peak = chip.peak_flops(2, half_partials=True) * system.ipus
         rows.append((
             system.name, chip.name, f"{system.ipus}", f"{system.ipus * chip.tiles:,}", f"{chip.tile_bytes:,}",
-            f"{chip.clock_hz / 1e9:g} GHz", f"{peak / 1e12:,.0f} TFLOP/s", f" {system.title}",
+            f"{chip.clock_hz / 1e9:g} GHz", f"{peak / 1e12:,.0f} TFLOP/s", system.title,
         ))  # fmt: skip
-    lines = aligned([row[:-1] for row in rows], left=2, indent=0)
-    return [f"{line}  {row[-1].strip()}" for line, row in zip(lines, rows)]
+    for line, (*_, title) in zip(aligned([row[:-1] for row in rows], left=2, indent=0), rows):
+        print(f"{line}  {title}")
+    for what, names in (("chips", [system.chip.name for system in systems]), ("systems", [s.name for s in systems])):
+        print(f"\nNumbers of the {what}\n")
+        print("\n".join(sources(list(dict.fromkeys(names)))))
 
 
 def sources(names: Sequence[str]) -> list[str]:

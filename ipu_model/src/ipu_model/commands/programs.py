@@ -73,7 +73,8 @@ def register(subparsers: argparse._SubParsersAction[ArgumentParser]) -> None:
         help=f"leave this as it is: {stays}; may be given several times",
     )  # fmt: skip
     for parser, run in ((report, run_report), (compare, run_compare), (fit, run_fit), (advise, run_advise)):
-        add_page(parser)
+        parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
+        parser.add_argument("--open", action="store_true", help="show the page in your browser")
         add_modelling(parser)
         parser.set_defaults(run=run)
 
@@ -88,8 +89,9 @@ def run_report(arguments: Namespace) -> None:
     from ipu_model.sources import folder_of_source, profile_of_source
 
     folder = folder_of_source(arguments.source)
-    # The page in the folder shows the program as it was modelled then.
-    known = folder / HTML_NAME if folder is not None and not is_modelled_again(arguments) else None
+    # The page in the folder shows the program as it was modelled then: on its machine, with its host's work.
+    is_another = any(value is not None for value in (arguments.machine, arguments.loader, arguments.seconds_per_sample))
+    known = folder / HTML_NAME if folder is not None and not is_another else None
     check_page(arguments, known)
     profile = profile_of_source(arguments.source, host=host_of(arguments), machine=arguments.machine)
     print(text_report(profile))
@@ -250,11 +252,6 @@ def add_modelling(parser: ArgumentParser) -> None:
     )
 
 
-def is_modelled_again(arguments: Namespace) -> bool:
-    """Whether the options ask for another machine or another host's work than a report was written with."""
-    return any(value is not None for value in (arguments.machine, arguments.loader, arguments.seconds_per_sample))
-
-
 def host_of(arguments: Namespace) -> HostWork | None:
     """Return the host's work that the options describe, `None` without one; print what a timed loader takes."""
     if arguments.loader is None and arguments.seconds_per_sample is None:
@@ -290,11 +287,6 @@ def host_of(arguments: Namespace) -> HostWork | None:
     return work
 
 
-def add_page(parser: ArgumentParser) -> None:
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
-    parser.add_argument("--open", action="store_true", help="show the page in your browser")
-
-
 def check_page(arguments: Namespace, known: Path | None = None) -> None:
     """Refuse a page that cannot be written or opened, before anything takes time; one may exist already (`known`)."""
     if arguments.html is not None:
@@ -305,14 +297,14 @@ def check_page(arguments: Namespace, known: Path | None = None) -> None:
 
 def finish_page(arguments: Namespace, known: Path | None, make_page: Callable[[], str]) -> None:
     """Write and open the page as asked for, and say where it is; one may be there already (`known`)."""
-    page: Path | None = arguments.html
-    if page is not None:
+    page: Path | None = arguments.html or known
+    if page is None:
+        return
+    if page is arguments.html:
         write_text(page, make_page())
-    elif known is not None and known.exists():
-        page = known
-    if page is not None:
-        print(f"page: {page}")
-    elif known is not None:
-        print(f"page: there is none at {known}; --html OUT writes one")
-    if arguments.open and page is not None:
+    elif not page.exists():
+        print(f"page: there is none at {page}; --html OUT writes one")
+        return
+    print(f"page: {page}")
+    if arguments.open:
         webbrowser.open(page.resolve().as_uri())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ipu_model.batching import ReplicaGroups as ReplicaGroups
 from ipu_model.compute.rounding import LARGEST_HALF, Overflow, nearest
 
 FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
@@ -51,22 +52,6 @@ class Accumulator:
         if self.half:
             for total in totals:
                 nearest(self.overflow)(total)
-
-
-@dataclass(frozen=True)
-class ReplicaGroups:
-    """`replicas` in groups of `size`: consecutive ones, or with `orthogonal` every (replicas / size)-th."""
-
-    replicas: int
-    size: int
-    orthogonal: bool = False
-
-    @property
-    def count(self) -> int:
-        return self.replicas // self.size
-
-    def of(self, replica: int) -> int:
-        return replica % self.count if self.orthogonal else replica // self.size
 
 
 def reduce_in_groups(

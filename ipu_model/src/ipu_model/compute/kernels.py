@@ -194,7 +194,6 @@ def fused_lstm_backward(*arguments: Any) -> tuple[Tensor, ...]:
     return (*asked, d_w_x, d_w_h, d_bias, empty, empty)
 
 
-_LSTM = layers.LAYER_OPS["lstm"]
-_FUSED: dict[object, _Kernel] = {_LSTM.forward: fused_lstm, _LSTM.backward: fused_lstm_backward}
+_FUSED: dict[object, _Kernel] = dict(zip(layers.LAYER_OPS["lstm"], (fused_lstm, fused_lstm_backward)))
 # Where both ops have their projection among their arguments.
 _PROJECTION = 7

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.findings import cycles_spent, setting
-from ipu_model.report.looks import LOOKS_JSON, SPENT_LOOKS, PageLook
+from ipu_model.report.looks import SPENT_LOOKS, PageLook
 from ipu_model.report.module_tree import what_of
 from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
-from ipu_model.report.quantities import aligned, change, duration, percent, plain, short, whole
+from ipu_model.report.quantities import aligned, change, cut, duration, percent, plain, short, whole
 from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
@@ -36,7 +36,7 @@ def compare(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> st
     """Compare two profiles in a table of plain text that ends with a conclusion; all numbers are modelled."""
     every = parts(before, after)
     rows = [("modelled", *names, "change"), *(row for part in every for row in part.rows)]
-    lines = aligned([[_cut(plain(cell)) for cell in row] for row in rows])
+    lines = aligned([[cut(plain(cell), _WIDEST_CELL) for cell in row] for row in rows])
     titles = [plain(f"{name}: {profile.name} on {profile.machine}") for name, profile in zip(names, (before, after))]
     text = [*titles, "", lines.pop(0)]
     for part in every:
@@ -135,10 +135,6 @@ def _differing(before: Profile, after: Profile) -> Part:
         *((name, str(before.options.get(name, "-")), str(after.options.get(name, "-"))) for name in names),
     ]
     return Part("options that differ", tuple((*option, "") for option in values if option[1] != option[2]))
-
-
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..."
 
 
 # ------------------------------------------------------------------------------- what accounts for it
@@ -269,7 +265,6 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         memory_entries=_entries(memory_bars),
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
         data=data_script(data),
-        looks_json=LOOKS_JSON,
         tables=[
             Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)
         ],

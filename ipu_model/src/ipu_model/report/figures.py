@@ -21,7 +21,7 @@ from ipu_model.predict.profile import IpuMemory, Profile, Span
 from ipu_model.report import breakdown, looks
 from ipu_model.report.breakdown import MEMORY_GROUPS, Category, Row
 from ipu_model.report.looks import BLUE, DARK, GREY, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
-from ipu_model.report.quantities import KIB, duration, percent, time_unit, whole
+from ipu_model.report.quantities import KIB, cut, duration, percent, time_unit, whole
 
 # Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
 STYLE: Any = {
@@ -55,8 +55,7 @@ _in_style = matplotlib.rc_context({**STYLE, "text.parse_math": False})
 
 def words(text: object) -> str:
     line = " ".join(str(text).split())
-    known = "".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line)
-    return known if len(known) <= _LONGEST_NAME else f"{known[: _LONGEST_NAME - 3]}..."
+    return cut("".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line), _LONGEST_NAME)
 
 
 def new_figure(height: float) -> Figure:
@@ -237,8 +236,8 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as
         by_kind.setdefault((span.kind, width < _NARROW_POINTS), []).append(bar)
         if span.repeats > 1 and width > 4 * _BREAK_POINTS:
             point = factor / points
-            for cut in (2, 4):
-                at, slant = span.end * factor - cut * _BREAK_POINTS * point, 1.2 * point
+            for back in (2, 4):
+                at, slant = span.end * factor - back * _BREAK_POINTS * point, 1.2 * point
                 line: dict[str, Any] = {"color": "white", "linewidth": 1.4, "solid_capstyle": "butt", "zorder": 4}
                 axes.plot([at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW], **line)
             middle -= 2 * _BREAK_POINTS * factor / points

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -13,7 +14,7 @@ import msgspec
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, LiveTensor, Profile
-from ipu_model.report.text_files import make_folder, read_text, remove, write_bytes, write_text
+from ipu_model.report.text_files import read_text, refused, write_bytes, write_text
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
@@ -53,15 +54,19 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     folder = Path(directory)
     paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / "trace.json")
     contents = to_json(profile), html_report(profile, advice), trace_json(profile)
-    program = None if profile.program is None else program_file.to_bytes(profile.program)
-    make_folder(folder)
+    program, file = None, folder / program_file.FILE_NAME
+    if profile.program is not None:
+        program = program_file.to_bytes(profile.program)
+    with refused(f"The folder {folder} cannot be made"):
+        folder.mkdir(parents=True, exist_ok=True)
     for path, text in zip((paths.profile, paths.html, paths.trace), contents):
         write_text(path, text)
-    if program is None:
-        remove(folder / program_file.FILE_NAME)
-        return paths
-    write_bytes(folder / program_file.FILE_NAME, program)
-    return replace(paths, program=folder / program_file.FILE_NAME)
+    if program is not None:
+        write_bytes(file, program)
+        return replace(paths, program=file)
+    with refused(f"{file} cannot be removed"):
+        file.unlink(missing_ok=True)
+    return paths
 
 
 def read_report(path: str | Path) -> Profile:
@@ -161,21 +166,16 @@ def _plain(value: Any) -> Any:
     return [_plain(dict(zip(names, row, strict=True))) for row in rows]
 
 
+# What every reader divides by or looks up.
+_ABOVE_ZERO = """
+    samples_per_call device_seconds_per_call call_seconds machine.clock_hz machine.ipus machine.tiles
+    machine.tile_bytes memory.tile_bytes error_band.low error_band.high
+"""
+
+
 def _require_usable(profile: Profile) -> None:
-    # What every reader divides by or looks up.
-    above_zero = {
-        "samples_per_call": profile.samples_per_call,
-        "device_seconds_per_call": profile.device_seconds_per_call,
-        "call_seconds": profile.call_seconds,
-        "machine.clock_hz": profile.machine.clock_hz,
-        "machine.ipus": profile.machine.ipus,
-        "machine.tiles": profile.machine.tiles,
-        "machine.tile_bytes": profile.machine.tile_bytes,
-        "memory.tile_bytes": profile.memory.tile_bytes,
-        "error_band.low": profile.error_band.low,
-        "error_band.high": profile.error_band.high,
-    }
-    for name, value in above_zero.items():
+    for name in _ABOVE_ZERO.split():
+        value = attrgetter(name)(profile)
         if not value > 0:
             raise Error(f"profile.{name} cannot be {value!r}: it must be above 0.")
     for name, parts in (("memory.ipus", profile.memory.ipus), ("cycles", profile.cycles)):

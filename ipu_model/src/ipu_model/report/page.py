@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, Profile, Verdict, close_band
 from ipu_model.report import breakdown, findings, quantities, tables
-from ipu_model.report.findings import DESCRIBED, describe_timeline
 from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
 from ipu_model.report.module_tree import Module, module_tree
 from ipu_model.report.quantities import counted, percent, short
@@ -46,19 +45,10 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
         data=data_script(page_data(profile, fit)),
-        looks_json=LOOKS_JSON,
-        described=DESCRIBED,
-        describe_timeline=describe_timeline,
+        breakdown=breakdown,
+        findings=findings,
         tables=tables,
-        setting=findings.setting(profile),
-        end_to_end=findings.end_to_end_range(profile),
-        device=findings.device_range(profile),
-        explained_limit=findings.explained_limit(profile.limited_by),
-        fallback_share=breakdown.fallback_share(profile),
-        fullest=profile.memory.fullest,
         fullest_parts=fullest_parts(profile),
-        roofline=findings.roofline(profile),
-        spent=findings.cycles_spent(profile),
         spent_looks=SPENT_LOOKS,
     )
 
@@ -82,7 +72,7 @@ def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
 
 
 def rendered(template: str, **values: Any) -> str:
-    return _templates().get_template(template).render(values, patterns=PATTERNS, looks=LOOKS)
+    return _templates().get_template(template).render(values, patterns=PATTERNS, looks=LOOKS, looks_json=LOOKS_JSON)
 
 
 @lru_cache(maxsize=1)

@@ -24,10 +24,7 @@ _DIGEST = hashlib.sha256
 _MOST_BYTES = 1 << 31
 
 
-def read(path: str | Path) -> Program:
-    """Read the program in a file, or the one beside the profile in a report's folder."""
-    file = Path(path)
-    file = file / FILE_NAME if file.is_dir() else file
+def read(file: Path) -> Program:
     try:
         data = file.read_bytes()
     except OSError as problem:

@@ -88,6 +88,10 @@ def plain(text: str) -> str:
     return printable.encode("ascii", "backslashreplace").decode("ascii")
 
 
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, indent: int = 2) -> list[str]:
     """Return a table's lines, the first `left` columns flush left, the others right; rows may be short."""
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows)))]

@@ -10,7 +10,7 @@ from ipu_model.predict.profile import LiveTensor, Profile, Verdict
 from ipu_model.report import breakdown, tables
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.module_tree import main_parts, module_tree
-from ipu_model.report.quantities import aligned, counted, duration, percent, plain, rate, short, whole
+from ipu_model.report.quantities import aligned, counted, cut, duration, percent, plain, rate, short, whole
 
 MOST_LINES = 50
 WIDTH = 100
@@ -30,7 +30,7 @@ def text_report(profile: Profile) -> str:
     """Return the summary of a profile: at most 50 lines of ASCII, each number modelled."""
     lines = [*_facts(profile), "", *_cycles(profile), "", *_memory(profile), *_peak(profile), *_ops(profile)]
     lines += _notes(profile, MOST_LINES - len(lines))
-    return "\n".join(_cut(plain_line, WIDTH) for plain_line in lines) + "\n"
+    return "\n".join(cut(plain_line, WIDTH) for plain_line in lines) + "\n"
 
 
 def _facts(profile: Profile) -> list[str]:
@@ -79,7 +79,7 @@ def _memory(profile: Profile) -> list[str]:
     starred = " (*: shared over time)" if any(not category.always_live for category in every[:_MOST_CATEGORIES]) else ""
     rows = [(f"modelled bytes of the fullest tile{starred}", *(f"IPU {memory[place].ipu}" for place in places))]
     for category in every[:_MOST_CATEGORIES]:
-        name = _cut(plain(category.name), _LONGEST_NAME) + ("" if category.always_live else " *")
+        name = cut(plain(category.name), _LONGEST_NAME) + ("" if category.always_live else " *")
         rows.append((name, *(whole(category.bytes_on_fullest_tile[place]) for place in places)))
     rest = every[_MOST_CATEGORIES:]
     if rest:
@@ -114,8 +114,8 @@ def _peak(profile: Profile) -> list[str]:
         (name, category, kind), alike = key, groups[key]
         count = sum(tensor.copies for tensor in alike)
         title = (name if len(alike) > 1 else alike[0].name) + (f" x {count}" if count > 1 else "")
-        title = _cut(plain(title.removeprefix("temporary data of ")), _LONGEST_TENSOR)
-        rows.append((title, _cut(plain(kind), _LONGEST_TYPE), plain(category), whole(held[key])))
+        title = cut(plain(title.removeprefix("temporary data of ")), _LONGEST_TENSOR)
+        rows.append((title, cut(plain(kind), _LONGEST_TYPE), plain(category), whole(held[key])))
     return [plain(f"largest tensors there at its peak (IPU {memory.ipu}{during})"), *aligned(rows, left=3)]
 
 
@@ -131,7 +131,7 @@ def _ops(profile: Profile) -> list[str]:
     left = [(plain(part.name), percent(part.share)) for part in parts[:_MOST_GROUPS]]
     right = [(plain(name), percent(families[name] / every if every else 0.0)) for name in most]
     rows = [
-        (_cut(a[0], _LONGEST_PATH), a[1].rjust(7), " ", _cut(b[0], _LONGEST_NAME), b[1].rjust(7))
+        (cut(a[0], _LONGEST_PATH), a[1].rjust(7), " ", cut(b[0], _LONGEST_NAME), b[1].rjust(7))
         for a, b in zip_longest(left, right, fillvalue=("", ""))
     ]
     lines = ["", "modelled cycles of all ops, by part of the model and by kind of op", *aligned(rows, left=5)]
@@ -157,7 +157,3 @@ def _notes(profile: Profile, room: int) -> list[str]:
             return [*lines, f"({counted(len(wrapped) - index, 'more note')} in report.html)"]
         lines += note
     return lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 1 << 29
 
 
 @contextlib.contextmanager
-def _refused(what: str) -> Iterator[None]:
+def refused(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
@@ -29,7 +29,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` in one go: under another name in the same folder first, then renamed."""
     temporary = _beside(path)
-    with _refused(f"{path} cannot be written"):
+    with refused(f"{path} cannot be written"):
         try:
             temporary.write_bytes(data)
             os.replace(temporary, path)
@@ -45,7 +45,7 @@ def check_writable(path: Path) -> None:
     if not path.parent.is_dir():
         raise Error(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another.")
     temporary = _beside(path)
-    with _refused(f"{path} cannot be written"):
+    with refused(f"{path} cannot be written"):
         temporary.touch()
         temporary.unlink()
 
@@ -57,20 +57,10 @@ def _beside(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """Return the contents of a UTF-8 text file that is no larger than any profile."""
     try:
-        with _refused(f"{path} cannot be read"), path.open(encoding="utf-8", newline=None) as file:
+        with refused(f"{path} cannot be read"), path.open(encoding="utf-8", newline=None) as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except UnicodeDecodeError as problem:
         raise Error(f"{path} is not a text file in UTF-8.") from problem
     if len(text) > _MOST_CHARACTERS:
         raise Error(f"{path} is too large: a profile has at most {_MOST_CHARACTERS} characters.")
     return text
-
-
-def make_folder(path: Path) -> None:
-    with _refused(f"The folder {path} cannot be made"):
-        path.mkdir(parents=True, exist_ok=True)
-
-
-def remove(path: Path) -> None:
-    with _refused(f"{path} cannot be removed"):
-        path.unlink(missing_ok=True)

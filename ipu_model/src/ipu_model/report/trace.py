@@ -83,7 +83,17 @@ def passes(spans: Sequence[Span]) -> Iterable[Span]:
 def _spans(row: Row) -> Iterator[Event]:
     clock = _Clock()
     for span in row.spans:
-        yield {"ph": "X", "name": _name(span), "cat": span.kind, **clock.times(span), "args": _arguments(span)}
+        name = ["recompute + backward" if span.recomputes else span.kind]
+        arguments: dict[str, str | int] = {} if span.stage is None else {"stage": span.stage}
+        if span.micro_batch is not None:
+            name.append(str(span.micro_batch + 1))
+            arguments |= _micro_batch(span)
+        elif span.label:
+            arguments["label"] = span.label
+        if span.repeats > 1:
+            name.append(f"x {span.repeats}")
+            arguments["repeats"] = span.repeats
+        yield {"ph": "X", "name": " ".join(name), "cat": span.kind, **clock.times(span), "args": arguments}
 
 
 class _Clock:
@@ -99,28 +109,10 @@ class _Clock:
         return {"ts": start / 1000, "dur": (self._free - start) / 1000}
 
 
-def _name(span: Span) -> str:
-    parts = ["recompute + backward" if span.recomputes else span.kind]
-    if span.micro_batch is not None:
-        parts.append(str(span.micro_batch + 1))
-    if span.repeats > 1:
-        parts.append(f"x {span.repeats}")
-    return " ".join(parts)
-
-
-def _arguments(span: Span) -> dict[str, str | int]:
-    shown: dict[str, str | int] = {} if span.stage is None else {"stage": span.stage}
-    shown |= _micro_batch(span)
-    if span.label and span.micro_batch is None:
-        shown["label"] = span.label
-    if span.repeats > 1:
-        shown["repeats"] = span.repeats
-    return shown
-
-
 class OpTime(NamedTuple):
     """One execution of a part of an op: its step, its place in the liveness of its IPU, and when, in seconds."""
 
+    op: OpProfile
     step: LivenessStep
     place: int
     start: float
@@ -131,21 +123,18 @@ class OpTimes:
     """The ops of each pass of a profile, in order, with how long each takes."""
 
     def __init__(self, profile: Profile) -> None:
-        self._ops = {(op.node, op.part): op for op in profile.work}
+        ops = {(op.node, op.part): op for op in profile.work}
         computing = profile.machine.tiles - profile.io_tiles
         slower = profile.machine.tiles / computing if computing > 0 else 1.0
         # By IPU, pass and stage; an update belongs to no stage. They start at 0 there.
         self._passes: dict[tuple[int, str, int | None], list[OpTime]] = {}
         for memory in profile.memory:
             for place, step in enumerate(memory.liveness):
-                op, during = self.op_of(step), _PASS_OF.get(step.phase)
+                op, during = ops.get((step.node, step.part)), _PASS_OF.get(step.phase)
                 if op is not None and during is not None:
                     key = memory.ipu, during, None if during == UPDATE else step.stage
                     seconds = profile.machine.seconds(op.cycles * slower)
-                    self._passes.setdefault(key, []).append(OpTime(step, place, 0.0, seconds))
-
-    def op_of(self, step: LivenessStep) -> OpProfile | None:
-        return self._ops.get((step.node, step.part))
+                    self._passes.setdefault(key, []).append(OpTime(op, step, place, 0.0, seconds))
 
     def within(self, span: Span) -> tuple[OpTime, ...]:
         if span.ipu is None or span.kind not in (FORWARD, BACKWARD, UPDATE):
@@ -157,9 +146,9 @@ class OpTimes:
         scale = min(1.0, span.seconds / total)
         at = span.start if span.kind == FORWARD else span.end - total * scale
         placed = []
-        for step, place, _, seconds in timed:
-            placed.append(OpTime(step, place, at, seconds * scale))
-            at += seconds * scale
+        for op in timed:
+            placed.append(op._replace(start=at, seconds=op.seconds * scale))
+            at += op.seconds * scale
         return tuple(placed)
 
 
@@ -195,9 +184,8 @@ def _ops(
             continue
         for timed in times.within(span):
             step, when = timed.step, clock.times(timed)
-            op, is_new = times.op_of(step), timed.place not in described
+            about = _micro_batch(span) if timed.place in described else _facts(timed.op, step, span)
             described.add(timed.place)
-            about = _facts(op, step, span) if op is not None and is_new else _micro_batch(span)
             events.append({"ph": "X", "name": step.name or step.node, "cat": step.phase, **when, "args": about})
             held = round((memory.always_live_bytes + step.bytes_on_tile) / KIB)
             if held != before:

@@ -262,7 +262,6 @@ def _register(kind: Kind) -> LayerOps:
     op.register_fake(partial(_shapes, kind))
     gradient.register_fake(partial(_gradient_shapes, kind))
     overload = getattr(torch.ops.ipu_model, f"{kind.name}_backward").default
-
     op.register_autograd(partial(_gradients, overload), setup_context=_keep_arguments)
     return LayerOps(getattr(torch.ops.ipu_model, kind.name).default, overload)
 

@@ -59,8 +59,6 @@ class Batching:
 
 @dataclass(frozen=True)
 class Returns:
-    """Which results of a call come back, and how often each replica contributes."""
-
     keep: Keep = Keep.FINAL
     period: int = 1
 

@@ -44,10 +44,6 @@ _SAME_NUMBER = "all instances must call the model the same number of times"
 # Which address of this host the other hosts know; poprun sets it.
 HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
-_REMEDY = (
-    "Start the program with `poprun --num-instances N --num-replicas R python program.py` or with torchrun, "
-    "which set them"
-)
 
 # A process is in one run only, and meets the others once; programs join from several places.
 _joined: list[Group] = []
@@ -98,7 +94,6 @@ class Group:
                 tensor.copy_(summed.view(tensor.shape))
 
     def reduced(self, tensor: Tensor, operation: Operation, what: str = "values") -> Tensor:
-        """Return the sum, smallest or largest of the members' tensors, element by element."""
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
             self._reduce_(result, operation, f"reduce {what}")
@@ -298,8 +293,9 @@ def _check_environment(size: int, environment: Mapping[str, str]) -> None:
     if missing:
         raise Error(
             f"{size} processes are to train together, but nothing says where they meet: {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set. {_REMEDY}, or set them to an address and a free port of "
-            "process 0's host. poptorch.Options().Distributed.disable() trains in this process alone."
+            f"{'is' if len(missing) == 1 else 'are'} not set. Start the program with `poprun --num-instances N "
+            "--num-replicas R python program.py` or with torchrun, which set them, or set them to an address and a "
+            "free port of process 0's host. poptorch.Options().Distributed.disable() trains in this process alone."
         )
     port = environment["MASTER_PORT"]
     if not port.isdecimal() or not 0 < int(port) < 2**16:

@@ -107,8 +107,6 @@ class StateTensor:
 
 
 class Algorithm(Enum):
-    """The arithmetic of an update; `SGD` has no state."""
-
     SGD = "SGD"
     SGD_COMBINED = "SGD with accumulator and velocity in one tensor"
     SGD_SEPARATE = "SGD with a velocity"

@@ -19,8 +19,6 @@ Handler = Callable[[int, "FrameType | None"], object]
 
 @dataclass
 class _Waiting:
-    """An interrupt that may have come, and what the program wants done about it."""
-
     handler: Handler
     arrived: bool = False
 

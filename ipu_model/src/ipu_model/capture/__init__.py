@@ -1,6 +1,3 @@
 """Tracing: a module's forward and backward become one `ipu_model.capture.graph.Graph`."""
 
-from ipu_model.capture.micro_batch import capture
-from ipu_model.capture.tracing import Placer, Trace
-
-__all__ = ["Placer", "Trace", "capture"]
+from ipu_model.capture.micro_batch import capture as capture

@@ -222,8 +222,6 @@ def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
 
 
 class Bar(NamedTuple):
-    """One of two bars that are drawn on one axis: its name, its total as text, and its parts with their looks."""
-
     name: str
     total: str
     parts: list[tuple[str, float, PageLook]]

@@ -19,7 +19,7 @@ from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from ipu_model.predict.profile import IpuMemory, Profile, Span
 from ipu_model.report import breakdown, looks
-from ipu_model.report.breakdown import MEMORY_GROUPS, Category, Row
+from ipu_model.report.breakdown import MEMORY_GROUPS, Row
 from ipu_model.report.looks import BLUE, DARK, GREY, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
 from ipu_model.report.quantities import KIB, cut, duration, percent, time_unit, whole
 
@@ -324,7 +324,18 @@ def memory_category_figure(profile: Profile) -> Figure:
     if not rows:
         nothing_here(axes, "nothing is held")
         return figure
-    _draw_categories(axes, rows, places)
+    height = 0.84 / len(places)
+    for bar, place in enumerate(places):
+        for row, category in enumerate(rows):
+            hatch = "" if category.always_live else _SHARED_HATCH
+            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
+            count = category.bytes_on_fullest_tile[place]
+            at = row + (bar - (len(places) - 1) / 2) * height
+            axes.barh(at, count, height, **area(look))
+            if count:
+                axes.annotate(
+                    whole(count), (count, at), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
+                )
     axes.set_yticks(range(len(rows)), [words(row.name) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("bytes of the fullest tile")
@@ -376,20 +387,6 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     if is_above:
         axes.fill_between(numbers, most, limit / KIB, **above, **area(_ABOVE, 0.0))
     return set(groups)
-
-
-def _draw_categories(axes: Axes, rows: Sequence[Category], places: Sequence[int]) -> None:
-    height = 0.84 / len(places)
-    for bar, place in enumerate(places):
-        for row, category in enumerate(rows):
-            hatch = "" if category.always_live else _SHARED_HATCH
-            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
-            count = category.bytes_on_fullest_tile[place]
-            at = row + (bar - (len(places) - 1) / 2) * height
-            axes.barh(at, count, height, **area(look))
-            if count:
-                placed: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
-                axes.annotate(whole(count), (count, at), (3, 0), **placed)
 
 
 def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:

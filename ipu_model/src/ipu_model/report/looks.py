@@ -105,8 +105,6 @@ class PageLook:
 
 @dataclass(frozen=True)
 class PageLooks:
-    """The looks of a page by kind of span, family of ops and group of memory, and that of all else."""
-
     spans: Mapping[str, PageLook]
     families: Mapping[str, PageLook]
     memory: Mapping[str, PageLook]

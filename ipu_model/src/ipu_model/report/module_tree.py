@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from ipu_model.predict.profile import OpProfile, Profile
 
-Signature: TypeAlias = tuple[object, ...]
 Scoped: TypeAlias = tuple[OpProfile, list[str]]
 """An op, and the names of the modules around it below the one at hand."""
 _WORK = attrgetter("part", "phase", "family", "operands", "results", "executions", "recomputations")
@@ -177,7 +176,7 @@ def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
     return Module(name, path, alike[0].layer, count, ops, children, share, ipus)
 
 
-def _signature(module: Module) -> Signature:
+def _signature(module: Module) -> tuple[object, ...]:
     """Return what equal modules have in common: the same ops on the same shapes, as often, in the same children."""
     ops = tuple((what_of(folded.op), *_WORK(folded.op), folded.count) for folded in module.ops)
     return (module.layer, ops, tuple((child.name, child.count, _signature(child)) for child in module.children))

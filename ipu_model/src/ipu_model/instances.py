@@ -43,7 +43,6 @@ _SAME_NUMBER = "all instances must call the model the same number of times"
 
 # Which address of this host the other hosts know; poprun sets it.
 HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
-_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 
 # A process is in one run only, and meets the others once; programs join from several places.
 _joined: list[Group] = []
@@ -289,7 +288,7 @@ def join(rank: int, size: int, environment: Mapping[str, str], timeout: timedelt
 
 
 def _check_environment(size: int, environment: Mapping[str, str]) -> None:
-    missing = [name for name in _MEETING_PLACE if not environment.get(name)]
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if missing:
         raise Error(
             f"{size} processes are to train together, but nothing says where they meet: {' and '.join(missing)} "

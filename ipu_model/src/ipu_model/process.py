@@ -10,32 +10,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-Handler = Callable[[int, "FrameType | None"], object]
-
-
-@dataclass
-class _Waiting:
-    handler: Handler
-    arrived: bool = False
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the interrupt; the second one does not wait: the body may be stuck."""
-        if self.arrived:
-            self.deliver()
-        self.arrived = True
-
-    def deliver(self) -> None:
-        """Do what the program wants, if an interrupt came: mostly, raise `KeyboardInterrupt`."""
-        if self.arrived:
-            self.arrived = False
-            self.handler(signal.SIGINT, None)
-
-
-_waiting: ContextVar[_Waiting | None] = ContextVar("ipu_model_interrupt", default=None)
+_deliver: ContextVar[Callable[[], None] | None] = ContextVar("ipu_model_interrupt", default=None)
 
 
 @contextmanager
@@ -43,26 +21,39 @@ def interrupt_postponed() -> Iterator[None]:
     """Let Ctrl-C, where the main thread handles it, wait for `deliver_interrupt()` or the end; twice, not."""
     handler = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or _waiting.get() is not None or not callable(handler):
+    if not in_main or _deliver.get() is not None or not callable(handler):
         yield
         return
-    waiting = _Waiting(handler)
-    noted = waiting.note  # One object, to know it again.
-    token = _waiting.set(waiting)
-    signal.signal(signal.SIGINT, noted)
+    arrived = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal arrived
+        if arrived:  # The second one does not wait: the body may be stuck.
+            deliver()
+        arrived = True
+
+    def deliver() -> None:
+        """Do what the program wants, if an interrupt came: mostly, raise `KeyboardInterrupt`."""
+        nonlocal arrived
+        if arrived:
+            arrived = False
+            handler(signal.SIGINT, None)
+
+    token = _deliver.set(deliver)
+    signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is noted:
+        if signal.getsignal(signal.SIGINT) is note:
             signal.signal(signal.SIGINT, handler)
-        _waiting.reset(token)
-        waiting.deliver()
+        _deliver.reset(token)
+        deliver()
 
 
 def deliver_interrupt() -> None:
-    waiting = _waiting.get()
-    if waiting is not None:
-        waiting.deliver()
+    deliver = _deliver.get()
+    if deliver is not None:
+        deliver()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -44,11 +45,8 @@ class TensorSpec:
 
     @classmethod
     def contiguous(cls, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
-        stride, step = [], 1
-        for size in reversed(shape):
-            stride.append(step)
-            step *= max(size, 1)
-        return cls(tuple(shape), dtype, tuple(reversed(stride)))
+        stride = (math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
+        return cls(tuple(shape), dtype, tuple(stride))
 
 
 @dataclass(frozen=True)

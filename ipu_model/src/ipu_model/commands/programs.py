@@ -11,6 +11,7 @@ import textwrap
 import webbrowser
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,22 +177,17 @@ def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    with suppress(ValueError):
+        if math.isfinite(float(text)):
+            return float(text)
+    return None
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value >= least:
-            return value
+        with suppress(ValueError):
+            if int(text) >= least:
+                return int(text)
         number = _number(text)
         nearest = max(least, 4 if number is None else round(number))
         raise ArgumentTypeError(f"it takes a whole number from {least} on, such as {nearest}, not {text!r}")

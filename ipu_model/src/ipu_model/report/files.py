@@ -122,7 +122,11 @@ def from_json(text: str) -> Profile:
         raise Error("This is not a profile: it has no field 'format'. `to_json` writes profiles.")
     version = data["format"]
     if version == _FORMAT_WITH_TABLES:
-        data = _without_tables(data)
+        # Records were `{"columns": [names], "rows": [[values], ...]}`, not lists.
+        try:
+            data = {**_plain(data), "error_band": list(data["error_band"].values()), "format": FORMAT}
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise Error(f"The tables of the profile do not follow its format ({problem}).") from problem
     elif version != FORMAT:
         is_earlier = type(version) is int and 0 < version < FORMAT
         raise Error(
@@ -143,14 +147,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise Error(f"The profile holds {text:.40}: numbers must be finite.")
     return value
-
-
-def _without_tables(data: Any) -> dict[str, Any]:
-    """Return format 3 as this one: records were `{"columns": [names], "rows": [[values], ...]}`, not lists."""
-    try:
-        return {**_plain(data), "error_band": list(data["error_band"].values()), "format": FORMAT}
-    except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        raise Error(f"The tables of the profile do not follow its format ({problem}).") from problem
 
 
 def _plain(value: Any) -> Any:

@@ -114,7 +114,7 @@ def page_data(profile: Profile, fit: FitResult | None = None) -> Mapping[str, An
     places = {(op.node, op.part, op.phase): place for place, op in enumerate(ops)}
     machine = profile.machine
     return {
-        "call_seconds": _time(profile.call_seconds),
+        "call_seconds": round(profile.call_seconds, _NANOSECONDS),
         "clock_hz": machine.clock_hz,
         "tiles": machine.tiles,
         "tile_bytes": profile.memory.tile_bytes,
@@ -173,8 +173,8 @@ def _spans(row: breakdown.Row, texts: _Texts) -> Columns:
     return {
         "kind": [texts[span.kind] for span in row.spans],
         "label": [texts[span.label] for span in row.spans],
-        "start": [_time(span.start) for span in row.spans],
-        "seconds": [_time(span.seconds) for span in row.spans],
+        "start": [round(span.start, _NANOSECONDS) for span in row.spans],
+        "seconds": [round(span.seconds, _NANOSECONDS) for span in row.spans],
         "stage": [span.stage for span in row.spans],
         "microBatch": [span.micro_batch for span in row.spans],
         "repeats": [span.repeats for span in row.spans],
@@ -225,10 +225,6 @@ def _short(value: float) -> float:
     # As many digits as anyone can see on a page; whole numbers stay whole.
     rounded = float(f"{value:.{_DIGITS}g}")
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def _time(seconds: float) -> float:
-    return round(seconds, _NANOSECONDS)
 
 
 def _candidates(result: FitResult) -> list[dict[str, Any]]:

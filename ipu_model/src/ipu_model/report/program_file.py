@@ -26,14 +26,12 @@ _MOST_BYTES = 1 << 31
 
 def read(file: Path) -> Program:
     try:
-        data = file.read_bytes()
+        return from_bytes(file.read_bytes())
     except OSError as problem:
         raise Error(
             f"{file} cannot be read: {problem.strerror}. A report holds its program in this file; run or model the "
             "program again to write it."
         ) from problem
-    try:
-        return from_bytes(data)
     except Error as problem:
         raise Error(f"{file}: {problem.message}") from problem
 

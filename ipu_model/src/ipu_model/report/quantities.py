@@ -47,17 +47,15 @@ def duration(seconds: float) -> str:
     if abs(seconds) >= 90:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes:,} min {rest:02} s"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if abs(seconds) * factor >= 1:
-            return f"{short(seconds * factor)} {unit}"
-    return f"{short(seconds * 1e6)} µs" if seconds else "0 s"
+    unit, factor = time_unit(abs(seconds))
+    return f"{short(seconds * factor)} {unit}" if seconds else "0 s"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
     """Return the unit for an axis that is `seconds` long, and how many of it a second has."""
     if seconds >= 1:
         return "s", 1.0
-    return ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return ("ms", 1e3) if seconds * 1e3 >= 1 else ("µs", 1e6)
 
 
 def size(count: float) -> str:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -51,32 +50,22 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         return read(_report(source))
     from ipu_model.explore.what_if import host_work_of, profile
 
-    given = given_by(source)
-    program = given.source().program
+    thing, of = given_by(source)
     with said_if_slow(f"modelling {source}"):
-        return profile(program, host=host_work_of(given.thing, host), machine=machine)
+        return profile(of.program, host=host_work_of(thing, host), machine=machine)
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a source called `name` stands for: something that has a program, or a module with its `arguments`."""
+def given_by(source: str) -> tuple[Any, Source]:
+    """Return what a text stands for (a module, or something that has a program), and the same ready to be explored.
 
-    name: str
-    thing: Any
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    PopTorch's refusals and failures of the user's module are errors of one line; others keep their traceback.
+    """
+    from ipu_model.explore.what_if import source_of
 
-    def source(self) -> Source:
-        from ipu_model.explore.what_if import source_of
-
-        with _refusals_named(self.name), said_if_slow(f"capturing {self.name}"):
-            return source_of(self.thing, **self.arguments)
-
-
-@contextmanager
-def _refusals_named(source: str) -> Iterator[None]:
-    """Give PopTorch's refusals and failures of the user's module one line; others keep their traceback."""
+    thing, arguments = _thing(source)
     try:
-        yield
+        with said_if_slow(f"capturing {source}"):
+            return thing, source_of(thing, **arguments)
     except Error:
         raise
     except Exception as problem:
@@ -87,13 +76,14 @@ def _refusals_named(source: str) -> Iterator[None]:
         raise
 
 
-def given_by(source: str) -> Given:
+def _thing(source: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return something that has a program, or a module with its arguments for `source_of`."""
     if is_function(source):
         return _sorted(made_by(source), source)
     if _is_program_file(source):
         from ipu_model.report import program_file
 
-        return Given(source, program_file.read(Path(source)))
+        return program_file.read(Path(source)), {}
     from ipu_model.report.files import read_report
 
     profile = read_report(_report(source))
@@ -102,10 +92,10 @@ def given_by(source: str) -> Given:
             f"{source} holds only results, and not the program that they belong to. Name the folder that profiling "
             "wrote, run the program again, or name a function that returns it: program.py:function."
         )
-    return Given(source, profile)
+    return profile, {}
 
 
-def _sorted(made: Any, source: str) -> Given:
+def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")
@@ -115,13 +105,13 @@ def _sorted(made: Any, source: str) -> Given:
             program_behind(made)
         except Error as refusal:
             raise Error(f"{source} returned {kind_of(made)}. {RETURNS}") from refusal
-        return Given(source, made)
+        return made, {}
     unknown = [str(name) for name in made if name not in _BY_NAME]
     missing = [name for name in _NEEDED if name not in made]
     if unknown or missing:
         wrong = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which it does not take"
         raise Error(f"The dict that {source} returned {wrong}. Its names are {', '.join(_BY_NAME)}.")
-    return Given(source, made["model"], {name: value for name, value in made.items() if name != "model"})
+    return made["model"], {name: value for name, value in made.items() if name != "model"}
 
 
 def folder_of_source(source: str) -> Path | None:

@@ -120,8 +120,8 @@ def run_fit(arguments: Namespace) -> int:
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by
 
-    given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
+    thing, source = given_by(arguments.source)
+    host = host_work_of(thing, host_of(arguments))
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
         progress=sys.stderr.isatty(),
@@ -148,13 +148,13 @@ def run_advise(arguments: Namespace) -> None:
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by, said_if_slow
 
-    given = given_by(arguments.source)
-    source, host = given.source(), host_work_of(given.thing, host_of(arguments))
-    with said_if_slow(f"modelling changes of {given.name}"):
+    thing, source = given_by(arguments.source)
+    host = host_work_of(thing, host_of(arguments))
+    with said_if_slow(f"modelling changes of {arguments.source}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
         advice = advise(replace(source, program=now.program), host=host, profile=now)
-    print("\n".join(_advice(now, advice, given.name)))
+    print("\n".join(_advice(now, advice, arguments.source)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 
 

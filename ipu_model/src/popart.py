@@ -81,6 +81,10 @@ class TileSet(_Enumeration):
     IO = 1
 
 
+def _member_of(kind: type[_Enumeration], key: str) -> property:
+    return property(lambda location: kind(int(location._values.get(key, False))))
+
+
 _SHORT = ("storage", "replicatedTensorSharding")
 _LONG = ("storage", "loadTileSet", "storageTileSet", "replicatedTensorSharding")
 
@@ -114,17 +118,9 @@ class TensorLocation(poptorch.TensorLocationSettings):
     def storage(self) -> TensorStorage:
         return TensorStorage.OffChip if self._values.get("onChip") == 0 else TensorStorage.OnChip
 
-    @property
-    def replicatedTensorSharding(self) -> ReplicatedTensorSharding:
-        return ReplicatedTensorSharding(int(self._values.get("useReplicatedTensorSharding", False)))
-
-    @property
-    def loadTileSet(self) -> TileSet:
-        return TileSet(int(self._values.get("useIOTilesToLoad", False)))
-
-    @property
-    def storageTileSet(self) -> TileSet:
-        return TileSet(int(self._values.get("useIOTilesToStore", False)))
+    replicatedTensorSharding = _member_of(ReplicatedTensorSharding, "useReplicatedTensorSharding")
+    loadTileSet = _member_of(TileSet, "useIOTilesToLoad")
+    storageTileSet = _member_of(TileSet, "useIOTilesToStore")
 
 
 def versionString() -> str:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ipu_model.capture import tracing
-from ipu_model.errors import Error, unsupported
+from ipu_model.errors import Error
 from ipu_model.step import Placement
 from poptorch import _impl, ops
+from poptorch._impl import refusal
 from poptorch._utils import accessAttributes
 from poptorch.enums import OverlapMode
 from poptorch.ops.annotations import clear_attribute, pop_name_scope, push_name_scope, set_attribute
@@ -98,7 +98,7 @@ _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
 
 # Ops of PopTorch that come in pairs around a body, which they do not receive, with the function to use instead.
 _REFUSED = {
-    name: instead
+    name: refusal(f"torch.ops.poptorch.{name}", f"Use {instead}.")
     for instead, names in (
         ("poptorch.for_loop", "start_for_loop end_for_loop"),
         ("poptorch.cond", "start_if_true start_if_false end_if"),
@@ -108,10 +108,6 @@ _REFUSED = {
     )
     for name in names.split()
 }
-
-
-def _refuse(name: str, instead: str, *args: object, **kwargs: object) -> NoReturn:
-    raise unsupported(f"torch.ops.poptorch.{name}", f"Use {instead}.")
 
 
 class _Operations(types.ModuleType):
@@ -126,5 +122,5 @@ class _Operations(types.ModuleType):
 
 def register() -> None:
     namespace = _Operations("torch.ops.poptorch")
-    vars(namespace).update(_OPS, **{name: partial(_refuse, name, instead) for name, instead in _REFUSED.items()})
+    vars(namespace).update(_OPS, **_REFUSED)
     torch.ops.poptorch = namespace  # type: ignore[attr-defined]  # made by registrations otherwise

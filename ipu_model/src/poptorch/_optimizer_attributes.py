@@ -90,23 +90,19 @@ class OptimizerAttrTracker:
             logger.log(self._level, "Ignoring unexpected %s in %s optimizer: %s", place, self._type.name, unexpected)
 
 
-def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
-    tracker.setType(_OptimizerType[family])
-    # Schedulers replace methods of the object; these are not attributes of the optimiser.
-    own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
-    tracker.checkOptimizerAttributes(own)
-    tracker.checkDefaultAttributes(list(optimizer.defaults))
-    for index, group in enumerate(optimizer.param_groups):
-        tracker.checkGroupAttributes(list(group), index)
-    tracker.enableChecks()
-
-
 def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
     """Return what the device needs to know of `optimizer`; `tracker`, the executor's own, lets warnings come once."""
     family = family_of(optimizer)
     if tracker is None:
         tracker = OptimizerAttrTracker(Options())
-    _observe(optimizer, family, tracker)
+    tracker.setType(_OptimizerType[family])
+    # Schedulers replace methods of the object; these are not attributes of the optimiser.
+    own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
+    tracker.checkOptimizerAttributes(own)
+    tracker.checkDefaultAttributes(optimizer.defaults)
+    for index, group in enumerate(optimizer.param_groups):
+        tracker.checkGroupAttributes(group, index)
+    tracker.enableChecks()
     _warn_of_ignored_code(optimizer, tracker)
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)

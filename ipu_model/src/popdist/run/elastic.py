@@ -185,7 +185,7 @@ class Output(LogsSpecs):
             if ready == [self._wake]:
                 break
         for pipe in self._pipes.values():
-            self._hand_out(pipe, pipe.rest())
+            self._hand_out(pipe, pipe.rest)
 
     def _take(self, pipe: LinePipe) -> None:
         data = os.read(pipe.reader, 2**16)
@@ -205,14 +205,10 @@ class LinePipe:
     def __init__(self, local: int, stream: str) -> None:
         self.local, self.stream = local, stream
         self.reader, self.writer = os.pipe()
-        self._rest = b""
+        self.rest = b""
 
     def lines(self, data: bytes) -> list[bytes]:
-        text = self._rest + data
+        text = self.rest + data
         lines = _LINE.findall(text)
-        self._rest = text[sum(map(len, lines)) :]
+        self.rest = text[sum(map(len, lines)) :]
         return lines
-
-    def rest(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest

@@ -52,10 +52,11 @@ class _IExecutionStrategy:
 
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         self._next_auto_id = 0
-        seen: set[str] = set()
-        for block in (block for stage in stages for block in stage.blocks):
-            require(block not in seen, f"Block '{block}' is associated with more than one stage.")
-            seen.add(block)
+        self._explicit_stages: dict[str, Stage] = {}
+        for stage in stages:
+            for block in stage.blocks:
+                require(block not in self._explicit_stages, f"Block '{block}' is associated with more than one stage.")
+                self._explicit_stages[block] = stage
 
     def use_auto_id(self) -> None:
         """Let automatic block ids start at "0" again (`Block.useAutoId`)."""
@@ -80,19 +81,16 @@ class _IExecutionStrategy:
 
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
-        stages = self._explicit_stages()
-        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
-        require(block_id in stages, message)
-        return stages[block_id]
+        listed = _listing(self._explicit_stages)
+        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {listed}."
+        require(block_id in self._explicit_stages, message)
+        return self._explicit_stages[block_id]
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the entries this strategy adds to `Options.toDict()`."""
         raise NotImplementedError
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        raise NotImplementedError
-
-    def _explicit_stages(self) -> dict[str, Stage]:
         raise NotImplementedError
 
 
@@ -128,9 +126,6 @@ class PipelinedExecution(_IExecutionStrategy):
 
     def backendOptions(self) -> dict[str, Any]:
         return {"execution_mode": self._execution_mode}
-
-    def _explicit_stages(self) -> dict[str, Stage]:
-        return {block: stage for stage in self._stages for block in stage.blocks}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
@@ -239,13 +234,9 @@ class _IPhasedExecution(_IExecutionStrategy):
             "tensors_liveness": self._tensors_liveness,
         }
 
-    def _explicit_stages(self) -> dict[str, Stage]:
-        return {block: stage for phase in self._phases for stage in phase.stages for block in stage.blocks}
-
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        stages = self._explicit_stages()
-        _check_listed(block, stages)
-        stage = stages[block]
+        _check_listed(block, self._explicit_stages)
+        stage = self._explicit_stages[block]
         phase = next(number for number, phase in enumerate(self._phases) if stage in phase.stages)
         ipu = stage._ipu if stage._ipu is not None else ipu_id
         if ipu is None:

@@ -26,10 +26,6 @@ class BoundArguments:
     keywords: Mapping[str, Any]
 
     @property
-    def args(self) -> list[Any]:
-        return [*self.positional, *self.keywords.values()]
-
-    @property
     def tensors(self) -> list[Tensor]:
         return _utils.flattenTensorStructure((self.positional, dict(self.keywords)))
 
@@ -41,7 +37,7 @@ class BoundArguments:
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        if _holds_dict(self.args):
+        if _holds_dict([*self.positional, *self.keywords.values()]):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."
@@ -173,12 +169,6 @@ def _mismatch(what: str) -> Error:
 
 _FLOATING = (torch.float32, torch.float16, torch.float64, torch.bfloat16)
 SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
-
-
-def check_layouts(tensors: list[Tensor]) -> None:
-    for tensor in tensors:
-        if tensor.layout is not torch.strided:
-            raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
 
 
 def check_on_host(tensors: list[Tensor]) -> None:

@@ -19,7 +19,7 @@ from ipu_model.capture.describe import digest_of
 from ipu_model.errors import Error, OutOfMemory, require
 from ipu_model.process import ForkSafeLock, interrupt_postponed
 from poptorch import _poptorch_data
-from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
+from poptorch._args_parser import ArgsParser, BoundArguments, check_on_host, check_same
 from poptorch._backend.compile import (
     Compiled,
     _registerHook,
@@ -297,8 +297,9 @@ class PoplarExecutor:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         arguments = self._signature(args, kwargs)
-        check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
+            if tensor.layout is not torch.strided:
+                raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
             if tensor.requires_grad:
                 self._log_once(logging.WARNING, _DETACHED)
             if not tensor.is_contiguous():

@@ -241,7 +241,7 @@ def test_the_table_has_a_row_for_each_instance() -> None:
 def test_nothing_is_lost_however_the_data_comes(pieces: list[bytes]) -> None:
     pipe = LinePipe(0, "stdout")
     lines = [line for piece in pieces for line in pipe.lines(piece)]
-    rest = pipe.rest()
+    rest = pipe.rest
     for descriptor in (pipe.reader, pipe.writer):
         os.close(descriptor)
     assert b"".join([*lines, rest]) == b"".join(pieces)

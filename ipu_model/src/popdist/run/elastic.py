@@ -128,23 +128,19 @@ class Output(LogsSpecs):
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._read, daemon=True)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
-
-    @property
-    def has_instances(self) -> bool:
-        return self._temporary is not None
 
     root_log_dir = ""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environment of each instance and say where it writes; called by torch's launcher once."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="poprun-", ignore_cleanup_errors=True)
+        self.temporary = tempfile.TemporaryDirectory(prefix="poprun-", ignore_cleanup_errors=True)
         paths: dict[str, dict[int, str]] = {"stdout": {}, "stderr": {}}
         for local, environment in envs.items():
-            environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
+            environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self.temporary.name)
             # What an instance holds open as long as it lives: reading it ends with the instance.
-            alive = os.path.join(self._temporary.name, f"alive-{local}")
+            alive = os.path.join(self.temporary.name, f"alive-{local}")
             os.mkfifo(alive)
             reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
             self._lives[reader] = local
@@ -166,8 +162,8 @@ class Output(LogsSpecs):
         self.clean_up()
 
     def clean_up(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
     def last_lines(self, local: int) -> bytes:
         return b"".join(self._tails[local])

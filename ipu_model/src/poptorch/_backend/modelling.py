@@ -51,9 +51,6 @@ _LOCATION_FIELDS = {
     "minElementsForReplicatedTensorSharding": "least_sharded",
 }
 _MACHINE = "IPU_MODEL_MACHINE"
-_DEFAULT_CHIP = "GC200"
-# Chips without a version number of their own use this one: to PopTorch, a Bow IPU is a Mk2 IPU.
-_MK2 = 2
 
 
 def program_of(
@@ -70,7 +67,8 @@ def program_of(
     backend, per_replica = options._backend, settings.ipus_of_replica(step)
     batching, processes = _over_processes(settings.batching_of(options), per_replica)
     processes *= max(1, options.Distributed.numProcesses)
-    reserved = settings.reserved_ipus(per_replica * batching.replicas, options) * processes
+    used = per_replica * batching.replicas
+    reserved = (1 << (used - 1).bit_length() if options.auto_round_num_ipus else used) * processes
     if machine is not None:
         system = hardware.system_with_room(machine, reserved, "the argument machine")
     else:
@@ -159,14 +157,14 @@ def modelled_system(ipus: int, version: int | None = None) -> System:
     named = os.environ.get(_MACHINE)
     if named and (version is None or version_of(hardware.chip(named)) == version):
         return hardware.system_with_room(named, ipus, f"the environment variable {_MACHINE}")
-    chip = _DEFAULT_CHIP if version is None else hardware.chip_of_offline_target(version).name
+    chip = "GC200" if version is None else hardware.chip_of_offline_target(version).name
     return hardware.system_with(chip, ipus)
 
 
 def version_of(chip: Chip) -> int:
     """Return PopTorch's version number of a chip: 1, 2 or 21."""
     by_name = {name: version for version, name in hardware.known_hardware().offline_versions.items()}
-    return by_name.get(chip.name, _MK2)
+    return by_name.get(chip.name, 2)  # a Bow IPU, too, is a Mk2 IPU to PopTorch
 
 
 # --- the modelled times of one call's input and output transfers, as PopTorch's performance counters in seconds

@@ -221,7 +221,6 @@ class _Producer:
         self._generation, self._begun_pass, self._loaded = 0, -1, 0
 
     def run(self) -> None:
-        """Load the first item, tell the program about it, and go on until `_Stopped`."""
         items = self._items()
         first = next(items, None)
         rows = self._policy.rebatched_size

@@ -50,6 +50,8 @@ def _check_ipu(ipu: object) -> None:
 class _IExecutionStrategy:
     """What all strategies share: the automatic block ids and the choice of the IPU."""
 
+    _execution_mode: int
+
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         self._next_auto_id = 0
         self._explicit_stages: dict[str, Stage] = {}
@@ -88,7 +90,7 @@ class _IExecutionStrategy:
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the entries this strategy adds to `Options.toDict()`."""
-        raise NotImplementedError
+        return {"execution_mode": self._execution_mode}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         raise NotImplementedError
@@ -123,9 +125,6 @@ class PipelinedExecution(_IExecutionStrategy):
         super().__init__(self._stages)
         # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
         self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
-
-    def backendOptions(self) -> dict[str, Any]:
-        return {"execution_mode": self._execution_mode}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
@@ -194,6 +193,7 @@ class Phase:
 class _IPhasedExecution(_IExecutionStrategy):
     """Phases run one after another, their tensors moving between chip and streaming memory."""
 
+    _execution_mode = 2
     _serial: bool
 
     def __init__(self, *phases: Phase | Stage | str | list[Stage] | list[str]) -> None:
@@ -228,7 +228,7 @@ class _IPhasedExecution(_IExecutionStrategy):
 
     def backendOptions(self) -> dict[str, Any]:
         return {
-            "execution_mode": 2,
+            **super().backendOptions(),
             "serial_phases_execution": self._serial,
             "separate_backward_phase": self._separate_backward_phase,
             "tensors_liveness": self._tensors_liveness,

@@ -51,8 +51,6 @@ class _PopartOptions(Freezable):
 class _TrainingOptions(OptionsDict):
     """Options that only training uses."""
 
-    _popart: _PopartOptions
-
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__(
             gradient_accumulation=1,
@@ -92,8 +90,6 @@ class _TrainingOptions(OptionsDict):
 
 class _PrecisionOptions(OptionsDict):
     """Options that decide how numbers are rounded; they are stored among the backend settings."""
-
-    _popart: _PopartOptions
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__()

@@ -154,7 +154,6 @@ def join() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Return what stands for a call of Horovod's that is not here: it refuses when it is called."""
     entry = status_of(f"horovod.torch.{name}")
     if entry is None or entry.status != "refused":
         raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")

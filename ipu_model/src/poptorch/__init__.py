@@ -3,7 +3,7 @@
 `ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
 """
 
-# ruff: noqa: F403, F405  # enums, ops and strategies say themselves which names they offer
+# ruff: noqa: F403  # enums, ops and strategies say themselves which names they offer
 import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 
 from ipu_model import __version__ as _version

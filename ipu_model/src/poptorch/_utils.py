@@ -22,6 +22,7 @@ from poptorch._logging import logger
 
 ATTR_PREFIX = "attr:"
 
+
 def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Function], Function]:
     """Decorate a function of `domain`, so that each call warns that it is deprecated."""
 

@@ -337,9 +337,7 @@ def cond(c: Tensor, *bodies: Any) -> Any:
 
 # Branches as functions of the input, and what they return for a true and a false condition.
 CONDITIONS: dict[str, tuple[Any, list[Tensor], list[Tensor]]] = {
-    "with inputs": (
-        lambda c, x: cond(c, lambda a: a + 1, [x], lambda a, b: a * b, [x, x]), [ROWS + 1], [ROWS * ROWS],
-    ),
+    "with inputs": (lambda c, x: cond(c, lambda a: a + 1, [x], lambda a, b: a * b, [x, x]), [ROWS + 1], [ROWS * ROWS]),
     "outer tensors": (
         lambda c, x: cond(c, lambda: [x * 1, x * 3], [], lambda: (x * 2, x * 6), []),
         [ROWS, ROWS * 3], [ROWS * 2, ROWS * 6],

@@ -246,11 +246,9 @@ class Updates:
         self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
     ) -> None:
         self._optimisation, self._session = optimisation, session
-        groups = optimisation.groups(module)
-        dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
         self._weights = {name: session.weights[name] for name in graph.gradients}
-        self._dtypes = {name: dtypes[name] for name in self._weights}
-        self._groups = {name: groups[name] for name in self._weights}
+        self._dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
+        self._groups = optimisation.groups(module)
         self._stochastic = options._backend.stochastic_rounding
         self._generator = torch.Generator().manual_seed(seed)
         if self._stochastic:

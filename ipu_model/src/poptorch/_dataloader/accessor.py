@@ -100,7 +100,7 @@ class WorkerProcess:
             ) from error
 
     def first_item(self, slots: int) -> tuple[ItemStructure, Ring]:
-        """Block until the first item is loaded; return the structure of items and the ring of `slots` that holds them."""
+        """Block until the first item is loaded; return the structure of items and the ring that holds them."""
         try:
             self.wait_for_message()
             message = self.take_message()

@@ -208,9 +208,8 @@ def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable
     """Refuse to partition an iterable data set (`AssertionError`); warn if workers would repeat it."""
     require(
         not distributed,
-        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to "
-        "divide. Pass auto_distributed_partitioning=False and let the dataset deliver each process its own "
-        "samples.",
+        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to divide. Pass "
+        "auto_distributed_partitioning=False and let the dataset deliver each process its own samples.",
     )
     if num_workers > 1 and worker_init_fn is None:
         text = (

@@ -23,6 +23,7 @@ from poptorch.enums import OverlapMode
 from poptorch.ops._tracing import check
 from poptorch.options.strategies import runs_stages_at_once
 
+
 class Block(nn.Module):
     """Place the ops of a `with` body in one block; leaving it leaves no block active.
 

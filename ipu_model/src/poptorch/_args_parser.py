@@ -26,6 +26,10 @@ class BoundArguments:
     keywords: Mapping[str, Any]
 
     @property
+    def args(self) -> list[Any]:
+        return [*self.positional, *self.keywords.values()]
+
+    @property
     def tensors(self) -> list[Tensor]:
         return _utils.flattenTensorStructure((self.positional, dict(self.keywords)))
 
@@ -37,7 +41,7 @@ class BoundArguments:
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        if _holds_dict([*self.positional, *self.keywords.values()]):
+        if _holds_dict(self.args):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."

@@ -112,10 +112,8 @@ def registerGeometricCustomArgParsers() -> None:
 def getCustomParser(custom_type_instance: object) -> ICustomArgParser | None:
     """Return the parser of a value's exact type, else of the base class registered first, else `None`."""
     exact = custom_arg_parsers.get(type(custom_type_instance))
-    if exact is not None:
-        return exact
     inherited = (parser for kind, parser in custom_arg_parsers.items() if isinstance(custom_type_instance, kind))
-    return next(inherited, None)
+    return next(inherited, None) if exact is None else exact
 
 
 def flatten(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:

@@ -269,7 +269,7 @@ def test_instances_get_their_variables_and_pipes_that_are_read() -> None:
     first, *others = sorted(lines)
     assert first == (0, "stderr", b"failed\n")
     assert others == [(1, "stdout", text) for text in (b"one\n", b"rest", b"two\r\n")]
-    assert (output.last_lines(0), output.last_lines(1)) == (b"failed\n", b"")
+    assert [list(output.tails[local]) for local in (0, 1)] == [[b"failed\n"], []]
     assert not os.path.exists(folder)
 
 

@@ -102,7 +102,7 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
             os.killpg(failure.pid, signal.SIGKILL)
     output.finish()
     for index, failure in sorted(failures.items()):
-        consequence = ENDED.encode() in output.last_lines(index - job.host * job.plan.topology.instances_per_host)
+        consequence = ENDED.encode() in b"".join(output.tails[index - job.host * job.plan.topology.instances_per_host])
         writer.send(Failure(index, failure.exitcode, consequence))
     writer.send(Finished())
 
@@ -129,7 +129,7 @@ class Output(LogsSpecs):
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self.temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
+        self.tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
 
     root_log_dir = ""
 
@@ -165,9 +165,6 @@ class Output(LogsSpecs):
         if self.temporary is not None:
             self.temporary.cleanup()
 
-    def last_lines(self, local: int) -> bytes:
-        return b"".join(self._tails[local])
-
     def _read(self) -> None:
         while True:
             ready = [key.fd for key, _ in self._selector.select()]
@@ -193,7 +190,7 @@ class Output(LogsSpecs):
     def _hand_out(self, pipe: LinePipe, line: bytes) -> None:
         if line.strip(b"\r"):
             if pipe.stream == "stderr":
-                self._tails[pipe.local].append(line)
+                self.tails[pipe.local].append(line)
             self._emit(pipe.local, pipe.stream, line)
 
 

@@ -16,7 +16,7 @@ from poptorch._logging import logger, native_logger, repeat_filter
 from poptorch._options_config import parseAndSetOptions, run_json
 from poptorch._options_impl import OptionsDict, ProgressBar, check_type, default_source_location_excludes
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch.options.backend import BackendSettings, engine_options_of_environment
+from poptorch.options.backend import UINT64_MAX, BackendSettings, engine_options_of_environment
 from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, _IPhasedExecution, runs_stages_at_once
 from poptorch.options.sub_options import (
     _DistributedOptions,
@@ -27,7 +27,6 @@ from poptorch.options.sub_options import (
     _TrainingOptions,
 )
 
-_NO_LIMIT = 2**64 - 1
 _PARTS = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
 
 
@@ -354,7 +353,7 @@ class Options(OptionsDict):
 
     def maxRepeatLogs(self, max_lines: int | None) -> Self:
         """Set how often the same log line is shown; `None` means without limit."""
-        return self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
+        return self.set(max_repeat_logs=UINT64_MAX if max_lines is None else max_lines)
 
     def showCompilationProgressBar(self, show: bool = True) -> Self:
         """Show a progress bar while compiling; `compilationTime()` needs it."""

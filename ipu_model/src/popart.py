@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -41,12 +41,14 @@ class _Enumeration(IntEnum):
         return f"{type(self).__name__}.{self.name}"
 
 
+_made: Callable[..., Any] = _Enumeration
+
+
 def _enumeration(name: str, first: str | None = None) -> Any:
     """Return an enumeration of PopART's; `first` names its first member where that is `None`, no name in Python."""
     members = enumerate(key_tables().enumerations[name])
     renamed = [] if first is None else [(first, 0)]
-    make: Callable[..., Any] = _Enumeration
-    return make(name, [*renamed, *((member, value) for value, member in members)], module=__name__)
+    return _made(name, [*renamed, *((member, value) for value, member in members)], module=__name__)
 
 
 AccumulateOuterFragmentSchedule = _enumeration("AccumulateOuterFragmentSchedule")
@@ -64,21 +66,14 @@ SyntheticDataMode = _enumeration("SyntheticDataMode")
 VirtualGraphMode = _enumeration("VirtualGraphMode")
 
 
-class TensorStorage(_Enumeration):
-    """Where a tensor lives: in the tiles' memory or in streaming memory."""
-
-    OnChip = 0
-    OffChip = 1
-
-
-class ReplicatedTensorSharding(_Enumeration):
-    Off = 0
-    On = 1
+# Those of a `TensorLocation`: in the tiles' memory or in streaming memory, whole or sharded, through which tiles.
+TensorStorage = _made("TensorStorage", ["OnChip", "OffChip"], start=0, module=__name__)
+ReplicatedTensorSharding = _made("ReplicatedTensorSharding", ["Off", "On"], start=0, module=__name__)
+TileSet = _made("TileSet", ["Compute", "IO"], start=0, module=__name__)
 
 
-class TileSet(_Enumeration):
-    Compute = 0
-    IO = 1
+def _member_of(kind: type[_Enumeration], key: str) -> property:
+    return property(lambda location: kind(int(location._values.get(key, False))))
 
 
 _SHORT = ("storage", "replicatedTensorSharding")
@@ -111,20 +106,12 @@ class TensorLocation(poptorch.TensorLocationSettings):
             self.useIOTilesToStore(TileSet(given["storageTileSet"]) is TileSet.IO)
 
     @property
-    def storage(self) -> TensorStorage:
+    def storage(self) -> Any:
         return TensorStorage.OffChip if self._values.get("onChip") == 0 else TensorStorage.OnChip
 
-    @property
-    def replicatedTensorSharding(self) -> ReplicatedTensorSharding:
-        return ReplicatedTensorSharding(int(self._values.get("useReplicatedTensorSharding", False)))
-
-    @property
-    def loadTileSet(self) -> TileSet:
-        return TileSet(int(self._values.get("useIOTilesToLoad", False)))
-
-    @property
-    def storageTileSet(self) -> TileSet:
-        return TileSet(int(self._values.get("useIOTilesToStore", False)))
+    replicatedTensorSharding = _member_of(ReplicatedTensorSharding, "useReplicatedTensorSharding")
+    loadTileSet = _member_of(TileSet, "useIOTilesToLoad")
+    storageTileSet = _member_of(TileSet, "useIOTilesToStore")
 
 
 def versionString() -> str:
@@ -155,16 +142,11 @@ class _Refusal(MetaPathFinder):
             raise ModuleNotFoundError(_what_it_is(name))
 
 
-def _installed() -> ModuleSpec | None:
-    here = Path(__file__).resolve().parent
-    found = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != here])
-    # A module may be another copy of this one; a plain folder of that name has no file of its own.
-    is_package = found is not None and found.submodule_search_locations is not None and found.origin is not None
-    return found if is_package else None
-
-
-_other = _installed()
-if _other is None or _other.loader is None:
+_here = Path(__file__).resolve().parent
+_other = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != _here])
+# A module may be another copy of this one; a plain folder of that name has no file of its own.
+_is_package = _other is not None and _other.submodule_search_locations is not None and _other.origin is not None
+if _other is None or _other.loader is None or not _is_package:
     sys.meta_path.append(_Refusal())
 else:
     sys.modules[__name__] = module_from_spec(_other)

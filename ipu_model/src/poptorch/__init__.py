@@ -3,7 +3,7 @@
 `ipu_model` executes and models programs; this package holds PopTorch's names, rules and errors.
 """
 
-# ruff: noqa: F403, F405  # enums, ops and strategies say themselves which names they offer
+# ruff: noqa: F403  # enums, ops and strategies say themselves which names they offer
 import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 
 from ipu_model import __version__ as _version
@@ -44,18 +44,14 @@ _register_ops()
 globals().pop("_backend")
 
 __all__ = [
-    "CPU", "AsynchronousDataAccessor", "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction",
-    "CommGroupType", "ConfigFileError", "ConnectionType", "DataLoader", "DataLoaderMode", "Error",
-    "HalfFloatCastingBehavior", "ICustomArgParser", "LegacyBeginBlockFn", "Liveness", "MatMulSerializationMode",
-    "MeanReductionStrategy", "MultiConv", "MultiConvPlanType", "NameScope", "Options", "OutputMode", "OverlapMode",
-    "ParallelPhasedExecution", "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType",
-    "SerialPhasedExecution", "ShardedExecution", "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings",
-    "UnrecoverableError", "VariableRetrievalMode", "accessAttributes", "cond", "createPoptorchError",
-    "ctc_beam_search_decoder", "custom_op", "dynamic_slice", "dynamic_update", "enums", "for_loop", "fps",
-    "getIpuTensorId", "identity_loss", "importPoptorchMetadataFromFile", "inferenceModel", "ipuHardwareIsAvailable",
-    "ipuHardwareVersion", "ipu_print_tensor", "isOnIpu", "isRunningOnIpu", "load", "logger", "module_repr", "nearest",
-    "nop", "ops", "optim", "options", "poptorchAtExit", "poptorch_core", "print", "profiling",
-    "recomputationCheckpoint", "registerCustomArgParser", "registerGeometricCustomArgParsers",
-    "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "serializedMatMul", "setLogLevel",
-    "set_available_memory", "set_overlap_for_input", "set_overlap_for_output", "testing", "trainingModel",
+    "AsynchronousDataAccessor", "ConfigFileError", "DataLoader", "Error", "ICustomArgParser", "Options",
+    "PoplarExecutor", "RecoverableError", "TensorLocationSettings", "UnrecoverableError", "accessAttributes",
+    "createPoptorchError", "enums", "getIpuTensorId", "importPoptorchMetadataFromFile", "inferenceModel",
+    "ipuHardwareIsAvailable", "ipuHardwareVersion", "isOnIpu", "load", "logger", "module_repr", "ops", "optim",
+    "options", "poptorchAtExit", "poptorch_core", "print", "profiling", "registerCustomArgParser",
+    "registerGeometricCustomArgParsers", "registerPostCompileHook", "registerPreCompileHook", "setLogLevel",
+    "testing", "trainingModel",
 ]  # fmt: skip
+__all__ += enums.__all__
+__all__ += ops.__all__
+__all__ += options.strategies.__all__

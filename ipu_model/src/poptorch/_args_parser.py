@@ -175,12 +175,6 @@ _FLOATING = (torch.float32, torch.float16, torch.float64, torch.bfloat16)
 SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
-def check_layouts(tensors: list[Tensor]) -> None:
-    for tensor in tensors:
-        if tensor.layout is not torch.strided:
-            raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
-
-
 def check_on_host(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         if isinstance(tensor, FakeTensor):

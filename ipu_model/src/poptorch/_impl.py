@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from filelock import FileLock
@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from ipu_model import source_lines
 from ipu_model.capture import tracing
-from ipu_model.errors import Error, require
+from ipu_model.errors import Error, require, unsupported
 from poptorch._logging import logger
 
 # Libraries that have registered memory with a network card must survive a fork, for example of loader processes.
@@ -32,7 +32,7 @@ source_lines.skip_package(__name__.partition(".")[0])
 # Buffers of these modules change while forward runs on the CPU, too.
 BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What programs have set; a running trace counts as well.
 _is_ipu_context = False
@@ -42,6 +42,16 @@ _dispatch_tracing = False
 def createPoptorchError(msg: str) -> Error:
     """Return, not raise, a `poptorch.Error` of type `poptorch_py_error` with this message."""
     return Error(msg, type="poptorch_py_error", location="")
+
+
+def refusal(name: str, nearest: str) -> Callable[..., NoReturn]:
+    """Return what stands for a function that is not supported: it says so when it is called."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise unsupported(name, nearest)
+
+    refuse.__name__ = name.rpartition(".")[2]
+    return refuse
 
 
 def isRunningOnIpu() -> bool:
@@ -186,10 +196,6 @@ def _restoreWrapperIfNecessary(obj: Any) -> Any:
     return obj
 
 
-def forget_wrapper(obj: Any) -> None:
-    _wrapper_registry.pop(obj, None)
-
-
 def forEachParameterAndBuffer(model: nn.Module, fn: Callable[[Any], Any]) -> None:
     """Call `fn` with the model, and with each parameter and buffer of it."""
     fn(model)
@@ -206,16 +212,16 @@ def rewrapModelIfNecessary(model: nn.Module) -> None:
     forEachParameterAndBuffer(model, _restoreWrapperIfNecessary)
 
 
-def traceMethod(label: str) -> Callable[[Method], Method]:
+def traceMethod(label: str) -> Callable[[Function], Function]:
     """Decorate a method, so that calls are trace points of this name in the object's channel `_profiling`."""
 
-    def decorate(method: Method) -> Method:
+    def decorate(method: Function) -> Function:
         @functools.wraps(method)
         def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
             with self._profiling.tracepoint(label):
                 return method(self, *args, **kwargs)
 
-        return cast(Method, traced)
+        return cast(Function, traced)
 
     return decorate
 

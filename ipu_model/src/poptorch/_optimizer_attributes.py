@@ -14,7 +14,7 @@ import poptorch.optim as poptorch_optim
 from ipu_model.capture.graph import dtype_of
 from ipu_model.errors import UnknownParameter, require
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
-from ipu_model.step import FLOAT16, DType
+from ipu_model.step import FLOAT16
 from poptorch._logging import logger, once_logger
 from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_numbers
 from poptorch.options import Options
@@ -90,27 +90,27 @@ class OptimizerAttrTracker:
             logger.log(self._level, "Ignoring unexpected %s in %s optimizer: %s", place, self._type.name, unexpected)
 
 
-def _observe(optimizer: torch.optim.Optimizer, family: str, tracker: OptimizerAttrTracker) -> None:
-    tracker.setType(_OptimizerType[family])
-    # Schedulers replace methods of the object; these are not attributes of the optimiser.
-    own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
-    tracker.checkOptimizerAttributes(own)
-    tracker.checkDefaultAttributes(list(optimizer.defaults))
-    for index, group in enumerate(optimizer.param_groups):
-        tracker.checkGroupAttributes(list(group), index)
-    tracker.enableChecks()
-
-
 def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | None = None) -> OptimiserSpec:
     """Return what the device needs to know of `optimizer`; `tracker`, the executor's own, lets warnings come once."""
     family = family_of(optimizer)
     if tracker is None:
         tracker = OptimizerAttrTracker(Options())
-    _observe(optimizer, family, tracker)
+    tracker.setType(_OptimizerType[family])
+    # Schedulers replace methods of the object; these are not attributes of the optimiser.
+    own = [name for name, value in vars(optimizer).items() if not name.startswith("_") and not callable(value)]
+    tracker.checkOptimizerAttributes(own)
+    tracker.checkDefaultAttributes(optimizer.defaults)
+    for index, group in enumerate(optimizer.param_groups):
+        tracker.checkGroupAttributes(group, index)
+    tracker.enableChecks()
     _warn_of_ignored_code(optimizer, tracker)
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
     require_numbers({"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm})
+    dtypes = {field: getattr(optimizer, public, torch.float32) for field, public in _DTYPES.items()}
+    for field, dtype in dtypes.items():
+        if dtype not in ACCUMULATOR_DTYPES:
+            raise ValueError(f"{ACCUMULATOR_RULE}, but {_DTYPES[field]} is {dtype}.")
     variables = optimizer.variable_attrs if isinstance(optimizer, poptorch_optim.Optimizer) else None
     return OptimiserSpec(
         family=family,
@@ -120,7 +120,7 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
         loss_scaling_variable=variables is not None and not variables.isConstant("loss_scaling"),
         max_grad_norm=float(max_grad_norm),
         use_tf_variant=bool(getattr(optimizer, "use_tf_variant", False)),
-        **_dtypes(optimizer),
+        **{field: dtype_of(dtype) for field, dtype in dtypes.items()},
     )
 
 
@@ -180,14 +180,6 @@ def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, A
         usual = _NATIVE_DEFAULTS | ({"weight_decay": 0.01} if family == "ADAMW" else {})
         streamed = ["lr", *(name for name in numbers if name in usual and numbers[name] != usual[name])]
     return Hyper(**numbers, variable=frozenset(streamed))
-
-
-def _dtypes(optimizer: torch.optim.Optimizer) -> dict[str, DType]:
-    dtypes = {field: getattr(optimizer, public, torch.float32) for field, public in _DTYPES.items()}
-    for field, dtype in dtypes.items():
-        if dtype not in ACCUMULATOR_DTYPES:
-            raise ValueError(f"{ACCUMULATOR_RULE}, but {_DTYPES[field]} is {dtype}.")
-    return {field: dtype_of(dtype) for field, dtype in dtypes.items()}
 
 
 def _warn_of_ignored_code(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker) -> None:

@@ -186,7 +186,15 @@ def run_json(options: Freezable, text: str) -> None:
             f'Options as JSON are an object like {{"deviceIterations": 4}}, not a {type(entries).__name__}.'
         )
     for accessor, value in entries.items():
-        setter = _setter(options, accessor)
+        names = accessor.split(".")
+        try:
+            for name in names:
+                _check_public(name)
+        except _NotASetting as error:
+            raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
+        setter: Any = reduce(getattr, names, options)
+        if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
+            raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")
         if isinstance(value, list):
             setter(*value)
         elif isinstance(value, str):
@@ -195,16 +203,3 @@ def run_json(options: Freezable, text: str) -> None:
             setter(getattr(_ENUMS.get(class_name), "__members__", {}).get(member, value))
         else:
             setter(value)
-
-
-def _setter(options: Freezable, accessor: str) -> Callable[..., Any]:
-    names = accessor.split(".")
-    try:
-        for name in names:
-            _check_public(name)
-    except _NotASetting as error:
-        raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
-    setter: Any = reduce(getattr, names, options)
-    if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
-        raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")
-    return setter

@@ -56,9 +56,6 @@ class Freezable:
                 "options.clone() gives a copy that can be changed."
             )
 
-    def _sub_options(self) -> tuple[Freezable, ...]:
-        return ()
-
     def _freeze(self) -> None:
         self._changeFreezeState(True)
 
@@ -67,8 +64,6 @@ class Freezable:
 
     def _changeFreezeState(self, new_state: bool) -> None:
         self._is_frozen = new_state
-        for sub_option in self._sub_options():
-            sub_option._changeFreezeState(new_state)
 
 
 class OptionsDict(Freezable):
@@ -126,19 +121,23 @@ class OptionsDict(Freezable):
     def set(self, **kwargs: Any) -> Self:
         """Change declared keys and return the object; if a key is unknown or its type another, none is changed."""
         self.checkIsFrozen()
-        for name, value in kwargs.items():
+        for name in kwargs:
             require(name in self._values, f"Invalid option {name}.{self._nearest(name, self._values)}")
-            self._check_type(name, value)
-        self._values.update(kwargs)
-        return self
+        return self.createOrSet(**kwargs)
 
     def createOrSet(self, **kwargs: Any) -> Self:
         """Change keys and return the object, creating missing ones; the first value fixes the type."""
         self.checkIsFrozen()
         for name, value in kwargs.items():
             if name in self._values:
-                self._check_type(name, value)
+                expected = type(self._values[name])
+                message = f"Unexpected type {type(value)} for option {name}. Expected {expected}."
+                require(isinstance(value, expected), message)
         self._values.update(kwargs)
+        return self
+
+    def _set_backend(self, key: str, value: object) -> Self:
+        self._popart.set(key, value)
         return self
 
     def exists(self, option: str) -> bool:
@@ -160,11 +159,6 @@ class OptionsDict(Freezable):
         )
         other.update(self._values)
         return other
-
-    def _check_type(self, name: str, value: Any) -> None:
-        expected = type(self._values[name])
-        message = f"Unexpected type {type(value)} for option {name}. Expected {expected}."
-        require(isinstance(value, expected), message)
 
     def _nearest(self, name: str, known: Iterable[str]) -> str:
         if name.startswith("_"):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import astuple
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from ipu_model.capture.describe import digest_of
 from ipu_model.errors import Error, OutOfMemory, require
 from ipu_model.process import ForkSafeLock, interrupt_postponed
 from poptorch import _poptorch_data
-from poptorch._args_parser import ArgsParser, BoundArguments, check_layouts, check_on_host, check_same
+from poptorch._args_parser import ArgsParser, BoundArguments, check_on_host, check_same
 from poptorch._backend.compile import (
     Compiled,
     _registerHook,
@@ -34,6 +33,7 @@ from poptorch._backend.settings import check_options, own_options
 from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
 from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
+from poptorch._impl import Function
 from poptorch._logging import logger, native_logger, once_logger
 from poptorch._poptorch_data import Executable, damage_named, path_of, pickled
 from poptorch._printing import module_repr
@@ -56,13 +56,8 @@ _DETACHED = (
 )
 _COPIED = "At least one input tensor is not contiguous: non-contiguous tensors will be converted."
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
-
-def in_turn(
-    method: Callable[Concatenate[PoplarExecutor, Arguments], Result],
-) -> Callable[Concatenate[PoplarExecutor, Arguments], Result]:
+def in_turn(method: Function) -> Function:
     """Let a method wait until no other thread is in a method of the same executor.
 
     Deadlock is impossible: a thread that holds an executor's turn waits for its turn to trace only while that executor
@@ -70,11 +65,11 @@ def in_turn(
     """
 
     @wraps(method)
-    def waiting(self: PoplarExecutor, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def waiting(self: PoplarExecutor, *args: Any, **kwargs: Any) -> Any:
         with self._turn.lock:
             return method(self, *args, **kwargs)
 
-    return cast("Callable[Concatenate[PoplarExecutor, Arguments], Result]", waiting)
+    return cast(Function, waiting)
 
 
 class _SetDefaultDeviceType:
@@ -302,8 +297,9 @@ class PoplarExecutor:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         arguments = self._signature(args, kwargs)
-        check_layouts(arguments.tensors)
         for tensor in arguments.tensors:
+            if tensor.layout is not torch.strided:
+                raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
             if tensor.requires_grad:
                 self._log_once(logging.WARNING, _DETACHED)
             if not tensor.is_contiguous():

@@ -11,18 +11,16 @@ import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ipu_model.capture import tracing
-from poptorch._impl import createPoptorchError
+from poptorch._impl import Function, createPoptorchError
 from poptorch._logging import logger
 
 ATTR_PREFIX = "attr:"
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def deprecated(domain: str, since_version: str, reason: str) -> Callable[[Function], Function]:
@@ -113,19 +111,12 @@ def registerGeometricCustomArgParsers() -> None:
 
 def getCustomParser(custom_type_instance: object) -> ICustomArgParser | None:
     """Return the parser of a value's exact type, else of the base class registered first, else `None`."""
-    if not custom_arg_parsers:
-        return None
     exact = custom_arg_parsers.get(type(custom_type_instance))
-    if exact is not None:
-        return exact
     inherited = (parser for kind, parser in custom_arg_parsers.items() if isinstance(custom_type_instance, kind))
-    return next(inherited, None)
+    return next(inherited, None) if exact is None else exact
 
 
-Rebuild = Callable[[list[Any]], Any]
-
-
-def flatten(value: Any) -> tuple[list[Any], Rebuild]:
+def flatten(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Return the leaves of `value` and a function that makes an equal structure from other leaves.
 
     Containers are tuples, named tuples, lists, dicts (with subclasses), instances of data classes and registered
@@ -220,17 +211,14 @@ def combine_batch_tensors_gen(tensors: Sequence[Any]) -> Iterator[Tensor]:
     `tensors` has one entry for each batch: a tensor, or its tensors in order. Those without dimensions are stacked.
     """
     whole = all(isinstance(entry, Tensor) for entry in tensors)
-    yield from map(_joined, [tensors] if whole else zip(*tensors, strict=True))
-
-
-def _joined(parts: Sequence[Any]) -> Tensor:
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise TypeError(
-                "An item joins several batches of the batch_sampler, so each part must be a torch tensor; got a "
-                f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
-            )
-    return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
+    for parts in [tensors] if whole else zip(*tensors, strict=True):
+        for part in parts:
+            if not isinstance(part, Tensor):
+                raise TypeError(
+                    "An item joins several batches of the batch_sampler, so each part must be a torch tensor; got a "
+                    f"{type(part).__name__}, which cannot be concatenated. Return tensors from collate_fn."
+                )
+        yield torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
 
 
 def combined_batch_generator(

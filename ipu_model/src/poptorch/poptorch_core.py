@@ -12,9 +12,10 @@ from functools import cache
 from typing import Any, NoReturn
 
 from ipu_model.capture.tracing import is_tracing as isCompilingWithDispatcher
-from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, require, unsupported
+from ipu_model.errors import Error, OutOfMemory, RecoverableError, UnrecoverableError, require
 from poptorch import _logging
 from poptorch._backend.compile import Compiled
+from poptorch._impl import refusal
 from poptorch._logging import setPopartLogLevel
 from poptorch._utils import getIpuTensorId
 from poptorch.options.backend import validate_options as _validateOptions
@@ -171,9 +172,4 @@ _REFUSED = (
 def __getattr__(name: str) -> Any:
     if name not in _REFUSED.split():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise unsupported(f"poptorch_core.{name}", "Use the methods of the executor and the functions of poptorch.")
-
-    refuse.__name__ = name
-    return refuse
+    return refusal(f"poptorch_core.{name}", "Use the methods of the executor and the functions of poptorch.")

@@ -21,15 +21,12 @@ class FunctionModel(Module):
         super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
 
 
-quiet_options = quiet
-
-
 def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
-    return poptorch.inferenceModel(FunctionModel(function).eval(), options or quiet_options())
+    return poptorch.inferenceModel(FunctionModel(function).eval(), options or quiet())
 
 
 def in_training(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
-    return poptorch.trainingModel(FunctionModel(function), options or quiet_options())
+    return poptorch.trainingModel(FunctionModel(function), options or quiet())
 
 
 def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx.Node]:

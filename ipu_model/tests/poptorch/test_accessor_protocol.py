@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ipu_model.errors import Error
 from poptorch._dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch._dataloader.items import Ring, RingLayout, SharedFile, Transfer
+from poptorch._dataloader.items import Ring, SharedFile, Transfer
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 
@@ -182,7 +182,7 @@ def test_unusual_tensors_arrive_as_ordinary_ones() -> None:
     assert not item[1].requires_grad
     assert (item[2].shape, item[3].shape) == ((0, 3), ())
     # Slots do not remember how samples were computed.
-    ring = Ring(SharedFile(), RingLayout.for_items_like([torch.zeros(2)], slots=1))
+    ring = Ring(SharedFile(), ((torch.Size([2]), torch.float32),), slots=1)
     ring.write(0, [[torch.ones(2, requires_grad=True) * 2]], by_rows=False)
     (written,) = ring.read(0, None)
     assert (written.tolist(), written.requires_grad) == ([2, 2], False)

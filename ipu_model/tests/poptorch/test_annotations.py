@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from executor_support import pickled
-from function_models import FunctionModel, compiled_ops, graph_of, on_device, quiet_options
+from executor_support import pickled, quiet
+from function_models import FunctionModel, compiled_ops, graph_of, on_device
 from torch import Tensor, nn
 
 import poptorch
@@ -235,14 +235,14 @@ class TestScopes:
         model(X)
         model = copied(model)
         with pytest.raises(RuntimeError):  # a trace that fails inside leaves nothing behind
-            poptorch.inferenceModel(model, quiet_options()).compile(torch.ones(2, 3))
-        ops = graph_of(poptorch.inferenceModel(model, quiet_options()), X).ops.nodes
+            poptorch.inferenceModel(model, quiet()).compile(torch.ones(2, 3))
+        ops = graph_of(poptorch.inferenceModel(model, quiet()), X).ops.nodes
         named = [node for node in ops if node.op == "call_function" and info_of(node).attributes]
         assert {str(node.target).split(".")[1] for node in named} == {"t", "addmm"}
 
 
 def sharded() -> poptorch.Options:
-    options = quiet_options().setExecutionStrategy(poptorch.ShardedExecution())
+    options = quiet().setExecutionStrategy(poptorch.ShardedExecution())
     options.TensorLocations.numIOTiles(32)
     return options
 
@@ -255,7 +255,7 @@ class TestOverlap:
             assert into(value, mode) is out(value, mode) is value
         expected = on_device(lambda m, x: m.linear(x))(X)
         # NoOverlap imposes no strategy.
-        options = sharded if mode is not OverlapMode.NoOverlap else quiet_options
+        options = sharded if mode is not OverlapMode.NoOverlap else quiet
         for forward in (
             lambda m, x: m.linear(into(x, mode)), lambda m, x: out(m.linear(x), mode),
             lambda m, x: out(m.linear(into(x, mode)), mode),

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from executor_support import quiet
+from executor_support import pickled, quiet
 from function_models import in_training, on_device
 from torch import Tensor
 
@@ -192,7 +191,7 @@ def test_each_kind_has_its_class_type_and_context_and_keeps_them_between_process
         assert str(error).endswith(error.location)
         assert "[0] throwTestError" in error.location
         assert "throwTestError" not in error.message
-        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        for twin in (pickled(error), copy.copy(error)):
             assert (type(twin), vars(twin), str(twin)) == (type(error), vars(error), str(error))
 
 

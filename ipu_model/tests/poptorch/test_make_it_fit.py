@@ -248,10 +248,7 @@ R4 = trainable(2, 8).replicationFactor(4)
     ("search", "rule"),
     [
         (lambda: chained(ipus=1, keep="split"), "Its blocks have to stay as they are, and they need 2 IPUs."),
-        (
-            lambda: chained(options=R4, ipus=2, keep="replicas"),
-            "It has to keep its 4 replicas, and each needs an IPU.",
-        ),
+        (lambda: chained(options=R4, ipus=2, keep="replicas"), "It has to keep its 4 replicas, and each needs an IPU."),
         (lambda: linear(128, ipus=1), "It has 2 processes, and each needs an IPU of its own."),
     ],
 )

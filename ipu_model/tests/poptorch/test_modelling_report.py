@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, with_loss
+from executor_support import Module, inference, pickled, quiet, with_loss
 from modelling_support import Chain
 from torch import nn
 
@@ -147,7 +146,7 @@ def test_compilation_fails_and_says_what_helps(options: Callable[[], poptorch.Op
     assert error.type == "poplar_graph_memory_allocation_error"
     # It is called as in PopTorch and can be sent to another process.
     assert "".join(traceback.format_exception_only(error)).startswith("poptorch.poptorch_core.Error: ")
-    copied = pickle.loads(pickle.dumps(error))
+    copied = pickled(error)
     assert (type(copied), str(copied)) == (poptorch.Error, str(error))
 
 

@@ -89,10 +89,7 @@ ENDS: dict[Callable[[str], Any], tuple[Any, str | None]] = {
     lambda kind: [Mock(side_effect=LookupError)() for _ in loader(kind)]: (LookupError, None),
     lambda kind: [Mock(side_effect=KeyboardInterrupt)() for _ in loader(kind)]: (KeyboardInterrupt, None),
     lambda kind: list(loader(kind, Fails(8, bad=0))): ((ValueError, Error), "sample 0 is bad"),
-    lambda kind: list(loader(kind, collate_fn=bad_collate)): (
-        (LookupError, Error),
-        "cannot collate",
-    ),
+    lambda kind: list(loader(kind, collate_fn=bad_collate)): ((LookupError, Error), "cannot collate"),
     a_step_that_fails: (Error, "Floating point exception"),
     a_batch_that_does_not_fit: (Error, "Shape mismatch"),
     lambda kind: list(loader(kind, Dies(8))): ((RuntimeError, AssertionError), "exited unexpectedly|the data fetcher"),

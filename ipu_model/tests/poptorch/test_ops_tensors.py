@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, gradient, inference, with_loss
-from function_models import compiled_ops, on_device, quiet_options
+from executor_support import Module, gradient, inference, quiet, with_loss
+from function_models import compiled_ops, on_device
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -318,7 +318,7 @@ class TestLoop:
                 (x,) = poptorch.for_loop(3, lambda t: t * 2, [x])
             return x
 
-        assert torch.equal(on_device(forward, quiet_options().deviceIterations(2))(ROWS), (ROWS + 3) * 8)
+        assert torch.equal(on_device(forward, quiet().deviceIterations(2))(ROWS), (ROWS + 3) * 8)
 
     def test_on_the_cpu_the_body_runs_once_and_inputs_are_copies(self) -> None:
         original = ROWS.clone()
@@ -337,9 +337,7 @@ def cond(c: Tensor, *bodies: Any) -> Any:
 
 # Branches as functions of the input, and what they return for a true and a false condition.
 CONDITIONS: dict[str, tuple[Any, list[Tensor], list[Tensor]]] = {
-    "with inputs": (
-        lambda c, x: cond(c, lambda a: a + 1, [x], lambda a, b: a * b, [x, x]), [ROWS + 1], [ROWS * ROWS],
-    ),
+    "with inputs": (lambda c, x: cond(c, lambda a: a + 1, [x], lambda a, b: a * b, [x, x]), [ROWS + 1], [ROWS * ROWS]),
     "outer tensors": (
         lambda c, x: cond(c, lambda: [x * 1, x * 3], [], lambda: (x * 2, x * 6), []),
         [ROWS, ROWS * 3], [ROWS * 2, ROWS * 6],

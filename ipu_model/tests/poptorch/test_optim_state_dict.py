@@ -6,14 +6,12 @@ What schedulers, `setOptimizer` and other executors make of them: test_executor_
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
-from executor_support import ONES, RATE, Scale, quiet, scale, sgd
+from executor_support import ONES, RATE, Scale, pickled, quiet, saved, scale, sgd
 from optim_support import MAKERS, parameter
 
 import poptorch
@@ -123,14 +121,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def torch_saved(optimizer: torch.optim.Optimizer) -> Any:
-    file = io.BytesIO()
-    torch.save(optimizer, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o)), torch_saved])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled, saved])
 class TestCopies:
     @pytest.mark.parametrize("name", MAKERS)
     def test_they_keep_groups_defaults_variables_and_options(self, name: str, duplicate: Any) -> None:

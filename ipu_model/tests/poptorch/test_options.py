@@ -92,14 +92,8 @@ SETTERS: list[tuple[Call, dict[str, object]]] = [
     (lambda o: o.Training.setAutomaticLossScaling(True), {"automaticLossScalingSettings.enabled": True}),
     (lambda o: o.Training.setConvolutionDithering(True), {"convolutionOptions": {"enableConvDithering": True}}),
     (lambda o: o.Precision.enableStochasticRounding(True), {"enableStochasticRounding": True}),
-    (
-        lambda o: o.Precision.setPartialsType(torch.half),
-        PARTIALS["half"],
-    ),
-    (
-        lambda o: o.Precision.setPartialsType(torch.float),
-        PARTIALS["float"],
-    ),
+    (lambda o: o.Precision.setPartialsType(torch.half), PARTIALS["half"]),
+    (lambda o: o.Precision.setPartialsType(torch.float), PARTIALS["float"]),
     (lambda o: o.Precision.enableFloatingPointExceptions(True), {"enableFloatingPointChecks": True}),
     (lambda o: o.Precision.halfFloatCasting("anything"), {}),
     (lambda o: o.Precision.runningStatisticsAlwaysFloat(True), {}),

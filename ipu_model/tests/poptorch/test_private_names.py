@@ -264,13 +264,6 @@ class TestSmallFunctions:
         with pytest.raises(TypeError, match="another order"):
             _utils.assert_signatures_match(lambda b, a: None, reference)
 
-    def test_arguments_are_bound_as_a_call_of_forward_binds_them(self) -> None:
-        model = nn.Module()
-        model.forward = lambda a, b, c=3: a + b + c
-        found = ArgsParser(model)((ONE,), {"b": TWO})
-        assert (found.names, found.positional[2]) == (("a", "b", "c"), 3)
-        assert [id(value) for value in found.positional[:2]] == [id(ONE), id(TWO)]
-
     def test_channels_do_nothing(self) -> None:
         channel = poptorch.profiling.Channel("c")
         assert channel.instrument(ONE, "step") is ONE

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, X, Y, in_plain_pytorch, inference, quiet, training
+from executor_support import Module, X, Y, in_plain_pytorch, inference, pickled, quiet, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -98,7 +97,7 @@ def test_phase_counts_of_section_5_2() -> None:
         assert (strategy.total_phases(), strategy.phase_number(2)) == (phases, 2 * spacing)
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda strategy: pickle.loads(pickle.dumps(strategy))])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
 @pytest.mark.parametrize("build", [
     PipelinedExecution, lambda: PipelinedExecution(AutoStage.AutoIncrement),
     lambda: ShardedExecution("A", Stage("B").ipu(4)), lambda: ParallelPhasedExecution(["A", "B"]),

@@ -33,7 +33,7 @@ def main() -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    job = poprun.next()
+    job = poprun.messages.get()
     if not isinstance(job, Job):
         return
     if not job.plan.talkative:
@@ -50,13 +50,10 @@ class _Poprun:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._messages: SimpleQueue[Message | None] = SimpleQueue()
+        self.messages: SimpleQueue[Message | None] = SimpleQueue()
         self._idle, self._ended = threading.Event(), threading.Event()
         self.output: Output | None = None
         threading.Thread(target=self._read, daemon=True).start()
-
-    def next(self) -> Message | None:
-        return self._messages.get()
 
     def wait_for_its_end(self) -> None:
         self._idle.set()
@@ -64,14 +61,14 @@ class _Poprun:
 
     def _read(self) -> None:
         for line in self._stream:
-            self._messages.put(parse(line))
+            self.messages.put(parse(line))
         self._ended.set()
-        self._messages.put(None)
+        self.messages.put(None)
         if self._idle.is_set():
             return
         # Torch's launcher ends the instances then, unless its thread cannot hear: it may wait for other agents.
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_LAST_RESORT_SECONDS if self.output is not None and self.output.has_instances else 1)
+        time.sleep(_LAST_RESORT_SECONDS if self.output is not None and self.output.temporary is not None else 1)
         if self.output is not None:
             self.output.clean_up()
         os._exit(1)
@@ -92,7 +89,7 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
         port = store.port
         writer.send(MeetingPort(port))
     else:
-        message = poprun.next()
+        message = poprun.messages.get()
         if not isinstance(message, MeetingPort):
             return
         port = message.port

@@ -102,7 +102,7 @@ def launch(job: Job, port: int, output: Output, writer: Writer) -> None:
             os.killpg(failure.pid, signal.SIGKILL)
     output.finish()
     for index, failure in sorted(failures.items()):
-        consequence = ENDED.encode() in output.last_lines(index - job.host * job.plan.topology.instances_per_host)
+        consequence = ENDED.encode() in b"".join(output.tails[index - job.host * job.plan.topology.instances_per_host])
         writer.send(Failure(index, failure.exitcode, consequence))
     writer.send(Finished())
 
@@ -128,23 +128,19 @@ class Output(LogsSpecs):
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._read, daemon=True)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
-
-    @property
-    def has_instances(self) -> bool:
-        return self._temporary is not None
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.tails: dict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=_TAIL))
 
     root_log_dir = ""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environment of each instance and say where it writes; called by torch's launcher once."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="poprun-", ignore_cleanup_errors=True)
+        self.temporary = tempfile.TemporaryDirectory(prefix="poprun-", ignore_cleanup_errors=True)
         paths: dict[str, dict[int, str]] = {"stdout": {}, "stderr": {}}
         for local, environment in envs.items():
-            environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self._temporary.name)
+            environment.update(self._variables[local], TORCHELASTIC_ERROR_FILE="", TMPDIR=self.temporary.name)
             # What an instance holds open as long as it lives: reading it ends with the instance.
-            alive = os.path.join(self._temporary.name, f"alive-{local}")
+            alive = os.path.join(self.temporary.name, f"alive-{local}")
             os.mkfifo(alive)
             reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
             self._lives[reader] = local
@@ -166,11 +162,8 @@ class Output(LogsSpecs):
         self.clean_up()
 
     def clean_up(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def last_lines(self, local: int) -> bytes:
-        return b"".join(self._tails[local])
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
     def _read(self) -> None:
         while True:
@@ -185,7 +178,7 @@ class Output(LogsSpecs):
             if ready == [self._wake]:
                 break
         for pipe in self._pipes.values():
-            self._hand_out(pipe, pipe.rest())
+            self._hand_out(pipe, pipe.rest)
 
     def _take(self, pipe: LinePipe) -> None:
         data = os.read(pipe.reader, 2**16)
@@ -197,7 +190,7 @@ class Output(LogsSpecs):
     def _hand_out(self, pipe: LinePipe, line: bytes) -> None:
         if line.strip(b"\r"):
             if pipe.stream == "stderr":
-                self._tails[pipe.local].append(line)
+                self.tails[pipe.local].append(line)
             self._emit(pipe.local, pipe.stream, line)
 
 
@@ -205,14 +198,10 @@ class LinePipe:
     def __init__(self, local: int, stream: str) -> None:
         self.local, self.stream = local, stream
         self.reader, self.writer = os.pipe()
-        self._rest = b""
+        self.rest = b""
 
     def lines(self, data: bytes) -> list[bytes]:
-        text = self._rest + data
+        text = self.rest + data
         lines = _LINE.findall(text)
-        self._rest = text[sum(map(len, lines)) :]
+        self.rest = text[sum(map(len, lines)) :]
         return lines
-
-    def rest(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest

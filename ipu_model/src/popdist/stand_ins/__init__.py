@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 _FOLDER = str(Path(__file__).resolve().parent)
-_NAMES = ("horovod",)
 
 
 class _Finder(MetaPathFinder):
@@ -20,7 +19,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return PathFinder.find_spec(fullname, [_FOLDER]) if fullname in _NAMES else None
+        return PathFinder.find_spec(fullname, [_FOLDER]) if fullname == "horovod" else None
 
 
 def offer() -> None:
@@ -33,6 +32,6 @@ def offered_in(environment: Mapping[str, str]) -> dict[str, str]:
 
     There are none if a package of that name is installed: what `PYTHONPATH` names comes before installed packages.
     """
-    if any(PathFinder.find_spec(name) is not None for name in _NAMES):
+    if PathFinder.find_spec("horovod") is not None:
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _FOLDER)))}

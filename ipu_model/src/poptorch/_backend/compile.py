@@ -46,7 +46,6 @@ from poptorch.options.options import derived_settings
 if TYPE_CHECKING:
     from ipu_model.predict.program import Program
 
-_TICKS = 100
 _ERROR_LOG, _MOST_LINE_ENDS = "poptorch_error.log", 80
 
 _hooks_before: OrderedDict[int, Callable[[], Any]] = OrderedDict()
@@ -223,9 +222,9 @@ def compilation_progress(options: Options) -> Iterator[None]:
         yield
         return
     with contextlib.closing(ProgressBar()) as bar:
-        bar(0, _TICKS)
+        bar(0, 100)
         yield
-        bar(_TICKS, _TICKS)
+        bar(100, 100)
 
 
 def move_long_message(error: BaseException) -> None:

@@ -51,9 +51,6 @@ _LOCATION_FIELDS = {
     "minElementsForReplicatedTensorSharding": "least_sharded",
 }
 _MACHINE = "IPU_MODEL_MACHINE"
-_DEFAULT_CHIP = "GC200"
-# Chips without a version number of their own use this one: to PopTorch, a Bow IPU is a Mk2 IPU.
-_MK2 = 2
 
 
 def program_of(
@@ -70,8 +67,12 @@ def program_of(
     backend, per_replica = options._backend, settings.ipus_of_replica(step)
     batching, processes = _over_processes(settings.batching_of(options), per_replica)
     processes *= max(1, options.Distributed.numProcesses)
-    reserved = settings.reserved_ipus(per_replica * batching.replicas, options) * processes
-    system = machine_for(options, reserved, machine)
+    used = per_replica * batching.replicas
+    reserved = (1 << (used - 1).bit_length() if options.auto_round_num_ipus else used) * processes
+    if machine is not None:
+        system = hardware.system_with_room(machine, reserved, "the argument machine")
+    else:
+        system = modelled_system(reserved, int(options.ipu_version) if options.exists("ipu_version") else None)
     at_once = runs_stages_at_once(options._execution_strategy) and backend.pipelining
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
     recomputation = Recomputation.NONE
@@ -144,33 +145,26 @@ def _location(options: Options, category: str) -> Location:
     return Location(**chosen)
 
 
-def machine_for(options: Options, ipus: int, wanted: str | System | None = None) -> System:
-    """Return the machine for a program that occupies `ipus` IPUs: `wanted`, if it is given.
-
-    Otherwise `useOfflineIpuTarget`, or else `POPTORCH_IPU_MODEL_VERSION`, chooses the chip,
-    and `IPU_MODEL_MACHINE` names the machine if it has that chip. Otherwise the machine is the smallest system of that
-    chip, or of GC200, with enough IPUs. A chip's name stands for its smallest system with enough IPUs.
-    """
-    if wanted is not None:
-        return hardware.system_with_room(wanted, ipus, "the argument machine")
-    return modelled_system(ipus, int(options.ipu_version) if options.exists("ipu_version") else None)
-
-
 def modelled_system(ipus: int, version: int | None = None) -> System:
-    """Return the machine that the environment chooses for `ipus` IPUs, of the chip of offline version `version`."""
+    """Return the machine for a program that occupies `ipus` IPUs, of the chip of offline version `version`.
+
+    Without a version `POPTORCH_IPU_MODEL_VERSION` chooses the chip. `IPU_MODEL_MACHINE` names the machine if it has
+    that chip. Otherwise it is the smallest system of that chip, or of GC200, with enough IPUs. A chip's name stands
+    for its smallest system with enough IPUs.
+    """
     if version is None:
         version = settings.VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", ""))
     named = os.environ.get(_MACHINE)
     if named and (version is None or version_of(hardware.chip(named)) == version):
         return hardware.system_with_room(named, ipus, f"the environment variable {_MACHINE}")
-    chip = _DEFAULT_CHIP if version is None else hardware.chip_of_offline_target(version).name
+    chip = "GC200" if version is None else hardware.chip_of_offline_target(version).name
     return hardware.system_with(chip, ipus)
 
 
 def version_of(chip: Chip) -> int:
     """Return PopTorch's version number of a chip: 1, 2 or 21."""
     by_name = {name: version for version, name in hardware.known_hardware().offline_versions.items()}
-    return by_name.get(chip.name, _MK2)
+    return by_name.get(chip.name, 2)  # a Bow IPU, too, is a Mk2 IPU to PopTorch
 
 
 # --- the modelled times of one call's input and output transfers, as PopTorch's performance counters in seconds
@@ -276,8 +270,8 @@ def checked(
         if known is not None:
             warnings, was_stored = known, True
         elif folder is not None:
-            directory = _cache_directory(Path(folder))
-            warnings, was_stored = recalled(directory, _key_of(graph, program, options, ignored, groupings), judge)
+            key = _key_of(graph, program, options, ignored, groupings)
+            warnings, was_stored = recalled(Path(folder), key, judge)
         else:
             warnings, was_stored = judge(), False
     except OutOfMemory as refusal:
@@ -307,17 +301,6 @@ def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
     return tuple(text for text in texts if text is not None)
 
 
-def _cache_directory(directory: Path) -> Path:
-    hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AssertionError(f"The executable cache {directory} cannot be created: {error}. {hint}") from error
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise AssertionError(f"The executable cache {directory} is not writable. {hint}")
-    return directory
-
-
 def _key_of(graph: Graph, program: Program, options: Options, *more: object) -> str:
     chosen = {field.name: getattr(program, field.name) for field in fields(program) if field.name != "step"}
     # Numbers that are streamed to the device, such as the learning rate, do not affect it.
@@ -343,6 +326,13 @@ def _own_sources() -> str:
 
 def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[Warnings, bool]:
     """Return the warnings of a compilation, and true if the cache has them; if not, `judge`, and store the result."""
+    hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AssertionError(f"The executable cache {directory} cannot be created: {error}. {hint}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise AssertionError(f"The executable cache {directory} is not writable. {hint}")
     path = directory / f"{key}.poptorch"
     known = _read(path, key)
     if known is not None:

@@ -257,10 +257,6 @@ def ipus_of_replica(step: Step) -> int:
     return step.ipus[-1] + 1
 
 
-def reserved_ipus(used: int, options: Options) -> int:
-    return 1 << (used - 1).bit_length() if options.auto_round_num_ipus else used
-
-
 def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
     per_replica = ipus_of_replica(step)
     total = per_replica * options.replication_factor

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ipu_model.capture import tracing
-from ipu_model.errors import Error, unsupported
 from ipu_model.step import Placement
 from poptorch import _impl, ops
+from poptorch._impl import refusal
 from poptorch._utils import accessAttributes
 from poptorch.enums import OverlapMode
+from poptorch.ops._tracing import check
 from poptorch.ops.annotations import clear_attribute, pop_name_scope, push_name_scope, set_attribute
 
+_NAME = "torch.ops.poptorch"
 _TYPES = {"FLOAT": torch.float32, "FLOAT32": torch.float32, "FLOAT16": torch.float16, "HALF": torch.float16}
 _REDUCTIONS = ("sum", "mean", "none")
-
-
-def _require(op: str, fits: bool, what: str) -> None:
-    if not fits:
-        raise Error(f"torch.ops.poptorch.{op}: {what}.")
 
 
 def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
@@ -37,7 +33,7 @@ def begin_ipu_block(stage_id: int, phase_id: int, ipu_id: int) -> None:
     for name, number in given.items():
         least = -1 if name == "phase_id" else 0
         fits = isinstance(number, int) and number >= least
-        _require("begin_ipu_block", fits, f"{name} must be an int, {least} or more; got {number!r}")
+        check(fits, f"{_NAME}.begin_ipu_block: {name} must be an int, {least} or more; got {number!r}.")
     trace = tracing.current()
     if trace is not None:
         trace.placement = Placement(block="", stage=stage_id, ipu=ipu_id, phase=phase_id if phase_id >= 0 else None)
@@ -50,13 +46,13 @@ def end_ipu_block() -> None:
 
 
 def internal_cast(self: Tensor, dtype: str) -> Tensor:
-    _require("internal_cast", dtype in _TYPES, f"the type must be one of {', '.join(_TYPES)}; got {dtype!r}")
+    check(dtype in _TYPES, f"{_NAME}.internal_cast: the type must be one of {', '.join(_TYPES)}; got {dtype!r}.")
     return _impl.internal_cast(self, _TYPES[dtype])
 
 
 def identity_loss(x: Tensor, reduction: int) -> Tensor:
     fits = reduction in range(len(_REDUCTIONS))
-    _require("identity_loss", fits, f"the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}")
+    check(fits, f"{_NAME}.identity_loss: the reduction must be 0 (sum), 1 (mean) or 2 (none); got {reduction!r}.")
     return ops.identity_loss(x, _REDUCTIONS[reduction])
 
 
@@ -98,7 +94,7 @@ _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
 
 # Ops of PopTorch that come in pairs around a body, which they do not receive, with the function to use instead.
 _REFUSED = {
-    name: instead
+    name: refusal(f"{_NAME}.{name}", f"Use {instead}.")
     for instead, names in (
         ("poptorch.for_loop", "start_for_loop end_for_loop"),
         ("poptorch.cond", "start_if_true start_if_false end_if"),
@@ -108,10 +104,6 @@ _REFUSED = {
     )
     for name in names.split()
 }
-
-
-def _refuse(name: str, instead: str, *args: object, **kwargs: object) -> NoReturn:
-    raise unsupported(f"torch.ops.poptorch.{name}", f"Use {instead}.")
 
 
 class _Operations(types.ModuleType):
@@ -125,6 +117,6 @@ class _Operations(types.ModuleType):
 
 
 def register() -> None:
-    namespace = _Operations("torch.ops.poptorch")
-    vars(namespace).update(_OPS, **{name: partial(_refuse, name, instead) for name, instead in _REFUSED.items()})
+    namespace = _Operations(_NAME)
+    vars(namespace).update(_OPS, **_REFUSED)
     torch.ops.poptorch = namespace  # type: ignore[attr-defined]  # made by registrations otherwise

@@ -77,9 +77,6 @@ class HostWeights:
             return {name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names}
 
 
-Groupings = Mapping[str, ReplicaGroups]
-
-
 def groups_of(name: str, parameter: Tensor, options: Options, kind: Any, shards: Any, mode: Any) -> ReplicaGroups:
     check_type("replicaGrouping", kind, CommGroupType)
     is_int = isinstance(shards, int)
@@ -110,7 +107,9 @@ def groups_of(name: str, parameter: Tensor, options: Options, kind: Any, shards:
     return groups
 
 
-def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spec: OptimiserSpec | None) -> None:
+def check_grouped(
+    groupings: Mapping[str, ReplicaGroups], module: nn.Module, options: Options, spec: OptimiserSpec | None
+) -> None:
     if not groupings:
         return
     grouped = "replicaGrouping() of parameter " + ", ".join(f"'{name}'" for name in groupings)
@@ -128,7 +127,7 @@ def check_grouped(groupings: Groupings, module: nn.Module, options: Options, spe
 
 
 @contextmanager
-def one_slice_each(module: nn.Module, groupings: Groupings) -> Iterator[None]:
+def one_slice_each(module: nn.Module, groupings: Mapping[str, ReplicaGroups]) -> Iterator[None]:
     """Let `module` hold one group's slice of its grouped parameters, which is what forward sees of them."""
     registry = object.__getattribute__(module, "_parameters")
     whole = {name: registry[name] for name in groupings}
@@ -247,11 +246,9 @@ class Updates:
         self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
     ) -> None:
         self._optimisation, self._session = optimisation, session
-        groups = optimisation.groups(module)
-        dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
         self._weights = {name: session.weights[name] for name in graph.gradients}
-        self._dtypes = {name: dtypes[name] for name in self._weights}
-        self._groups = {name: groups[name] for name in self._weights}
+        self._dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
+        self._groups = optimisation.groups(module)
         self._stochastic = options._backend.stochastic_rounding
         self._generator = torch.Generator().manual_seed(seed)
         if self._stochastic:

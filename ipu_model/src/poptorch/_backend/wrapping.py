@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ipu_model.errors import Error
 from ipu_model.process import interrupt_postponed
-from poptorch._impl import forget_wrapper, registerWrapperType
+from poptorch._impl import _wrapper_registry, registerWrapperType
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
@@ -149,7 +149,7 @@ class Wrapping:
     def undo(self) -> None:
         for obj in self._wrapped:
             # A program may have unwrapped it for a while; do not wrap it for this executor again.
-            forget_wrapper(obj)
+            _wrapper_registry.pop(obj, None)
             self._set_links(obj, self._other_links(obj))
         self._wrapped.clear()
         for reference in self._link.copies:

@@ -21,7 +21,7 @@ from ipu_model.errors import Error, require, unsupported
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import CannotSend, Chunk, ItemLoader, ItemStructure, Ring, SharedFile, Transfer
-from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, Release, Stop, run
+from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, Release, run
 from poptorch._impl import createPoptorchError
 from poptorch._utils import custom_arg_parsers
 from poptorch.enums import SharingStrategy
@@ -99,7 +99,7 @@ class WorkerProcess:
                 "SharingStrategy.Fork"
             ) from error
 
-    def first_item(self) -> tuple[ItemStructure, Ring]:
+    def first_item(self, slots: int) -> tuple[ItemStructure, Ring]:
         """Block until the first item is loaded; return the structure of items and the ring that holds them."""
         try:
             self.wait_for_message()
@@ -109,11 +109,11 @@ class WorkerProcess:
         if isinstance(message, Failure):
             raise createPoptorchError(message.before(f"{_NOT_STARTED}.")) from message.cause
         assert isinstance(message, Ready)
-        ring = Ring(self._ring_file, message.layout)
+        ring = Ring(self._ring_file, message.layout, slots)
         self._ring_file.close()
         return pickle.loads(message.structure), ring
 
-    def send(self, message: Begin | Release | Stop) -> None:
+    def send(self, message: Begin | Release | None) -> None:
         """Send the process a message; if it has ended, waiting for the next message reports that."""
         with suppress(OSError), interrupt_postponed():  # A partial message would corrupt all later ones.
             self._connection.send(message)
@@ -147,7 +147,7 @@ class WorkerProcess:
             return
         self.ended = True
         try:
-            self.send(Stop())
+            self.send(None)
             self._process.join(_PATIENCE_IN_S)
             for number, patience in ((signal.SIGINT, _PATIENCE_IN_S), (signal.SIGTERM, _LAST_PATIENCE_IN_S)):
                 if self._process.is_alive():
@@ -219,7 +219,7 @@ class AsynchronousDataAccessor:
         # Runs on deletion, and at the end of this process before it waits for its children; never in a forked copy.
         self._finalizer = Finalize(self, self._worker.terminate, exitpriority=10)
         try:
-            self._structure, self._ring = self._worker.first_item()
+            self._structure, self._ring = self._worker.first_item(buffer_size)
         except BaseException:
             self.terminate()
             raise

@@ -291,27 +291,20 @@ class SharedFile:
         self.close()
 
 
-@dataclass(frozen=True)
-class RingLayout:
-    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
-    slots: int
-
-    @classmethod
-    def for_items_like(cls, item: Chunk, slots: int, rows: int | None = None) -> RingLayout:
-        shapes = [tensor.shape if rows is None else torch.Size((rows, *tensor.shape[1:])) for tensor in item]
-        return cls(tuple((shape, tensor.dtype) for shape, tensor in zip(shapes, item, strict=True)), slots)
+Layout = tuple[tuple[torch.Size, torch.dtype], ...]
+"""The shapes and types of the tensors of an item."""
 
 
 class Ring:
     """The slots as tensors on a shared file; the loader's process writes them, the program's reads them."""
 
-    def __init__(self, file: SharedFile, layout: RingLayout) -> None:
+    def __init__(self, file: SharedFile, layout: Layout, slots: int) -> None:
         starts, end = [], 0
-        for shape, dtype in layout.tensors * layout.slots:
+        for shape, dtype in layout * slots:
             starts.append(end)
             end += -(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        memory, places, tensors = file.map(end), iter(starts), layout.tensors
-        self._slots = [[_view(memory, next(places), *tensor) for tensor in tensors] for _ in range(layout.slots)]
+        memory, places = file.map(end), iter(starts)
+        self._slots = [[_view(memory, next(places), *tensor) for tensor in layout] for _ in range(slots)]
 
     def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
         """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.
@@ -365,7 +358,7 @@ class Transfer:
     """A value for a process that is being started; `file` is where it is saved, unless the process is forked."""
 
     def __init__(self, value: Any, file: SharedFile | None) -> None:
-        self._value, self._file, self._saved = value, file, False
+        self._value, self._file = value, file
 
     # The value is saved while the process is starting: only then can locks and queues be pickled.
     def __getstate__(self) -> dict[str, Any]:
@@ -381,11 +374,11 @@ class Transfer:
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise CannotSend(f"{type(error).__name__}: {error}") from error
-        return {"_value": None, "_file": self._file, "_saved": True}
+        return {"_value": None, "_file": self._file}
 
     def open(self) -> Any:
         """Return the value: the object itself in a forked process, an equal one with mapped tensors in another."""
-        if not self._saved:
+        if self._value is not None:
             return self._value
         assert self._file is not None
         try:

@@ -77,7 +77,7 @@ class DataLoader(ItemLoader):
             check_iterable(distributed, num_workers, kwargs.get("worker_init_fn"))
         if batch_sampler is not None:
             check_batch_sampler(batch_size, bool(shuffle), distributed)
-            batches = micro_batches_per_item(options)
+            batches = batching_of(options).slices
             warn_about_groups(batch_sampler, batches, drop_last)
             super().__init__(
                 dataset,
@@ -97,7 +97,7 @@ class DataLoader(ItemLoader):
         return self._options
 
     def _init_batches(self, dataset: Any, batch_size: int | None, shuffle: bool, distributed: bool) -> None:
-        combined = None if batch_size is None else batch_size * micro_batches_per_item(self.options)
+        combined = None if batch_size is None else batch_size * batching_of(self.options).slices
         own = self._torch_arguments
         if combined is not None:
             rows = combined * (self.options.Distributed.numProcesses if distributed else 1)
@@ -179,13 +179,6 @@ def _(loader: DataLoader) -> LoaderFacts:
     return facts_of_torchs_loader(loader) if loader._accessor is None else facts_of_loader(loader._accessor)
 
 
-def micro_batches_per_item(options: Options) -> int:
-    """Return how many micro-batches one call of a model with these options consumes."""
-    batching_of(options)  # refuses counts below one
-    chunks = options.replication_factor // options.input_group_size
-    return int(options.device_iterations * options.Training.gradient_accumulation * chunks)
-
-
 def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool) -> None:
     if batch_size != 1 or shuffle:
         raise createPoptorchError(
@@ -215,9 +208,8 @@ def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable
     """Refuse to partition an iterable data set (`AssertionError`); warn if workers would repeat it."""
     require(
         not distributed,
-        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to "
-        "divide. Pass auto_distributed_partitioning=False and let the dataset deliver each process its own "
-        "samples.",
+        "auto_distributed_partitioning=True is not supported for IterableDataset, which has no indices to divide. Pass "
+        "auto_distributed_partitioning=False and let the dataset deliver each process its own samples.",
     )
     if num_workers > 1 and worker_init_fn is None:
         text = (

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from ipu_model.source_lines import SourceLine, line_that_raised
-from poptorch._dataloader.items import Chunk, ItemStructure, Ring, RingLayout, SharedFile, Transfer, glue
+from poptorch._dataloader.items import Chunk, ItemStructure, Layout, Ring, SharedFile, Transfer, glue
 from poptorch._utils import custom_arg_parsers
 
 _GRACE_IN_S = 5.0
@@ -87,7 +87,7 @@ class Ready(NamedTuple):
     """To the program: the first item is loaded and has this structure; `structure` is pickled."""
 
     structure: bytes
-    layout: RingLayout
+    layout: Layout
 
 
 class Item(NamedTuple):
@@ -107,13 +107,9 @@ class Begin(NamedTuple):
 
 
 class Release(NamedTuple):
-    """From the program: the slot may be written again."""
+    """From the program: the slot may be written again. `None` instead of a message asks the process to end."""
 
     slot: int
-
-
-class Stop(NamedTuple):
-    """From the program: end."""
 
 
 @dataclass(frozen=True)
@@ -225,17 +221,16 @@ class _Producer:
         self._generation, self._begun_pass, self._loaded = 0, -1, 0
 
     def run(self) -> None:
-        """Load the first item, tell the program about it, and go on until `_Stopped`."""
         items = self._items()
         first = next(items, None)
+        rows = self._policy.rebatched_size
         if first is None:
-            rows = self._policy.rebatched_size
             why = "there is no item to load, or fewer samples than one item needs"
             raise ValueError(
                 f"The Dataset is empty: {why if rows is None else f'it has fewer than the {rows} rows of one item'}."
             )
-        layout = RingLayout.for_items_like(first[0], self._policy.slots, self._policy.rebatched_size)
-        self._ring = Ring(self._ring_file, layout)
+        layout = tuple((t.shape if rows is None else torch.Size((rows, *t.shape[1:])), t.dtype) for t in first[0])
+        self._ring = Ring(self._ring_file, layout, self._policy.slots)
         self._ring_file.close()
         # Sent as it is, torch would move the tensors of a custom type into shared memory of their own.
         self._say(Ready(pickle.dumps(self._structure), layout))
@@ -298,7 +293,7 @@ class _Producer:
                 command = self._connection.recv()
             except (EOFError, OSError):
                 raise _Stopped from None
-            if isinstance(command, Stop):
+            if command is None:
                 raise _Stopped
             if isinstance(command, Release):
                 self._free.append(command.slot)

@@ -49,7 +49,6 @@ _PLANNED = _PRODUCTS.union(
 _WRAPPERS = {getitem} | _overloads(
     "add.Tensor add_.Tensor view _unsafe_view clone permute transpose.int t squeeze.dim unsqueeze expand _to_copy alias"
 )
-_STEPS_BACK = 2
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
@@ -143,7 +142,7 @@ def _hint_producer(tensor: Tensor, wanted: frozenset[Any], **marks: Any) -> None
     """Note a hint on the `wanted` op that `tensor` comes from, else on the op that computes `tensor`."""
     trace = tracing.current()
     if trace is not None and (node := trace.node_of(tensor)) is not None:
-        mark(_wanted_producer(node, wanted, _STEPS_BACK) or node, **marks)
+        mark(_wanted_producer(node, wanted, 2) or node, **marks)
 
 
 def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) -> torch.fx.Node | None:

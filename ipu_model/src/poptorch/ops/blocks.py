@@ -17,13 +17,11 @@ from torch import nn
 from ipu_model.capture import tracing
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import require
-from poptorch._impl import createPoptorchError
+from poptorch._impl import Function, createPoptorchError
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure
 from poptorch.enums import OverlapMode
 from poptorch.ops._tracing import check
 from poptorch.options.strategies import runs_stages_at_once
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Block(nn.Module):
@@ -67,18 +65,14 @@ class _BlockHook:
         self._user_id, self._ipu_id = user_id, ipu_id
 
     def __call__(self, module: nn.Module, input: Any) -> None:
-        _enter(self)
+        trace = tracing.current()
+        if trace is not None:
+            trace.begin_block(self._user_id, self._ipu_id)
+            # Another trace must put it in the same stage.
+            self._user_id = trace.block_entries[-1].block
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
-
-
-def _enter(owner: _BlockHook | LegacyBeginBlockFn) -> None:
-    """Start a block; its owner keeps the id, because another trace must put it in the same stage."""
-    trace = tracing.current()
-    if trace is not None:
-        trace.begin_block(owner._user_id, owner._ipu_id)
-        owner._user_id = trace.block_entries[-1].block
 
 
 class LegacyBeginBlockFn(nn.Module):
@@ -88,10 +82,10 @@ class LegacyBeginBlockFn(nn.Module):
         self, layer_to_call: Callable[..., Any], user_id: str | None = None, ipu_id: int | None = None
     ) -> None:
         super().__init__()
-        self._user_id, self._ipu_id, self._layer_to_call = user_id, ipu_id, layer_to_call
+        self._hook, self._layer_to_call = _BlockHook(user_id, ipu_id), layer_to_call
 
     def __call__(self, *input: Any, **kwargs: Any) -> Any:
-        _enter(self)
+        self._hook(self, input)
         return self._layer_to_call(*input, **kwargs)
 
 

@@ -24,6 +24,7 @@ from poptorch.ops._tracing import Body, check, refuse_training, require_tensors
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 
+_LOOP = "poptorch.for_loop()"
 _looping: ContextVar[Trace | None] = ContextVar("poptorch_for_loop", default=None)
 
 
@@ -40,18 +41,25 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     trace = tracing.current()
     if trace is None:
         return _call(body, inputs)
-    refuse_training("poptorch.for_loop()")
+    refuse_training(_LOOP)
     number: object = count
     rule = "count must be an int from 0 upwards, fixed when the model is compiled"
-    check(isinstance(number, int) and number >= 0, f"poptorch.for_loop(): {rule}; got {count!r}.")
-    nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
+    check(isinstance(number, int) and number >= 0, f"{_LOOP}: {rule}; got {count!r}.")
+    nested = f"{_LOOP} inside another {_LOOP} is not supported. Write the inner loop in Python."
     check(_looping.get() is not trace, nested)
     token = _looping.set(trace)
     try:
         tensors = list(inputs)
         for _ in range(count):
-            results = _traced_call("poptorch.for_loop()", body, tensors)
-            _check_carried(tensors, results)
+            results = _traced_call(_LOOP, body, tensors)
+            counts = f"the body takes {len(tensors)} tensors and returned {len(results)}"
+            check(len(tensors) == len(results), f"{_LOOP}: {counts}. It must return as many as it takes.")
+            for index, (old, new) in enumerate(zip(tensors, results, strict=True)):
+                check(
+                    old.shape == new.shape and old.dtype == new.dtype,
+                    f"{_LOOP}: result {index} of the body is {_form(new)}, its input {_form(old)}. Each result becomes "
+                    "an input of the next iteration and must match it.",
+                )
             tensors = results
         return [tensor.clone() for tensor in tensors]
     finally:
@@ -115,17 +123,6 @@ def _traced_call(name: str, body: Function, inputs: Sequence[Tensor]) -> list[Te
             "tensors; to change one, pass it in the list of inputs and return its new value."
         )
     return results
-
-
-def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
-    counts = f"the body takes {len(before)} tensors and returned {len(after)}"
-    check(len(before) == len(after), f"poptorch.for_loop(): {counts}. It must return as many as it takes.")
-    for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        check(
-            old.shape == new.shape and old.dtype == new.dtype,
-            f"poptorch.for_loop(): result {index} of the body is {_form(new)}, its input {_form(old)}. Each result "
-            "becomes an input of the next iteration and must match it.",
-        )
 
 
 def _form(tensor: Tensor) -> str:

@@ -181,7 +181,6 @@ def _cloned(tensors: Mapping[str, Tensor] | None) -> Tensors | None:
 
 
 def given(**arguments: Any) -> dict[str, Any]:
-    """Return the arguments that were passed, which are those that are not None."""
     return {name: value for name, value in arguments.items() if value is not None}
 
 

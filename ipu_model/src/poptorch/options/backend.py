@@ -150,7 +150,7 @@ def _switch(options: Mapping[str, object], name: str, default: bool) -> bool:
     return known[value]
 
 
-_UINT64_MAX = 2**64 - 1
+UINT64_MAX = 2**64 - 1
 
 
 class _Table(NamedTuple):
@@ -226,7 +226,7 @@ def _check_range(key: str, value: object) -> None:
 
 
 def _check_int(key: str, value: int) -> None:
-    if not 0 <= value <= _UINT64_MAX:
+    if not 0 <= value <= UINT64_MAX:
         raise createPoptorchError(f"Value {value} of option {key} is out of range: it must be from 0 to 2**64 - 1.")
     members = key_tables().members.get(key)
     if members is not None and value >= len(members):

@@ -14,9 +14,9 @@ from typing_extensions import Self
 from ipu_model.errors import require
 from poptorch._logging import logger, native_logger, repeat_filter
 from poptorch._options_config import parseAndSetOptions, run_json
-from poptorch._options_impl import Freezable, OptionsDict, ProgressBar, check_type, default_source_location_excludes
+from poptorch._options_impl import OptionsDict, ProgressBar, check_type, default_source_location_excludes
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
-from poptorch.options.backend import BackendSettings, engine_options_of_environment
+from poptorch.options.backend import UINT64_MAX, BackendSettings, engine_options_of_environment
 from poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, _IPhasedExecution, runs_stages_at_once
 from poptorch.options.sub_options import (
     _DistributedOptions,
@@ -27,7 +27,6 @@ from poptorch.options.sub_options import (
     _TrainingOptions,
 )
 
-_NO_LIMIT = 2**64 - 1
 _PARTS = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
 
 
@@ -183,8 +182,10 @@ class Options(OptionsDict):
         self.__dict__.update(private)
         return self
 
-    def _sub_options(self) -> tuple[Freezable, ...]:
-        return tuple(getattr(self, name) for name in _PARTS)
+    def _changeFreezeState(self, new_state: bool) -> None:
+        super()._changeFreezeState(new_state)
+        for name in _PARTS:
+            getattr(self, name)._changeFreezeState(new_state)
 
     def _repr_of_the_rest(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in _PARTS)
@@ -264,13 +265,11 @@ class Options(OptionsDict):
     def enableSyntheticData(self, enabled: bool | int) -> Self:
         """Switch host I/O off and let the device make up normally distributed inputs."""
         random_normal, off = 2, 0
-        self._popart.set("syntheticDataMode", random_normal if enabled else off)
-        return self
+        return self._set_backend("syntheticDataMode", random_normal if enabled else off)
 
     def enableStableNorm(self, enabled: bool) -> Self:
         """Use the slower, more accurate formulas in normalisation layers."""
-        self._popart.set("enableStableNorm", enabled)
-        return self
+        return self._set_backend("enableStableNorm", enabled)
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Self:
         """Keep one copy of the model's buffers for all replicas, or (`False`) one for each."""
@@ -309,15 +308,21 @@ class Options(OptionsDict):
         Replaces all earlier shares. Raises `AssertionError` or `ValueError` for other keys than `IPU` and an integer.
         """
         self.checkIsFrozen()
-        by_ipu = {_ipu_of(key): value for key, value in available_memory_proportion.items()}
+        by_ipu = {}
+        for key, value in available_memory_proportion.items():
+            require(
+                str(key).startswith("IPU"),
+                'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is '
+                f"the index of the IPU. Invalid key: {key}.",
+            )
+            by_ipu[int(key.removeprefix("IPU"))] = value
         return self.set(available_memory_proportion=by_ipu)
 
     def enableExecutableCaching(self, path: str | None) -> Self:
         """Keep compiled programs in a directory; `None` switches the cache off."""
         if path is not None:
             self._popart.set("cachePath", path)
-        self._popart.set("enableEngineCaching", path is not None)
-        return self
+        return self._set_backend("enableEngineCaching", path is not None)
 
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
         """Write a report to `<profile_dir>/<model name>/` when a model is compiled (default: in the working directory).
@@ -332,13 +337,11 @@ class Options(OptionsDict):
         }
         for name in sorted(profiling.keys() & engine_options_of_environment()):
             logger.warning("enableProfiling: %s is overridden by environment variable POPLAR_ENGINE_OPTIONS.", name)
-        self._popart.set("engineOptions", {**self._popart.options.get("engineOptions", {}), **profiling})
-        return self
+        return self._set_backend("engineOptions", {**self._popart.options.get("engineOptions", {}), **profiling})
 
     def logCycleCount(self, log_cycle_count: bool) -> Self:
         """Count the (here: modelled) cycles of each run, for `cycleCount()` and the log."""
-        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
-        return self
+        return self._set_backend("instrumentWithHardwareCycleCounter", log_cycle_count)
 
     def modelName(self, name: str) -> Self:
         """Set the model's name in reports (default: `training` or `inference`)."""
@@ -350,7 +353,7 @@ class Options(OptionsDict):
 
     def maxRepeatLogs(self, max_lines: int | None) -> Self:
         """Set how often the same log line is shown; `None` means without limit."""
-        return self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
+        return self.set(max_repeat_logs=UINT64_MAX if max_lines is None else max_lines)
 
     def showCompilationProgressBar(self, show: bool = True) -> Self:
         """Show a progress bar while compiling; `compilationTime()` needs it."""
@@ -374,8 +377,7 @@ class Options(OptionsDict):
 
     def updatableNamedBuffers(self, buffers: list[str]) -> Self:
         """Name the buffers that `copyNamedBuffersToDevice()` may refresh on their own."""
-        self._popart.set("updatableNamedBuffers", buffers)
-        return self
+        return self._set_backend("updatableNamedBuffers", buffers)
 
 
 def _check_output_mode(mode: OutputMode, period: int | None) -> None:
@@ -386,20 +388,10 @@ def _check_output_mode(mode: OutputMode, period: int | None) -> None:
     )
 
 
-def _ipu_of(key: str) -> int:
-    require(
-        str(key).startswith("IPU"),
-        'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is the '
-        f"index of the IPU. Invalid key: {key}.",
-    )
-    return int(key[len("IPU") :])
-
-
 # PopART's enum values (options reference, section 9).
 _RECOMPUTE_PIPELINE = 3
 _VIRTUAL_GRAPHS_MANUAL, _VIRTUAL_GRAPHS_EXECUTION_PHASES = 1, 3
 _SCHEDULE_SCHEDULER = 0
-_RETAIN_DEBUG = "debug.retainDebugInformation"
 
 
 def log_options(options: Options) -> None:
@@ -441,30 +433,23 @@ def derived_settings(
 
     A setting that the user forced keeps the user's value; a warning is logged if the derived value differs.
     """
-    user = options._backend.raw
     derived = _derived(options, ipus, gradient_clipping, overlapped_io)
-    settings = {name: _settle(name, value, user) for name, value in derived.items()}
-    engine_options = user.get("engineOptions", {})
-    forced = {f"engineOptions[{name}]": value for name, value in engine_options.items()}
-    retain = _settle(f"engineOptions[{_RETAIN_DEBUG}]", "false", forced)
-    settings["engineOptions"] = {**engine_options, _RETAIN_DEBUG: retain}
-    return settings
+    engine_options = options._backend.raw.get("engineOptions", {})
+    user = {**options._backend.raw, **{f"engineOptions[{name}]": value for name, value in engine_options.items()}}
+    for name, value in derived.items():
+        forced = user.get(name, value)
+        shown = int(value) if isinstance(value, bool) else value
+        if forced == value:
+            native_logger.debug("%s set to value %s", name, shown)
+        else:
+            native_logger.warning("%s forced by the user to %s: the value %s is ignored", name, forced, shown)
+    return {name: user.get(name, value) for name, value in derived.items()}
 
 
-def _settle(name: str, derived: bool | int | str, user: Mapping[str, Any]) -> Any:
-    forced = user.get(name, derived)
-    shown = int(derived) if isinstance(derived, bool) else derived
-    if forced == derived:
-        native_logger.debug("%s set to value %s", name, shown)
-    else:
-        native_logger.warning("%s forced by the user to %s: the value %s is ignored", name, forced, shown)
-    return forced
-
-
-def _derived(options: Options, ipus: int, gradient_clipping: bool, overlapped_io: bool) -> dict[str, bool | int]:
+def _derived(options: Options, ipus: int, gradient_clipping: bool, overlapped_io: bool) -> dict[str, bool | int | str]:
     strategy = options._execution_strategy
     pipelined = runs_stages_at_once(strategy) and ipus > 1
-    settings: dict[str, bool | int] = {
+    settings: dict[str, bool | int | str] = {
         "enablePipelining": pipelined,
         "enableReplicatedGraphs": options.replication_factor > 1,
         "enableGradientAccumulation": options.Training.gradient_accumulation > 1,
@@ -487,4 +472,4 @@ def _derived(options: Options, ipus: int, gradient_clipping: bool, overlapped_io
         settings["globalReplicaOffset"] = options.replication_factor * options.Distributed.processId
     if overlapped_io:
         settings |= {"useHostCopyOps": True, "enableExplicitMainLoops": True}
-    return settings
+    return settings | {"engineOptions[debug.retainDebugInformation]": "false"}

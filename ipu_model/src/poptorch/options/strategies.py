@@ -50,12 +50,15 @@ def _check_ipu(ipu: object) -> None:
 class _IExecutionStrategy:
     """What all strategies share: the automatic block ids and the choice of the IPU."""
 
+    _execution_mode: int
+
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         self._next_auto_id = 0
-        seen: set[str] = set()
-        for block in (block for stage in stages for block in stage.blocks):
-            require(block not in seen, f"Block '{block}' is associated with more than one stage.")
-            seen.add(block)
+        self._explicit_stages: dict[str, Stage] = {}
+        for stage in stages:
+            for block in stage.blocks:
+                require(block not in self._explicit_stages, f"Block '{block}' is associated with more than one stage.")
+                self._explicit_stages[block] = stage
 
     def use_auto_id(self) -> None:
         """Let automatic block ids start at "0" again (`Block.useAutoId`)."""
@@ -80,19 +83,16 @@ class _IExecutionStrategy:
 
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
-        stages = self._explicit_stages()
-        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {_listing(stages)}."
-        require(block_id in stages, message)
-        return stages[block_id]
+        listed = _listing(self._explicit_stages)
+        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {listed}."
+        require(block_id in self._explicit_stages, message)
+        return self._explicit_stages[block_id]
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the entries this strategy adds to `Options.toDict()`."""
-        raise NotImplementedError
+        return {"execution_mode": self._execution_mode}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        raise NotImplementedError
-
-    def _explicit_stages(self) -> dict[str, Stage]:
         raise NotImplementedError
 
 
@@ -125,12 +125,6 @@ class PipelinedExecution(_IExecutionStrategy):
         super().__init__(self._stages)
         # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
         self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
-
-    def backendOptions(self) -> dict[str, Any]:
-        return {"execution_mode": self._execution_mode}
-
-    def _explicit_stages(self) -> dict[str, Stage]:
-        return {block: stage for stage in self._stages for block in stage.blocks}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
@@ -199,6 +193,7 @@ class Phase:
 class _IPhasedExecution(_IExecutionStrategy):
     """Phases run one after another, their tensors moving between chip and streaming memory."""
 
+    _execution_mode = 2
     _serial: bool
 
     def __init__(self, *phases: Phase | Stage | str | list[Stage] | list[str]) -> None:
@@ -233,19 +228,15 @@ class _IPhasedExecution(_IExecutionStrategy):
 
     def backendOptions(self) -> dict[str, Any]:
         return {
-            "execution_mode": 2,
+            **super().backendOptions(),
             "serial_phases_execution": self._serial,
             "separate_backward_phase": self._separate_backward_phase,
             "tensors_liveness": self._tensors_liveness,
         }
 
-    def _explicit_stages(self) -> dict[str, Stage]:
-        return {block: stage for phase in self._phases for stage in phase.stages for block in stage.blocks}
-
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        stages = self._explicit_stages()
-        _check_listed(block, stages)
-        stage = stages[block]
+        _check_listed(block, self._explicit_stages)
+        stage = self._explicit_stages[block]
         phase = next(number for number, phase in enumerate(self._phases) if stage in phase.stages)
         ipu = stage._ipu if stage._ipu is not None else ipu_id
         if ipu is None:

@@ -51,8 +51,6 @@ class _PopartOptions(Freezable):
 class _TrainingOptions(OptionsDict):
     """Options that only training uses."""
 
-    _popart: _PopartOptions
-
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__(
             gradient_accumulation=1,
@@ -83,19 +81,15 @@ class _TrainingOptions(OptionsDict):
 
     def setAutomaticLossScaling(self, enabled: bool) -> Self:
         """Let the loss scale adapt itself during training, starting at the optimiser's value."""
-        self._popart.set("automaticLossScalingSettings.enabled", enabled)
-        return self
+        return self._set_backend("automaticLossScalingSettings.enabled", enabled)
 
     def setConvolutionDithering(self, enabled: bool) -> Self:
         """Spread convolutions that use few tiles over different tiles; replaces all convolution options."""
-        self._popart.set("convolutionOptions", {"enableConvDithering": enabled})
-        return self
+        return self._set_backend("convolutionOptions", {"enableConvDithering": enabled})
 
 
 class _PrecisionOptions(OptionsDict):
     """Options that decide how numbers are rounded; they are stored among the backend settings."""
-
-    _popart: _PopartOptions
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         super().__init__()
@@ -103,8 +97,7 @@ class _PrecisionOptions(OptionsDict):
 
     def enableStochasticRounding(self, enabled: bool) -> Self:
         """Round to float16 stochastically, so that the expected value is exact; meant for training."""
-        self._popart.set("enableStochasticRounding", enabled)
-        return self
+        return self._set_backend("enableStochasticRounding", enabled)
 
     def setPartialsType(self, dtype: torch.dtype) -> Self:
         """Set the accumulator type inside matmuls and convolutions; replaces all convolution options."""
@@ -113,15 +106,13 @@ class _PrecisionOptions(OptionsDict):
         if partials is None:
             raise ValueError(f"setPartialsType takes torch.float32 or torch.float16; got {dtype!r}.")
         self._popart.set("partialsTypeMatMuls", partials)
-        self._popart.set("convolutionOptions", {"partialsType": partials})
-        return self
+        return self._set_backend("convolutionOptions", {"partialsType": partials})
 
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
         """Stop with an error on invalid operations and overflow; raise `AssertionError` for a non-bool."""
         self.checkIsFrozen()
         check_type("enableFloatingPointExceptions", enabled, bool)
-        self._popart.set("enableFloatingPointChecks", enabled)
-        return self
+        return self._set_backend("enableFloatingPointChecks", enabled)
 
     def halfFloatCasting(self, half_float_casting: object) -> Self:
         """Do nothing but warn: PopTorch deprecated this, mixed types follow PyTorch's promotion."""

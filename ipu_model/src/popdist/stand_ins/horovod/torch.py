@@ -16,6 +16,7 @@ from ipu_model.errors import Error, unsupported
 from ipu_model.instances import Operation
 from popdist import environment
 from poptorch._backend.support import status_of
+from poptorch._impl import refusal
 
 __all__ = [
     "Average", "Max", "Min", "Sum", "allgather", "allreduce", "barrier", "broadcast", "broadcast_object",
@@ -153,15 +154,10 @@ def join() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Return what stands for a call of Horovod's that is not here: it refuses when it is called."""
     entry = status_of(f"horovod.torch.{name}")
     if entry is None or entry.status != "refused":
         raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise unsupported(f"horovod.torch.{name}", entry.text)
-
-    return refuse
+    return refusal(f"horovod.torch.{name}", entry.text)
 
 
 def _place() -> environment.Place:

@@ -76,6 +76,7 @@ class CostConstants(Section):
     pool_row_factor: float
     norm_channel_ops: float
     optimiser_fixed_cycles: float
+    random_fixed_cycles: float
 
 
 @dataclass(frozen=True)

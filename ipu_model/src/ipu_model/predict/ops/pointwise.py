@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
+from ipu_model.predict.remembered import remembered
 from ipu_model.step import Step, Tensor
 
 CHAINS = vertices.chains_of("elementwise")
 
-# Ops that draw the mask of a dropout, with the place of the mask among their results.
+# Ops that draw random numbers; those that draw the mask of a dropout, with the place of the mask among their results.
+_DRAWING = frozenset(kind for kind, chain in CHAINS.items() if "random" in chain)
 _MASKS = {"bernoulli": 0, "native_dropout": 1}
 
 
@@ -97,7 +99,19 @@ def cost_pointwise(op: OpView) -> OpWork:
         chain = ("square", "scale", "add", "tanh", "add")
     elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
         chain = ("square", "tanh", "add", "square", "add", "add", "add")
-    return op.takes(*chained(op, chain))
+    work, layout = chained(op, chain)
+    if op.kind in _DRAWING or op.is_backward and not _roots_of_masks(op.step).isdisjoint(_roots_read_by(op)):
+        work = work.plus(Cycles(compute=op.device.constants.random_fixed_cycles))
+    return op.takes(work, layout)
+
+
+@remembered
+def _roots_of_masks(step: Step) -> frozenset[str]:
+    return frozenset(step.root(mask.name).name for mask in dropout_masks(step))
+
+
+def _roots_read_by(op: OpView) -> Iterator[str]:
+    return (op.step.root(name).name for name in op.op.reads if name in op.step.tensors)
 
 
 _POWERS: Mapping[float, tuple[str, ...]] = {

@@ -107,13 +107,7 @@ def widen_index(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 
 
 def _wide(index: Any) -> Any:
-    """Return the index in 64 bits, and expanded as before: ops with an index that was expanded pick whole rows."""
-    if not isinstance(index, Tensor) or index.dtype not in _NARROW:
-        return index
-    if all(index.stride()):
-        return index.long()
-    stored = index[tuple(slice(None if stride else 1) for stride in index.stride())]
-    return stored.long().expand(index.shape)
+    return index.long() if isinstance(index, Tensor) and index.dtype in _NARROW else index
 
 
 # All floating operands of these take the element type of the activation: products, convolutions, normalisation.

@@ -13,6 +13,7 @@ from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs, kinds
 from ipu_model.predict.planner import distinct
+from ipu_model.step import Step, Tensor
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,15 @@ def _indices_of_rows(op: OpView) -> list[Operand]:
     return [operand for operand in op.operands() if operand.tensor.name in chosen]
 
 
+def _before_conversion(step: Step, index: Tensor) -> Tensor:
+    """Return an index as it was before its type changed, or negative ones were wrapped: perhaps expanded."""
+    maker = step.producer(index.name)
+    while maker is not None and maker.kind in ("_to_copy", "remainder"):
+        index = step.tensors[maker.reads[0]]
+        maker = step.producer(index.name)
+    return index
+
+
 def _rows(op: OpView, table: Operand) -> tuple[int, int]:
     """Return how many rows a table has for this op, and their length.
 
@@ -191,7 +201,7 @@ def _rows(op: OpView, table: Operand) -> tuple[int, int]:
     elif op.kind in _BY_POSITION:
         row = table.elements // max(1, math.prod(size for size, index in zip(shape, op.argument(1)) if index))
     elif op.kind in _BY_ELEMENT:
-        dim, index = int(op.argument(1, "dim", 0)) % len(shape), op.needed(2).tensor
+        dim, index = int(op.argument(1, "dim", 0)) % len(shape), _before_conversion(op.step, op.needed(2).tensor)
         row = math.prod(index.shape[axis] for axis, stride in enumerate(index.stride) if not stride and axis != dim)
     row = max(1, row)
     return max(1, math.ceil(table.elements / row)), row

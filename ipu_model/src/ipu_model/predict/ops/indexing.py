@@ -68,7 +68,7 @@ def scatter(
     device: Device, table_rows: int, row: int, updates: int, element: Element, proportion: float = DEFAULT_PROPORTION
 ) -> Work:
     """Return the work of adding (or writing) `updates` rows to a table of zeros."""
-    plans = [_adding(device, part) for part in _parts(device, table_rows, row, updates, element)]
+    plans = [_adding(device, part) for part in _parts(device, table_rows, row, updates, element, whole=True)]
     plan, held = _fastest(device, plans, proportion), device.spread(table_rows * row, element)
     zeroed = Cycles(compute=vertices.fill(device, held, element))
     cycles = plan.cycles + zeroed + copied(device, held, element, moved=held).cycles
@@ -82,16 +82,21 @@ def added(device: Device, table: int, element: Element) -> Cycles:
     return copied(device, held, element, moved=held).cycles + sums.cycles
 
 
-def _parts(device: Device, table_rows: int, row: int, lookups: int, element: Element) -> Iterator[Part]:
-    """Return the ways to cut, with as many parts of the lookups as tiles allow; eight bytes of a row stay together."""
+def _parts(
+    device: Device, table_rows: int, row: int, lookups: int, element: Element, *, whole: bool = False
+) -> Iterator[Part]:
+    """Return the ways to cut, with as many parts of the lookups as tiles allow; eight bytes of a row stay together.
+
+    Lookups may also stay `whole`: parts of updates have to be added up.
+    """
     group = max(1, 8 // element.bytes)
     groups = math.ceil(row / group)
     for columns in map(int, distinct(groups, device.chip.tiles)):
         width, free = min(row, group * math.ceil(groups / columns)), device.chip.tiles // columns
         for row_parts in (2**power for power in range(min(max(1, table_rows), free).bit_length())):
-            parts = max(1, min(lookups, free // row_parts))
-            held, seen = math.ceil(table_rows / row_parts), math.ceil(lookups / parts)
-            yield Part(element, row_parts, width, held, seen, parts > 1)
+            held, most = math.ceil(table_rows / row_parts), max(1, min(lookups, free // row_parts))
+            for parts in {most, 1 if whole else most}:
+                yield Part(element, row_parts, width, held, math.ceil(lookups / parts), parts > 1)
 
 
 def _fastest(device: Device, plans: list[Plan], proportion: float) -> Plan:

@@ -249,7 +249,7 @@ class TestLookups:
             for sizes in ((2 * rows, row, lookups), (rows, 2 * row, lookups), (rows, row, 2 * lookups)):
                 assert device.total(rule(device, *sizes, element, 1.0).cycles) >= 0.97 * cycles - 400
             assert device.total(rule(device, rows, row, lookups + 1, element).cycles) >= 0.97 * cycles - 400
-            assert device.total(rule(device, rows, row, lookups, FLOAT).cycles) >= 0.97 * cycles
+            assert device.total(rule(device, rows, row, lookups, FLOAT).cycles) >= 0.97 * cycles - 400
 
     @pytest.mark.parametrize("tiles", [1, 1216, 1472])
     def test_one_tile_and_tables_of_one_element(self, tiles: int) -> None:

@@ -25,6 +25,7 @@ from ipu_model.predict.costs import Costs, OpCost, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device, Element, Work
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.memory import steps_of
+from ipu_model.predict.ops import indexing
 from ipu_model.predict.ops.estimates import Rounds, estimated
 from ipu_model.step import FLOAT32, INT32, Phase, Serialisation
 from published.building import hint
@@ -218,6 +219,87 @@ class TestHints:
         for proportion in (-0.1, 1.5, float("nan")):
             with pytest.raises(Error, match="proportion of IPU0 must be between 0 and 1"):
                 CostSettings(available_memory_proportion={0: proportion})
+
+
+# --- rows by index
+
+WORDS, WIDTH, PICKED = 300, 24, 1000
+TABLE, INDEX, VALUES = torch.zeros(WORDS, WIDTH), torch.zeros(PICKED, dtype=torch.int64), torch.zeros(PICKED, WIDTH)
+
+
+def expanded(index: Tensor) -> Tensor:
+    return index[:, None].expand(PICKED, WIDTH)
+
+
+def indexed(table: Tensor, index: Tensor, values: Tensor | float) -> Tensor:
+    table = table.clone()
+    table[index] = values
+    return table
+
+
+class TestRowsByIndex:
+    @pytest.mark.parametrize(
+        "picked",
+        [
+            lambda x, i: F.embedding(i, x),
+            lambda x, i: x[i],
+            lambda x, i: x.t()[:, i],
+            lambda x, i: x.gather(0, expanded(i)),
+            lambda x, i: x.t().gather(1, expanded(i).t()),
+            lambda x, i: x.gather(0, expanded(i.int())),
+            lambda x, i: torch.take_along_dim(x, i[:, None], 0),
+        ],
+    )
+    def test_all_ways_to_pick_rows_cost_the_same(self, picked: Callable[..., Tensor]) -> None:
+        (expected,) = inference(lambda x, i: x.index_select(0, i), TABLE, INDEX).ops
+        assert expected.work.cycles == indexing.gather(GC200, WORDS, WIDTH, PICKED, Element.FLOAT).cycles
+        (op,) = (op for op in inference(picked, TABLE, INDEX).ops if op.family == "embedding")
+        assert op.work.cycles == expected.work.cycles
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            lambda x, i, v: x.scatter_add(0, expanded(i), v),
+            lambda x, i, v: x.scatter_add(0, expanded(i.int()), v),
+            lambda x, i, v: x.scatter(0, expanded(i), v),
+            lambda x, i, v: x.scatter_reduce(0, expanded(i), v, "amax"),
+            lambda x, i, v: x.index_put((i,), v, accumulate=True),
+            lambda x, i, v: x.index_copy(0, i, v),
+            lambda x, i, v: x.index_reduce(0, i, v, "amax"),
+            lambda x, i, v: x.index_fill(0, i, 1.0) + v[0],
+            lambda x, i, v: indexed(x, i, v),
+            lambda x, i, v: indexed(x, i, 1.0) + v[0],
+        ],
+    )
+    def test_all_ways_to_write_rows_cost_the_same(self, changed: Callable[..., Tensor]) -> None:
+        inputs = TABLE, INDEX, VALUES
+        (expected,) = inference(lambda x, i, v: x.index_add(0, i, v), *inputs).ops
+        (op,) = (op for op in inference(changed, *inputs).ops if op.family == "embedding")
+        assert op.work.cycles == expected.work.cycles
+
+    def test_an_index_for_each_element_is_a_table_of_single_elements(self) -> None:
+        index = expanded(INDEX).contiguous()
+        (op,) = inference(lambda x, i: x.gather(0, i), TABLE, index).ops
+        assert op.work.cycles == indexing.gather(GC200, WORDS * WIDTH, 1, PICKED * WIDTH, Element.FLOAT).cycles
+
+    def test_the_gradient_of_an_embedding_is_an_update_of_zeros(self) -> None:
+        costs = costed(calling(lambda table, i: table(i), nn.Embedding(WORDS, WIDTH)), INDEX)
+        (op,) = (op for op in costs.of(phase=Phase.BACKWARD) if op.family == "embedding")
+        assert op.work.cycles == indexing.scatter(GC200, WORDS, WIDTH, PICKED, Element.FLOAT).cycles
+
+    def test_a_memory_proportion_of_the_op_or_its_ipu_bounds_its_plan(self) -> None:
+        def picked(x: Tensor, index: Tensor) -> Tensor:
+            result = x.index_select(0, index)
+            hint(result, available_memory_proportion=0.1)
+            return result
+
+        table, index = torch.zeros(4096, 256), torch.zeros(16_384, dtype=torch.int64)
+        (op,) = inference(picked, table, index).ops
+        step = stepped(calling(lambda x, i: x.index_select(0, i)), table, index, training=False)
+        (other,) = costs_of(step, CostSettings(available_memory_proportion={0: 0.1})).ops
+        (free,) = costs_of(step).ops
+        assert op.work == other.work
+        assert op.work.temporary_bytes < 0.1 * GC200.chip.tile_bytes < free.work.temporary_bytes
 
 
 # --- ops made of rounds that depend on one another: sampling, CTC, beam search, textbook algorithms, recurrent layers

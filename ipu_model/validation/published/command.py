@@ -10,6 +10,7 @@ from ipu_model.errors import Error
 from ipu_model.predict.band import BANDS
 from published.comparison import compare_rows
 from published.leave_one_out import leave_one_out
+from published.message_passing import message_passing_lines
 from published.record import RECORD, close_band_of_record, record_of, write_record
 from published.text import comparison_text, constants_text, left_out_text
 
@@ -19,6 +20,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise Error("--record writes all rows: call it without names of rows.")
     comparison = compare_rows(arguments.rows)
     print(comparison_text(comparison))
+    if not arguments.rows:
+        print("\n" + "\n".join(["Single ops", *message_passing_lines()]))
     if arguments.leave_one_out:
         print("\n" + left_out_text(*leave_one_out()))
     if arguments.constants:

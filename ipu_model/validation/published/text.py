@@ -11,6 +11,7 @@ from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.calibration import constant_facts, fitted
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
 from published.leave_one_out import LeftOut, Untested
+from published.message_passing import message_passing_lines
 from published.record import bands_of, left_out_verdicts, record_of, recorded
 from published.rows import Kind, published
 
@@ -132,6 +133,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         for cut in comparison.cuts:
             values = _number(cut.row.value), _number(cut.modelled), f"{cut.error:+.1%}"
             lines.append(_cells(cut.row.what, cut.cut, cut.row.unit, *values))
+    lines += ["", "## Single ops", "", *(f"* {line}" for line in message_passing_lines())]
     lines += ["", "## Memory: what ran and what did not", "", _MEMORY, ""]
     lines += ["| program | published | modelled | share | that day | | |", "|---|---|---|---:|---:|---|---|"]
     for verdict in comparison.verdicts:

@@ -77,6 +77,9 @@ class CostConstants(Section):
     norm_channel_ops: float
     optimiser_fixed_cycles: float
     random_fixed_cycles: float
+    gather_fixed_cycles: float
+    gather_second_stage_cycles: float
+    update_scan_cycles: float
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,13 @@ def multi_slice(device: Device, hits: float, misses: float, row: float, element:
     return call(device, MULTI_SLICE, per_worker_hits * (19 + 2 * math.ceil(row / width)) + 8 * per_worker_misses)
 
 
+def multi_update(device: Device, hits: float, seen: float, row: float, element: Element) -> float:
+    """Return tile cycles of adding `hits` rows; each worker goes through all indices, because it owns some rows."""
+    width = device.chip.vector_width(element.bytes)
+    found = worker_share(device, hits) * (19 + 2 * math.ceil(row / width))
+    return call(device, MULTI_SLICE, device.constants.update_scan_cycles * seen + found)
+
+
 def arg_reduce(device: Device, n: float) -> float:
     return call(device, ARG_REDUCE, 3 * worker_share(device, n))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ipu_model.errors import Error
-from ipu_model.predict.device import CostSettings, Device, Element, Work
+from ipu_model.predict.device import CostSettings, Device, Element, Work, check_proportion
 from ipu_model.predict.remembered import forget_everything
 from ipu_model.step import Op, Ref, Step, Tensor
 
@@ -58,6 +58,15 @@ class OpView:
     @property
     def element(self) -> Element:
         return Element.of(self.output().dtype)
+
+    @property
+    def proportion(self) -> float:
+        """The share of a tile for temporary data: the op's own hint, else that of the program."""
+        own = self.op.hints.available_memory_proportion
+        if own is None:
+            return self.settings.proportion(self.op.ipu)
+        check_proportion(own, f"the op {self.op.name}")
+        return own
 
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         return self.op.argument(position, name, default)

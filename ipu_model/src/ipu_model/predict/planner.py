@@ -386,7 +386,7 @@ class _Methods:
             # Strided or not, only the sampled points take part.
             field, copied = problem.samples, problem.transposed
             # The transpose vertex moves square blocks of a vector's width. Channels of images lie in groups that are
-            # filled up; lengths of other matrices are what they are.
+            # filled up, and so are the samples of a weight gradient; lengths of other matrices are what they are.
             in_blocks = all(length % self.unit.vector_width == 0 for length in (field, ins, outs)) or not copied
             yield replace(self._pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
             if problem.image == problem.result == (1, 1):
@@ -411,8 +411,7 @@ class _Methods:
         problem = self.problem
         rows, columns = problem.in_channels * problem.positions, problem.out_channels
         for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
-            split = self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
-            yield replace(split, in_blocks=problem.samples % self.unit.vector_width == 0)
+            yield self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
 
     def channels(self) -> Split:
         """Split for the vector unit: groups, a vector of them at a time; the results of a group; the samples to sum."""

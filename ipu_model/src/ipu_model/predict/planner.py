@@ -171,8 +171,8 @@ class _Scheme:
         units = [MatrixUnit(size, 2 if half else 4, count, group, chip.workers) for count, group, _ in settings]
         splits = (split for unit in units for split in splits_of(self._step, unit, chip.tiles))
         self._candidates = [evaluate(split, device) for split in splits]
-        self._total = np.concatenate([candidates.total(device) for candidates in self._candidates])
-        self._temporary = np.concatenate([candidates.temporary for candidates in self._candidates])
+        self._total = np.concatenate([candidates.costs.total(device) for candidates in self._candidates])
+        self._temporary = np.concatenate([candidates.temporary_bytes for candidates in self._candidates])
 
     def fastest(self, limit: float = math.inf) -> Work | None:
         allowed = self._temporary <= limit
@@ -184,9 +184,9 @@ class _Scheme:
 
     def _work(self, index: int) -> Work:
         for candidates in self._candidates:
-            if index < len(candidates.compute):
+            if index < len(candidates.temporary_bytes):
                 break
-            index -= len(candidates.compute)
+            index -= len(candidates.temporary_bytes)
         work = _planned(self._step, self._device, candidates, index)
         return work if self._count == 1 else _repeated(self._problem, work, self._axis, self._count, self._device)
 
@@ -194,8 +194,8 @@ class _Scheme:
 def _planned(problem: Problem, device: Device, candidates: Candidates, index: int) -> Work:
     """Return the work of a candidate, including what the pass needs in addition to the contraction."""
     split = candidates.split
-    cycles = Cycles(float(candidates.compute[index]), float(candidates.exchange[index]), int(candidates.phases[index]))
-    outputs = float(candidates.outputs[index])
+    compute, exchange, phases, outputs = (float(array[index]) for array in candidates.costs)
+    cycles = Cycles(compute, exchange, int(phases))
     if problem.which is LayerPass.DATA_GRADIENT:
         # The weights, which are spread over all tiles, are transposed.
         share = problem.weight_elements / device.chip.tiles
@@ -211,7 +211,7 @@ def _planned(problem: Problem, device: Device, candidates: Candidates, index: in
     return Work(
         family="contraction",
         cycles=cycles,
-        temporary_bytes=float(candidates.temporary[index]),
+        temporary_bytes=float(candidates.temporary_bytes[index]),
         flops=problem.flops,
         outputs_on_busiest_tile=outputs,
         plan=f"{split.method}: {', '.join(cut) if cut else 'one tile'}",
@@ -294,19 +294,22 @@ class Split:
     vector_unit: bool = False
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """What each candidate costs: cycles, exchange phases, temporary bytes, results on the busiest tile."""
+class Costs(NamedTuple):
+    """Cycles and exchange phases of each candidate, and the results that its busiest tile has in the end."""
 
-    split: Split
     compute: Array
     exchange: Array
     phases: Array
-    temporary: Array
     outputs: Array
 
     def total(self, device: Device) -> Array:
         return self.compute + self.exchange + self.phases * device.sync_cycles
+
+
+class Candidates(NamedTuple):
+    split: Split
+    costs: Costs
+    temporary_bytes: Array
 
 
 def evaluate(split: Split, device: Device) -> Candidates:
@@ -326,62 +329,32 @@ def evaluate(split: Split, device: Device) -> Candidates:
         exchange = exchange + np.maximum(moved / rate, pieces)
         phases = phases + 1
         temporary = np.maximum(temporary, 2 * moved)
+    exchange = exchange + phases * device.constants.exchange_fixed_cycles
     reduced = reduction(split.results, parts.ins, unit, device, converted=not split.vector_unit)
-    phases = phases + reduced.phases
-    return Candidates(
-        split=split,
-        compute=compute + reduced.compute,
-        exchange=exchange + reduced.exchange + phases * device.constants.exchange_fixed_cycles,
-        phases=phases,
-        temporary=temporary,
-        outputs=reduced.outputs,
-    )
+    costs = Costs(compute + reduced.compute, exchange + reduced.exchange, phases + reduced.phases, reduced.outputs)
+    return Candidates(split, costs, temporary)
 
 
-class PartialSums(NamedTuple):
-    """Cycles and phases of summing partials over tiles, and the results on the busiest tile afterwards."""
-
-    compute: Array
-    exchange: Array
-    phases: Array
-    outputs: Array
-
-    def total(self, device: Device) -> Array:
-        fixed = device.sync_cycles + device.constants.exchange_fixed_cycles
-        return self.compute + self.exchange + self.phases * fixed
-
-
-def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> PartialSums:
-    """Return the cost of summing `results` partials per tile over `depth` tiles, in the fastest number of stages.
+def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *, converted: bool = True) -> Costs:
+    """Return the cost of summing `results` partials per tile over `depth` tiles: fewer stages are always faster.
 
     The partials of a stage are limited to bound the number of messages. If no other tile has partials, fp32 results of
-    fp16 operands are only converted. Exchange cycles leave out the fixed overhead of each phase.
+    fp16 operands are only converted.
     """
-    alone, zero = depth <= 1, np.zeros_like(results)
-    converts = converted and unit.partial_bytes > unit.element_bytes
-    best = PartialSums(vertices.cast_stage(results, unit.workers) if converts else zero, zero, zero, results)
-    if alone.all():
-        return best
-    for stages, most in ((3, math.inf), (2, MOST_IN_TWO_STAGES), (1, MOST_IN_ONE_STAGE)):
-        sums = _staged(results, depth, stages, unit, device)
-        better = ~alone & (depth <= most)
-        if stages < 3:
-            better &= sums.total(device) <= best.total(device)
-        best = PartialSums(*(np.where(better, theirs, ours) for theirs, ours in zip(sums, best)))
-    return best
-
-
-def _staged(results: Array, depth: Array, stages: int, unit: MatrixUnit, device: Device) -> PartialSums:
-    compute, exchange = np.zeros_like(results), np.zeros_like(results)
-    left, held = depth, results
-    for remaining in range(stages, 0, -1):
+    stages = 0.0 + (depth > 1) + (depth > MOST_IN_ONE_STAGE) + (depth > MOST_IN_TWO_STAGES)
+    compute, exchange = np.zeros_like(results), stages * device.constants.exchange_fixed_cycles
+    if converted and unit.partial_bytes > unit.element_bytes:
+        compute = np.where(depth > 1, compute, vertices.cast_stage(results, unit.workers))
+    left, held, rate = depth, results, device.chip.exchange_bytes_per_cycle
+    for remaining in range(int(stages.max()), 0, -1):
+        takes_part = stages >= remaining
         # Rounded before it is rounded up: the cube root of 8 is a little more than 2 in floating point.
-        ways = np.ceil(np.round(left ** (1 / remaining), 9))
+        ways = np.where(takes_part, np.ceil(np.round(left ** (1 / remaining), 9)), 1.0)
         after = np.ceil(held / ways)
-        compute = compute + vertices.reduce_stage(after, ways, unit)
-        exchange = exchange + held * unit.partial_bytes / device.chip.exchange_bytes_per_cycle
+        compute = compute + np.where(takes_part, vertices.reduce_stage(after, ways, unit), 0.0)
+        exchange = exchange + np.where(takes_part, held * unit.partial_bytes / rate, 0.0)
         left, held = np.ceil(left / ways), after
-    return PartialSums(compute, exchange, np.full_like(results, float(stages)), np.ceil(results / depth))
+    return Costs(compute, exchange, stages, np.ceil(results / depth))
 
 
 # -------------------------------------------------------------------- the candidates of each method
@@ -393,7 +366,7 @@ def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]
         yield from methods.weight_gradient()
     else:
         yield from methods.image_pass()
-    if problem.groups > 1 and problem.in_channels * problem.out_channels <= 16:
+    if problem.in_channels * problem.out_channels <= 16:
         yield methods.channels()
 
 
@@ -412,7 +385,9 @@ class _Methods:
         if problem.positions == 1:
             # Strided or not, only the sampled points take part.
             field, copied = problem.samples, problem.transposed
-            in_blocks = not copied or self._in_blocks(field, ins, outs)
+            # The transpose vertex moves square blocks of a vector's width. Channels of images lie in groups that are
+            # filled up, and so are the samples of a weight gradient; lengths of other matrices are what they are.
+            in_blocks = all(length % self.unit.vector_width == 0 for length in (field, ins, outs)) or not copied
             yield replace(self._pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
             if problem.image == problem.result == (1, 1):
                 turned = tuple(WEIGHTS if operand == INPUTS else INPUTS for operand in copied)
@@ -426,23 +401,20 @@ class _Methods:
             yield self._pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield self._expanded_columns(ins, outs)
-        # The SLIC vertex takes fp16, groups of one, two or four channels, stride 1 or 2.
+        # The SLIC vertex takes fp16, stride 1 or 2, groups of one, two or four channels (three are filled up).
         strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
-        grouped = problem.groups > 1 and (ins, outs) in ((1, 1), (2, 2), (4, 4))
-        if self.unit.is_half and grouped and strides_fit and problem.dilation == (1, 1):
+        if self.unit.is_half and max(ins, outs) <= 4 and strides_fit and problem.dilation == (1, 1):
             yield self._windows()
 
     def weight_gradient(self) -> Iterator[Split]:
         """Yield the splits of one matrix product over all samples, with either operand as the field."""
         problem = self.problem
         rows, columns = problem.in_channels * problem.positions, problem.out_channels
-        in_blocks = self._in_blocks(problem.samples)
         for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
-            split = self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
-            yield replace(split, in_blocks=in_blocks)
+            yield self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
 
     def channels(self) -> Split:
-        """Split for the vector unit, channel by channel: groups, the results of a group, and the samples to sum."""
+        """Split for the vector unit: groups, a vector of them at a time; the results of a group; the samples to sum."""
         problem = self.problem
         if problem.which is LayerPass.WEIGHT_GRADIENT:
             results = problem.in_channels * problem.out_channels * problem.positions
@@ -451,22 +423,14 @@ class _Methods:
             results = problem.output_elements // problem.groups
             per_result = problem.in_channels if problem.which is LayerPass.FORWARD else problem.out_channels
             length, most_parts = problem.positions * per_result, 1
-        g, i, o, rt = self._field_cuts(results, problem.groups, most_parts, 1)
-        gt, lt = np.ceil(problem.groups / g), np.ceil(length / i)
-        held = rt * gt
+        vectors = math.ceil(problem.groups / self.unit.vector_width)
+        g, i, o, rt = self._field_cuts(results, vectors, most_parts, 1)
+        gt, lt = np.ceil(vectors / g) * self.unit.vector_width, np.ceil(length / i)
+        held, inputs, weights = rt * gt, rt * gt, lt * gt
         if problem.which is LayerPass.WEIGHT_GRADIENT:
             inputs, weights = lt * problem.in_channels * gt, lt * problem.out_channels * gt
-        else:
-            inputs, weights = rt * gt, np.full_like(gt, float(length)) * gt
         vertex, parts = vertices.conv_vmac(held, lt, self.unit), Parts(np.ceil(results / rt), i, o, g)
         return Split("channels", self.unit, vertex, inputs, weights, held, parts, vector_unit=True)
-
-    def _in_blocks(self, *lengths: int) -> bool:
-        """Whether the transpose vertex can turn operands of these lengths: it moves square blocks of a vector's width.
-
-        The channels of an image always can, since they lie in groups that are filled up.
-        """
-        return all(length % self.unit.vector_width == 0 for length in lengths)
 
     def _pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
         """Split field, input channels, output channels and groups; the field uses the remaining tiles."""
@@ -491,7 +455,7 @@ class _Methods:
         all.
         """
         tiles = self.tiles
-        g, i, o = grid(distinct(groups, tiles), distinct(ins, min(tiles, most_ins or tiles)), distinct(outs, tiles))
+        g, i, o = grid(distinct(groups, tiles), distinct(ins, min(tiles, most_ins or tiles)), paired(outs, tiles))
         keep = g * i * o <= tiles
         g, i, o = g[keep], i[keep], o[keep]
         free = np.minimum(np.floor(self.tiles / (g * i * o)), field)
@@ -533,7 +497,7 @@ class _Methods:
         """
         tiles, (rows, columns) = self.tiles, problem.area
         b, h, w = grid(distinct(problem.batch, tiles), distinct(rows, tiles), distinct(columns, tiles))
-        i, o, g = grid(distinct(ins, tiles), distinct(outs, tiles), distinct(groups, tiles))
+        i, o, g = grid(distinct(ins, tiles), paired(outs, tiles), distinct(groups, tiles))
         field, channels = b * h * w, i * o * g
         used = np.multiply.outer(field, channels)
         allowed = used <= tiles
@@ -543,12 +507,13 @@ class _Methods:
 
     def _windows(self) -> Split:
         problem = self.problem
-        blocks = math.ceil(problem.groups * problem.in_channels / 4)
+        channels = next(size for size in (1, 2, 4) if size >= max(problem.in_channels, problem.out_channels))
+        blocks = math.ceil(problem.groups * channels / 4)
         field, (i, o, g), (bt, ht, wt) = self._combinations(problem, 1, 1, blocks)
         held = np.ceil(blocks / g)
         read, rows, width = _reads(problem, bt, ht, wt)
         vertex = vertices.conv_slic(rows, np.ceil(width * max(problem.stride)), held, problem.kernel, self.unit)
-        weights, results = held * 4 * problem.in_channels * problem.positions, bt * ht * wt * held * 4
+        weights, results = held * 4 * channels * problem.positions, bt * ht * wt * held * 4
         return Split("windows", self.unit, vertex, read * held * 4, weights, results, Parts(field, i, o, g))
 
     def _dots(self, ins: int, outs: int) -> Split:
@@ -591,6 +556,13 @@ def distinct(length: int, most: int) -> Array:
     parts = np.unique(np.ceil(length / sizes))
     parts.flags.writeable = False
     return parts
+
+
+@lru_cache(maxsize=4096)
+def paired(length: int, most: int) -> Array:
+    """Return `distinct` numbers of parts and the even ones that follow them: pairs of tiles receive inputs together."""
+    parts = distinct(length, most)
+    return np.union1d(parts, np.minimum(parts + parts % 2, most)) if length > 1 else parts
 
 
 def grid(*axes: Array) -> list[Array]:

@@ -46,9 +46,7 @@ def combined(device: Device, local: float, depth: float) -> Cycles:
         return Cycles()
     unit = MatrixUnit(element_bytes=4, partial_bytes=4, units=1, channel_group=1, workers=device.chip.workers)
     found = reduction(np.array([local]), np.array([depth]), unit, device)
-    phases = int(found.phases[0])
-    fixed = phases * device.constants.exchange_fixed_cycles
-    return Cycles(float(found.compute[0]), float(found.exchange[0]) + fixed, phases)
+    return Cycles(float(found.compute[0]), float(found.exchange[0]), int(found.phases[0]))
 
 
 def ordered(device: Device, elements: int, n: float, rows: int, element: Element) -> Work:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
 from ipu_model.predict.recomputation import Pass
-from ipu_model.step import Op, Source
+from ipu_model.step import Op, Source, Step
 
 UPDATE: Final = "update"
 
@@ -35,21 +35,29 @@ class IpuSchedule:
 def schedules_of(
     storages: Storages, order: Order, costs: Sequence[VariableCost], fetched: Fetched
 ) -> dict[int, IpuSchedule]:
+    step = storages.step
     accumulations = {cost.variable: cost for cost in costs if cost.part == ACCUMULATION_PART}
+    parts = {variable: tuple(_summands(step, step.gradients[variable])) for variable in accumulations}
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
-    completed = _completed_gradients(storages)
+    completed = _completed_gradients(storages, parts)
+    sums = {maker.name for summands in parts.values() for summand in summands for maker in summand.sums}
     for run in order.sequence:
-        op = storages.step.by_name[run.op]
-        if op.name in storages.parts:
-            ops[op.ipu] += _scheduled_parts(op, run.during.value, storages, fetched)
+        op = step.by_name[run.op]
+        added = completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ()
+        if op.name in storages.parts and op.name not in sums:
+            scheduled = _scheduled_parts(op, run.during.value, storages, fetched)
+            if added and op.kind == "embedding_dense_backward":
+                # Only the rows that were looked up change in the accumulator (PopART, sparseaccumulatepattern.cpp).
+                scheduled, added = [replace(part, makes=()) for part in scheduled], ()
+            ops[op.ipu] += scheduled
         # The gradients that an op completes are added up at once.
-        for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
-            if variable in accumulations:
-                cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
-                ops[cost.ipu].append(_work_on(cost, Pass.BACKWARD.value, storages, brought))
+        for variable, gradient in added:
+            cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
+            ops[cost.ipu].append(_work_on(cost, gradient, Pass.BACKWARD.value, storages, brought))
     for cost in costs:
         if cost.part == UPDATE_PART:
-            update = _work_on(cost, UPDATE, storages, fetched.update.get(cost.variable, ()))
+            gradient = step.gradients[cost.variable]
+            update = _work_on(cost, gradient, UPDATE, storages, fetched.update.get(cost.variable, ()))
             # An accumulator stands in for the gradient.
             ops[cost.ipu].append(replace(update, reads=()) if cost.variable in accumulations else update)
     return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
@@ -73,8 +81,9 @@ def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -
     return scheduled
 
 
-def _work_on(cost: VariableCost, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
-    gradient = storages.step.gradients[cost.variable]
+def _work_on(
+    cost: VariableCost, gradient: str, phase: str, storages: Storages, brought: Sequence[Spread]
+) -> ScheduledOp:
     root, producer = storages.roots[gradient], storages.step.producer(gradient)
     stage = 0 if producer is None else producer.stage
     needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
@@ -90,8 +99,36 @@ def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
     return Spread(on_tile, tiles, on_tile)
 
 
-def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
-    """Map ops to the variables whose gradient is complete after them: its name may stand for a view made later."""
+class _Summand(NamedTuple):
+    """A gradient of a variable, alone or one of those that the backward ops `sums` add up."""
+
+    gradient: str
+    sums: tuple[Op, ...] = ()
+
+
+def _summands(step: Step, gradient: str, sums: tuple[Op, ...] = ()) -> Iterator[_Summand]:
+    """Yield the gradients that add up to this one: an accumulator takes each as soon as it is there.
+
+    PopART does so if it is asked to (`decomposeGradSum`); Graphcore's BERT has a pattern of its own for the embedding
+    that is tied to the decoder (`TiedGatherAccumulate`).
+    """
+    op = step.producer(gradient)
+    added = () if op is None or op.kind != "add" or not op.is_backward else step.read_by(op)
+    makers = [step.producer(tensor.name) for tensor in added]
+    alike = all(tensor.shape == step.tensors[gradient].shape for tensor in added)
+    used_once = all(len(step.readers[tensor.name]) == 1 for tensor in added)
+    here = op is not None and all(maker is not None and maker.ipu == op.ipu for maker in makers)
+    if op is None or len(added) != 2 or not (alike and used_once and here):
+        yield _Summand(gradient, sums)
+        return
+    for tensor in added:
+        yield from _summands(step, tensor.name, (*sums, op))
+
+
+def _completed_gradients(
+    storages: Storages, parts: Mapping[str, tuple[_Summand, ...]]
+) -> dict[str | None, list[tuple[str, str]]]:
+    """Map ops to variables and their gradients that are complete after them: names may stand for views made later."""
     step = storages.step
     place = {op.name: place for place, op in enumerate(step.ops)}
     changing: dict[str, list[str]] = {}  # by the op that made some storage, those whose results live in it
@@ -100,15 +137,15 @@ def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
         maker = step.producer(storages.roots[results[0].name]) if results else op
         if maker is not None and op.name in storages.parts:
             changing.setdefault(maker.name, []).append(op.name)
-    completed: dict[str | None, list[str]] = {}
-    for variable, gradient in step.gradients.items():
+    completed: dict[str | None, list[tuple[str, str]]] = {}
+    for variable, gradient in ((v, summand.gradient) for v, summands in parts.items() for summand in summands):
         named, maker = step.producer(gradient), step.producer(storages.roots[gradient])
         last = None
         if named is not None:
             names = changing.get(maker.name, ()) if maker is not None else ()
             before = (name for name in names if place[name] <= place[named.name])
             last = max(before, key=place.__getitem__, default=named.name)
-        completed.setdefault(last, []).append(variable)
+        completed.setdefault(last, []).append((variable, gradient))
     return completed
 
 

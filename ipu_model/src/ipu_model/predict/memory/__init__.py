@@ -81,6 +81,7 @@ def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[V
     alike = _alike(step)
     works: dict[object, Work] = {}
     kinds: set[object] = set()
+    named: list[tuple[object, object, Work]]
     named = [((alike[op.node], op.part), (op.target, op.part), op.work) for op in costs.of(ipu=ipu)]
     named += [((cost.part, cost.shape, cost.work), cost.part, cost.work) for cost in updates if cost.ipu == ipu]
     for key, kind, work in named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -37,16 +37,16 @@ def schedules_of(
 ) -> dict[int, IpuSchedule]:
     step = storages.step
     accumulations = {cost.variable: cost for cost in costs if cost.part == ACCUMULATION_PART}
-    parts = {variable: tuple(_summands(step, step.gradients[variable])) for variable in accumulations}
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
-    completed = _completed_gradients(storages, parts)
-    sums = {maker.name for summands in parts.values() for summand in summands for maker in summand.sums}
+    sums = set[str]()
+    summands = [(name, part) for name in accumulations for part in _summands(step, step.gradients[name], sums)]
+    completed = _completed_gradients(storages, summands)
     for run in order.sequence:
         op = step.by_name[run.op]
         added = completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ()
         if op.name in storages.parts and op.name not in sums:
             scheduled = _scheduled_parts(op, run.during.value, storages, fetched)
-            if added and op.kind == "embedding_dense_backward":
+            if added and op.kind == "embedding_dense_backward" and not fetched.accumulation:
                 # Only the rows that were looked up change in the accumulator (PopART, sparseaccumulatepattern.cpp).
                 scheduled, added = [replace(part, makes=()) for part in scheduled], ()
             ops[op.ipu] += scheduled
@@ -99,53 +99,41 @@ def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
     return Spread(on_tile, tiles, on_tile)
 
 
-class _Summand(NamedTuple):
-    """A gradient of a variable, alone or one of those that the backward ops `sums` add up."""
+def _summands(step: Step, gradient: str, sums: set[str]) -> list[str]:
+    """Return the gradients that add up to this one, and note in `sums` the ops that would add them.
 
-    gradient: str
-    sums: tuple[Op, ...] = ()
-
-
-def _summands(step: Step, gradient: str, sums: tuple[Op, ...] = ()) -> Iterator[_Summand]:
-    """Yield the gradients that add up to this one: an accumulator takes each as soon as it is there.
-
-    PopART does so if it is asked to (`decomposeGradSum`); Graphcore's BERT has a pattern of its own for the embedding
-    that is tied to the decoder (`TiedGatherAccumulate`).
+    An accumulator takes each as soon as it is there. PopART does so if it is asked to (`decomposeGradSum`), and
+    Graphcore's BERT has a pattern for the embedding that is tied to the decoder (`TiedGatherAccumulate`).
     """
     op = step.producer(gradient)
-    added = () if op is None or op.kind != "add" or not op.is_backward else step.read_by(op)
+    if op is None or op.kind != "add" or not op.is_backward:
+        return [gradient]
+    added = step.read_by(op)
     makers = [step.producer(tensor.name) for tensor in added]
     alike = all(tensor.shape == step.tensors[gradient].shape for tensor in added)
     used_once = all(len(step.readers[tensor.name]) == 1 for tensor in added)
-    here = op is not None and all(maker is not None and maker.ipu == op.ipu for maker in makers)
-    if op is None or len(added) != 2 or not (alike and used_once and here):
-        yield _Summand(gradient, sums)
-        return
-    for tensor in added:
-        yield from _summands(step, tensor.name, (*sums, op))
+    if len(added) != 2 or not (alike and used_once and all(maker and maker.ipu == op.ipu for maker in makers)):
+        return [gradient]
+    sums.add(op.name)
+    return [summand for tensor in added for summand in _summands(step, tensor.name, sums)]
 
 
 def _completed_gradients(
-    storages: Storages, parts: Mapping[str, tuple[_Summand, ...]]
-) -> dict[str | None, list[tuple[str, str]]]:
+    storages: Storages, summands: Iterable[tuple[str, str]]
+) -> dict[str, list[tuple[str, str]]]:
     """Map ops to variables and their gradients that are complete after them: names may stand for views made later."""
     step = storages.step
     place = {op.name: place for place, op in enumerate(step.ops)}
-    changing: dict[str, list[str]] = {}  # by the op that made some storage, those whose results live in it
+    makers: dict[str, list[str]] = defaultdict(list)  # the ops whose results live in a storage, in order
     for op in step.ops:
-        results = step.results_of(op)
-        maker = step.producer(storages.roots[results[0].name]) if results else op
-        if maker is not None and op.name in storages.parts:
-            changing.setdefault(maker.name, []).append(op.name)
-    completed: dict[str | None, list[tuple[str, str]]] = {}
-    for variable, gradient in ((v, summand.gradient) for v, summands in parts.items() for summand in summands):
-        named, maker = step.producer(gradient), step.producer(storages.roots[gradient])
-        last = None
+        for result in step.results_of(op) if op.name in storages.parts else ():
+            makers[storages.roots[result.name]].append(op.name)
+    completed: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for variable, gradient in summands:
+        named = step.producer(gradient)
         if named is not None:
-            names = changing.get(maker.name, ()) if maker is not None else ()
-            before = (name for name in names if place[name] <= place[named.name])
-            last = max(before, key=place.__getitem__, default=named.name)
-        completed.setdefault(last, []).append((variable, gradient))
+            before = [name for name in makers[storages.roots[gradient]] if place[name] <= place[named.name]]
+            completed[before[-1] if before else named.name].append((variable, gradient))
     return completed
 
 

@@ -127,6 +127,25 @@ class TestStorage:
         assert max(live) < 2 * weights
 
 
+    def test_gradients_of_a_tied_weight_are_added_up_one_by_one(self) -> None:
+        """With an accumulator, a table that is read and multiplied needs one gradient of its size; without, three.
+
+        The lookup's is added row by row (PopART, SparseAccumulate), the product's as soon as it is there.
+        """
+
+        def language(table: nn.Embedding, tokens: Tensor) -> Tensor:
+            return table(tokens) @ table.weight.t()
+
+        tied = graph_of(calling(language, nn.Embedding(8192, 512)), torch.zeros(4, dtype=torch.int32))
+        table = 8192 * 512 * 4 / TILES
+        most = [
+            max(step.bytes_on_tile - step.temporary_bytes for step in memory_for(tied, accumulation=n)[0].liveness)
+            for n in (2, 1)
+        ]
+        assert most[0] == pytest.approx(table, rel=0.1)
+        assert most[1] == pytest.approx(3 * table, rel=0.1)
+
+
 class TestRecomputation:
     def checkpointed(self, every: int) -> IpuMemory:
         """Twelve equal layers with a checkpoint behind every `every`-th, all others run again."""

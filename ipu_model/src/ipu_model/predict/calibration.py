@@ -137,6 +137,7 @@ class CollectiveConstants(Section):
 @dataclass(frozen=True)
 class MemoryConstants(Section):
     exchange_code_bytes_per_phase: float
+    exchange_code_bytes_per_copy: float
     control_code_bytes_per_call: float
     vertex_state_bytes_per_compute_set: float
     vertex_code_bytes_per_kind: float

@@ -42,8 +42,9 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
         own = [resident for resident in always if resident.ipu == ipu]
         lives = [Live(r.place, 0, schedule.end, r.category, r.contents) for r in own if r.place is not None]
         if ipu in schedules:
-            on_host = sum(resident.category != profile.CONSTANTS for resident in own)
-            on_host += len(lifetimes.inputs) + len(lifetimes.outputs)
+            sent = [r.place for r in own if r.category != profile.CONSTANTS]
+            sent += [*lifetimes.inputs, *lifetimes.outputs]
+            on_host = sum(spread.tiles for spread in sent if spread is not None) / space.tiles
             copies = sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items())
             steps = steps_of(program.step, costs, ipu, len(schedule.ops), updates)
             code = code_bytes(steps, on_host, copies, members, program.calibration.memory)
@@ -60,11 +61,16 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
     return profile.Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
 
 
+# Ops whose exchanges bring one value, or the tensor of another tile: a tile receives few pieces in each.
+_FEW_PIECES = ("update", "accumulation", "elementwise", "copy", "cast", "loss")
+
+
 @dataclass(frozen=True)
 class Steps:
-    """Steps of an IPU: distinct exchange phases, compute sets (at least one a step) and vertex kinds, and all calls."""
+    """Distinct steps of an IPU, and its calls: exchange phases of many pieces, of few; compute sets; vertex kinds."""
 
     phases: int
+    copies: int
     compute_sets: int
     kinds: int
     calls: int
@@ -73,21 +79,24 @@ class Steps:
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
     """Return the steps of an IPU; ops of equal kind, shapes, types and attributes share code, wherever tensors lie."""
     alike = _alike(step)
-    phases: dict[object, int] = {}
+    works: dict[object, Work] = {}
     kinds: set[object] = set()
-    for op in costs.of(ipu=ipu):
-        _count(phases, (alike[op.node], op.part), op.work)
-        kinds.add((op.target, op.part))
-    for cost in updates:
-        if cost.ipu == ipu:
-            _count(phases, (cost.part, cost.shape, cost.work), cost.work)
-            kinds.add(cost.part)
-    return Steps(sum(phases.values()), sum(max(1, count) for count in phases.values()), len(kinds), calls)
+    named: list[tuple[object, object, Work]]
+    named = [((alike[op.node], op.part), (op.target, op.part), op.work) for op in costs.of(ipu=ipu)]
+    named += [((cost.part, cost.shape, cost.work), cost.part, cost.work) for cost in updates if cost.ipu == ipu]
+    for key, kind, work in named:
+        kinds.add(kind)
+        if key not in works or _phases(work) > _phases(works[key]):
+            works[key] = work
+    phases = sum(_phases(work) for work in works.values() if work.family not in _FEW_PIECES)
+    copies = sum(_phases(work) for work in works.values() if work.family in _FEW_PIECES)
+    compute_sets = sum(max(1, _phases(work)) for work in works.values())
+    return Steps(phases, copies, compute_sets, len(kinds), calls)
 
 
-def _count(phases: dict[object, int], key: object, work: Work) -> None:
-    """Note the exchange phases of some work; the rounds of a loop share theirs."""
-    phases[key] = max(phases.get(key, 0), math.ceil(work.cycles.phases / work.repeats))
+def _phases(work: Work) -> int:
+    """Return the exchange phases of some work; the rounds of a loop share theirs."""
+    return math.ceil(work.cycles.phases / work.repeats)
 
 
 @remembered
@@ -110,7 +119,7 @@ def _alike(step: Step) -> Mapping[str, int]:
 
 
 def code_bytes(
-    steps: Steps, host_tensors: int, transfers: int, ring: int, constants: MemoryConstants
+    steps: Steps, host_tensors: float, transfers: int, ring: int, constants: MemoryConstants
 ) -> dict[str, float]:
     """Return bytes of code on each tile by category; `transfers` are copies between IPUs, `ring` its members or 0.
 
@@ -120,7 +129,9 @@ def code_bytes(
     collective = ring > 1
     return {
         profile.EXCHANGE_CODE: (
-            constants.exchange_code_bytes_per_phase * steps.phases + constants.collective_exchange_bytes * collective
+            constants.exchange_code_bytes_per_phase * steps.phases
+            + constants.exchange_code_bytes_per_copy * steps.copies
+            + constants.collective_exchange_bytes * collective
         ),
         profile.CONTROL_CODE: (
             constants.control_code_bytes_per_call * steps.calls + constants.collective_control_bytes * collective

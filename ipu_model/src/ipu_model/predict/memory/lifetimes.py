@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from ipu_model.predict.order import Order
 from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
 from ipu_model.predict.recomputation import Pass
-from ipu_model.step import Op, Source
+from ipu_model.step import Op, Source, Step
 
 UPDATE: Final = "update"
 
@@ -35,21 +35,29 @@ class IpuSchedule:
 def schedules_of(
     storages: Storages, order: Order, costs: Sequence[VariableCost], fetched: Fetched
 ) -> dict[int, IpuSchedule]:
+    step = storages.step
     accumulations = {cost.variable: cost for cost in costs if cost.part == ACCUMULATION_PART}
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
-    completed = _completed_gradients(storages)
+    sums = set[str]()
+    summands = [(name, part) for name in accumulations for part in _summands(step, step.gradients[name], sums)]
+    completed = _completed_gradients(storages, summands)
     for run in order.sequence:
-        op = storages.step.by_name[run.op]
-        if op.name in storages.parts:
-            ops[op.ipu] += _scheduled_parts(op, run.during.value, storages, fetched)
+        op = step.by_name[run.op]
+        added = completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ()
+        if op.name in storages.parts and op.name not in sums:
+            scheduled = _scheduled_parts(op, run.during.value, storages, fetched)
+            if added and op.kind == "embedding_dense_backward" and not fetched.accumulation:
+                # Only the rows that were looked up change in the accumulator (PopART, sparseaccumulatepattern.cpp).
+                scheduled, added = [replace(part, makes=()) for part in scheduled], ()
+            ops[op.ipu] += scheduled
         # The gradients that an op completes are added up at once.
-        for variable in completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ():
-            if variable in accumulations:
-                cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
-                ops[cost.ipu].append(_work_on(cost, Pass.BACKWARD.value, storages, brought))
+        for variable, gradient in added:
+            cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
+            ops[cost.ipu].append(_work_on(cost, gradient, Pass.BACKWARD.value, storages, brought))
     for cost in costs:
         if cost.part == UPDATE_PART:
-            update = _work_on(cost, UPDATE, storages, fetched.update.get(cost.variable, ()))
+            gradient = step.gradients[cost.variable]
+            update = _work_on(cost, gradient, UPDATE, storages, fetched.update.get(cost.variable, ()))
             # An accumulator stands in for the gradient.
             ops[cost.ipu].append(replace(update, reads=()) if cost.variable in accumulations else update)
     return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
@@ -73,8 +81,9 @@ def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -
     return scheduled
 
 
-def _work_on(cost: VariableCost, phase: str, storages: Storages, brought: Sequence[Spread]) -> ScheduledOp:
-    gradient = storages.step.gradients[cost.variable]
+def _work_on(
+    cost: VariableCost, gradient: str, phase: str, storages: Storages, brought: Sequence[Spread]
+) -> ScheduledOp:
     root, producer = storages.roots[gradient], storages.step.producer(gradient)
     stage = 0 if producer is None else producer.stage
     needs = storages.space.temporary(cost.work.temporary_bytes, storages.widest([root]))
@@ -90,25 +99,41 @@ def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
     return Spread(on_tile, tiles, on_tile)
 
 
-def _completed_gradients(storages: Storages) -> dict[str | None, list[str]]:
-    """Map ops to the variables whose gradient is complete after them: its name may stand for a view made later."""
+def _summands(step: Step, gradient: str, sums: set[str]) -> list[str]:
+    """Return the gradients that add up to this one, and note in `sums` the ops that would add them.
+
+    An accumulator takes each as soon as it is there. PopART does so if it is asked to (`decomposeGradSum`), and
+    Graphcore's BERT has a pattern for the embedding that is tied to the decoder (`TiedGatherAccumulate`).
+    """
+    op = step.producer(gradient)
+    if op is None or op.kind != "add" or not op.is_backward:
+        return [gradient]
+    added = step.read_by(op)
+    makers = [step.producer(tensor.name) for tensor in added]
+    alike = all(tensor.shape == step.tensors[gradient].shape for tensor in added)
+    used_once = all(len(step.readers[tensor.name]) == 1 for tensor in added)
+    if len(added) != 2 or not (alike and used_once and all(maker and maker.ipu == op.ipu for maker in makers)):
+        return [gradient]
+    sums.add(op.name)
+    return [summand for tensor in added for summand in _summands(step, tensor.name, sums)]
+
+
+def _completed_gradients(
+    storages: Storages, summands: Iterable[tuple[str, str]]
+) -> dict[str, list[tuple[str, str]]]:
+    """Map ops to variables and their gradients that are complete after them: names may stand for views made later."""
     step = storages.step
     place = {op.name: place for place, op in enumerate(step.ops)}
-    changing: dict[str, list[str]] = {}  # by the op that made some storage, those whose results live in it
+    makers: dict[str, list[str]] = defaultdict(list)  # the ops whose results live in a storage, in order
     for op in step.ops:
-        results = step.results_of(op)
-        maker = step.producer(storages.roots[results[0].name]) if results else op
-        if maker is not None and op.name in storages.parts:
-            changing.setdefault(maker.name, []).append(op.name)
-    completed: dict[str | None, list[str]] = {}
-    for variable, gradient in step.gradients.items():
-        named, maker = step.producer(gradient), step.producer(storages.roots[gradient])
-        last = None
+        for result in step.results_of(op) if op.name in storages.parts else ():
+            makers[storages.roots[result.name]].append(op.name)
+    completed: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for variable, gradient in summands:
+        named = step.producer(gradient)
         if named is not None:
-            names = changing.get(maker.name, ()) if maker is not None else ()
-            before = (name for name in names if place[name] <= place[named.name])
-            last = max(before, key=place.__getitem__, default=named.name)
-        completed.setdefault(last, []).append(variable)
+            before = [name for name in makers[storages.roots[gradient]] if place[name] <= place[named.name]]
+            completed[before[-1] if before else named.name].append((variable, gradient))
     return completed
 
 

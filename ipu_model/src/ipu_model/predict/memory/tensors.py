@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +53,8 @@ class Storages:
         self.returned = [n for n in step.tensors if n in outputs and self.ipu(self.roots[n]) is not None]
         # Not kept for the backward pass, because they can be drawn again.
         self.drawn_again = frozenset(self.roots[mask.name] for mask in dropout_masks(step))
-        # The weights of convolutions and matrix products, which PopLibs cuts less finely than other tensors.
+        # The weights of convolutions and matrix products: PopLibs cuts them less finely than other tensors, and lays
+        # them out from the last tile of a plan on (lib/poplin/Convolution.cpp, calculateActivationsOrWeightsUsage).
         weights = {v.tensor for v in step.variables if len(step.tensors[v.tensor].shape) > 1}
         products = (op for op in step.ops if op.kind in CONTRACTIONS)
         self._multiplied = weights.intersection(root for op in products for root in self.read_by(op))
@@ -108,10 +108,11 @@ class Storages:
             tensor = self.step.tensors[root]
             layout, element = self._layouts.get(root), Element.of(tensor.dtype)
             on_tile = layout.on_tile if layout is not None else self.space.device.spread(tensor.elements, element)
-            if root in self._multiplied:
+            multiplied = root in self._multiplied
+            if multiplied:
                 least = self.space.device.calibration.memory.least_weight_bytes_per_tile
                 on_tile = max(on_tile, least / element.bytes)
-            self._spreads[root] = self.space.place(tensor.elements, on_tile, element.bytes)
+            self._spreads[root] = self.space.place(tensor.elements, on_tile, element.bytes, at_end=multiplied)
         return self._spreads[root]
 
     def made_by(self, op: Op) -> list[str]:
@@ -177,13 +178,12 @@ def _resident(
     program: Program, storages: Storages, variable: Variable, category: str, dtype: DType, location: Location
 ) -> Resident:
     """Return a tensor of this type and of the size of a variable, which lies as the variable does."""
-    tensor, space = program.step.tensors[variable.tensor], storages.space
+    tensor = program.step.tensors[variable.tensor]
     ipu, elements, element = variable_ipus(program.step)[variable.name], tensor.elements, Element.of(tensor.dtype)
-    whole = part = storages.spread(tensor.name).times(Element.of(dtype).bytes / element.bytes)
+    whole = storages.spread(tensor.name).times(Element.of(dtype).bytes / element.bytes)
     sharded = program.replicas > 1 and location.is_sharded(elements)
-    share = math.ceil(elements / program.replicas) if sharded else elements
-    if share < elements:
-        part = space.place(share, space.device.spread(share, element), Element.of(dtype).bytes)
+    # Each replica has its part of what every tile holds (GCL's collective balanced reorder, which PopART uses).
+    part = whole.times(1 / program.replicas) if sharded else whole
     if location.is_off_chip(elements):
         # With sharding, each replica fetches its part, and weights are put together from all parts.
         brought = whole if category == VARIABLES else part

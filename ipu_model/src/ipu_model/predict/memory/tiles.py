@@ -55,7 +55,8 @@ class TileSpace:
         # They hold everything but the buffers of overlapped I/O.
         self.compute_tiles = max(1, self.tiles - io_tiles)
 
-    def place(self, elements: int, on_tile: float, element_bytes: int) -> Spread:
+    def place(self, elements: int, on_tile: float, element_bytes: int, *, at_end: bool = False) -> Spread:
+        """Return the place of a tensor with this many elements on its busiest tile, on the first tiles or the last."""
         if elements <= 0:
             return NOTHING
         n = max(1.0, on_tile, elements / self.compute_tiles)
@@ -63,7 +64,8 @@ class TileSpace:
         tiles = math.ceil(elements / n)
         small = n * element_bytes <= self.device.constants.least_bytes_per_tile and tiles < self.compute_tiles
         last = elements - n * (tiles - 1)
-        return Spread(n * element_bytes, tiles, last * element_bytes, balanced=small)
+        first = self.compute_tiles - tiles if at_end else 0
+        return Spread(n * element_bytes, tiles, last * element_bytes, balanced=small, first=first)
 
     def everywhere(self, on_tile: float) -> Spread:
         return Spread(on_tile, self.tiles, on_tile)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -28,9 +29,14 @@ class DeviceTime:
 
     cycles: tuple[PhaseCycles, ...]
     device_cycles: float
-    timeline: tuple[Span, ...]
     shares: Mapping[str, float]
     limited_by: str
+    call: Call = field(repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> tuple[Span, ...]:
+        """What each IPU does, which a search for the fastest settings never looks at."""
+        return _Timeline(self.call).spans()
 
 
 def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
@@ -65,9 +71,9 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
     return DeviceTime(
         cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
         device_cycles=sums.device_cycles,
-        timeline=_Timeline(call, conditions.clock_hz, "update" if training else "round").spans(),
         shares=sums.shares(),
         limited_by=sums.limited_by(workload.stages),
+        call=call,
     )
 
 
@@ -156,10 +162,7 @@ class Call:
         wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
         self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
-        self.rounds = [
-            (a_round.repeats, [(interval, self._interval(interval)) for interval in a_round.intervals])
-            for a_round in rounds
-        ]
+        self.rounds = [(each, [(interval, self._interval(interval)) for interval in each.intervals]) for each in rounds]
         self.update = self._update() if training else ()
         self.returned, self.results = self._returned(), conditions.returned
 
@@ -306,10 +309,11 @@ class _Sums:
         self._in_updates = 0.0
         self._moved_in_passes = 0.0
         self._add(call.start, 1)
-        for repeats, intervals in call.rounds:
+        for a_round, intervals in call.rounds:
             for interval, segments in intervals:
-                self._add(segments, interval.count * repeats, "main" if interval.is_full else "fill and flush")
-            self._add(call.update, repeats, "update")
+                work = "main" if interval.is_full else "fill and flush"
+                self._add(segments, interval.count * a_round.repeats, work)
+            self._add(call.update, a_round.repeats, "update")
         self._add(call.returned, call.results)
 
     def shares(self) -> dict[str, float]:
@@ -353,31 +357,48 @@ class _Sums:
 
 _FEW = 16
 """So many identical cycles are drawn one by one, as a reader can still tell them apart; of more, only the first is."""
+_MOST = 48
+"""Calls of at most so many cycles are drawn update by update; of others only the first is, or both of two."""
 
 
 class _Timeline:
-    """A few spans that fill each IPU's row: the first update cycle by cycle, repetitions drawn together."""
+    """A few spans that fill each IPU's row: micro-batches one by one with their numbers, many alike together."""
 
-    def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:
-        self._clock_hz = clock_hz
+    def __init__(self, call: Call) -> None:
+        self._clock_hz = call.conditions.clock_hz
         self._spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
         self._ends = [0.0] * call.workload.ipus
         self._once(call.start)
-        for number, (repeats, intervals) in enumerate(call.rounds):
-            if number == 0:
-                for interval, segments in intervals:
-                    single = interval.count if interval.count <= _FEW else 1
-                    for cycle in range(interval.start, interval.start + single):
-                        self._once(segments, cycle)
-                    self._repeated(segments, interval.count - single, "micro-batch")
+        done = 0  # micro-batches
+        is_short = sum(each.cycles * each.repeats for each, _ in call.rounds) <= _MOST
+        for number, (a_round, intervals) in enumerate(call.rounds):
+            is_drawn = a_round.repeats <= 2 or (is_short and all(interval.count <= _FEW for interval, _ in intervals))
+            single = a_round.repeats if is_drawn else int(number == 0)
+            for _ in range(single):
+                self._micro_batches(intervals, done)
                 self._once(call.update)
-                repeats -= 1
-            cycles = [segment.times(interval.count) for interval, segments in intervals for segment in segments]
-            self._repeated((*cycles, *call.update), repeats, round_name)
-        self._repeated(call.returned, call.results, "result")
+                done += a_round.micro_batches
+            left = a_round.repeats - single
+            cycles = (segment.times(interval.count * left) for interval, segments in intervals for segment in segments)
+            self._together(cycles, left * a_round.micro_batches, "micro-batches")
+            self._together((segment.times(left) for segment in call.update), left, "updates")
+            done += left * a_round.micro_batches
+        if call.results == 1:
+            self._once(call.returned)
+        else:
+            self._together((segment.times(call.results) for segment in call.returned), call.results, "results")
 
     def spans(self) -> tuple[Span, ...]:
         return tuple(span for own in self._spans for span in own)
+
+    def _micro_batches(self, intervals: Iterable[tuple[Interval, Sequence[Segment]]], done: int) -> None:
+        """Write the passes of one update, before which the call has `done` so many micro-batches."""
+        for interval, segments in intervals:
+            single = interval.count if interval.count <= _FEW else 1
+            for cycle in range(interval.start, interval.start + single):
+                self._once(segments, done + cycle)
+            left = interval.count - single
+            self._together((segment.times(left) for segment in segments), left, "micro-batches")
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
         """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
@@ -387,20 +408,19 @@ class _Timeline:
                 label = _label(piece) + ("" if micro_batch is None else f", micro-batch {micro_batch}")
                 self._write(ipu, piece, 1, label, micro_batch)
 
-    def _repeated(self, segments: Sequence[Segment], count: int, what: str) -> None:
-        if count == 1:
-            self._once(segments)
-        if count <= 1:
+    def _together(self, segments: Iterable[Segment], count: int, what: str) -> None:
+        """Write segments that are the sum of `count` alike, of each kind of work at once."""
+        if not count:
             return
-        plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+        every = tuple(segments)
         for ipu in range(len(self._spans)):
             together: dict[tuple[str, int | None], Piece] = {}
-            for piece in _with_waits(segments, ipu):
+            for piece in _with_waits(every, ipu):
                 known = together.get((piece.kind, piece.stage))
                 cycles = piece.cycles if known is None else known.cycles + piece.cycles
                 together[piece.kind, piece.stage] = (known or piece)._replace(cycles=cycles)
             for piece in together.values():
-                self._write(ipu, piece.times(count), count, f"{_label(piece)}, x {count} {plural}", None)
+                self._write(ipu, piece, count, f"{_label(piece)}, x {count} {what}", None)
 
     def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
         seconds, start = piece.length / self._clock_hz, self._ends[ipu]

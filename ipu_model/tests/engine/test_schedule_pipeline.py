@@ -198,7 +198,7 @@ class TestTime:
         """
         schedule = scheduled(
             stages, g, updates=updates, execution=way, training=training, update=update, sync_cycles=sync,
-            returns_all=every, sends_inputs=sends, sends_outputs=sends,
+            returns_all=every, sends_data=sends,
         )  # fmt: skip
         assert sum(schedule.shares.values()) == pytest.approx(1.0)
         assert min(schedule.shares.values()) >= 0
@@ -345,7 +345,7 @@ class TestWhen:
         stages = [stage(), stage(outputs=size)]
         schedule = scheduled(stages, g, updates=updates, returns_all=False, returned=results)
         assert schedule.cycles[1].stream_copy_mid == pytest.approx(results * size)
-        nothing = scheduled(stages, g, updates=updates, sends_outputs=False).device_cycles
+        nothing = scheduled(stages, g, updates=updates, sends_data=False).device_cycles
         assert schedule.device_cycles == pytest.approx(nothing + 3 * results * size)
 
     def test_the_device_waits_once_for_the_start_of_a_run(self) -> None:

@@ -34,8 +34,10 @@ def streams(into: float, out: float) -> tuple[Span, ...]:
 
 
 def lasting(program: Program, seconds: float, *timeline: Span) -> Profile:
-    """Return the program's profile with another device time and other stream times for one call."""
-    return replace(profile_program(program), device_seconds_per_call=seconds, timeline=timeline or streams(0.0, 0.0))
+    """Return the program's profile with another device time and other stream times and wait for one call."""
+    shares = {"run start": sum(span.seconds for span in timeline if span.kind == "wait") / seconds}
+    changed = replace(profile_program(program), device_seconds_per_call=seconds, shares=shares)
+    return replace(changed, timeline=timeline or streams(0.0, 0.0))
 
 
 class TestCounters:

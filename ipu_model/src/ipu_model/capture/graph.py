@@ -75,10 +75,6 @@ class Loop:
     repeat: int = 0
     results: list[Node] = field(default_factory=list)
 
-    @property
-    def is_used(self) -> bool:
-        return any(node.users for node in self.results)
-
 
 @dataclass(frozen=True)
 class Marks(Hints):

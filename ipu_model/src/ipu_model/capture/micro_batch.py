@@ -347,7 +347,8 @@ def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
         if node is kept or node.op in ("placeholder", "output") or written_arguments(node):
             return True
         info = info_of(node)
-        return info.marks.is_carried and info.loop is not None and info.loop.is_used
+        results = info.loop.results if info.loop is not None and info.marks.is_carried else []
+        return any(result.users for result in results)
 
     graph.eliminate_dead_code(stays)
 

@@ -56,8 +56,7 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
         returns_all=returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1),
         # Sums stay on the device until the call ends.
         returned=returns.multiplier(program.batching) // replicas,
-        sends_inputs=not program.synthetic_data,
-        sends_outputs=not program.synthetic_data,
+        sends_data=not program.synthetic_data,
         prefetch_depth=program.prefetch_depth,
         overlaps_input=program.overlaps_input,
         overlaps_output=program.overlaps_output,
@@ -129,10 +128,6 @@ def _length(pieces: Iterable[Piece]) -> float:
     return sum(piece.length for piece in pieces)
 
 
-def _cycles_of(segments: Iterable[Segment]) -> float:
-    return sum(segment.cycles for segment in segments)
-
-
 @dataclass(frozen=True)
 class Conditions:
     """The machine and settings that, with the workload, determine its times; a call has `returned` results."""
@@ -143,8 +138,7 @@ class Conditions:
     clock_hz: float
     returns_all: bool = False
     returned: int = 1
-    sends_inputs: bool = True
-    sends_outputs: bool = True
+    sends_data: bool = True
     prefetch_depth: int = 1
     overlaps_input: bool = False
     overlaps_output: bool = False
@@ -156,8 +150,8 @@ class Call:
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
         # The bytes of each stage in every micro-batch.
-        self._read = [stage.inputs if conditions.sends_inputs else 0.0 for stage in workload.stages]
-        written = conditions.returns_all and conditions.sends_outputs
+        self._read = [stage.inputs if conditions.sends_data else 0.0 for stage in workload.stages]
+        written = conditions.returns_all and conditions.sends_data
         self._written = [stage.outputs if written else 0.0 for stage in workload.stages]
         wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
@@ -167,17 +161,39 @@ class Call:
         self.returned, self.results = self._returned(), conditions.returned
 
     def _interval(self, interval: Interval) -> tuple[Segment, ...]:
-        begin_share = self._begin_share(interval)
-        exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
+        """Return one of its cycles; of transfers beside the work, what takes longer than that is `exposed`."""
+        begin_share, exposed = self._begin_share(interval), 1.0
+        if interval.overlapped:
+            transfers, rest = self._sums(interval, begin_share)
+            exposed = max(0.0, transfers - rest) / transfers if transfers else 0.0
         segments: list[Segment] = []
         for beat in interval.beats:
-            into, out = self._inputs(beat, begin_share), self._outputs(beat)
-            if self.conditions.overlaps_input:
-                into = into.times(exposed)
-            if self.conditions.overlaps_output:
-                out = out.times(exposed)
-            segments += self._synchronised(into, self._work(beat), out, self._copies(beat))
+            parts = self._parts(beat, begin_share)
+            segments += self._synchronised(*(part.times(exposed) if overlaps else part for part, overlaps in parts))
         return tuple(segments)
+
+    def _begin_share(self, interval: Interval) -> float:
+        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
+        host, conditions = self.conditions.host, self.conditions
+        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
+        transfers, rest = self._sums(interval, 0.0)
+        hides_inputs = interval.overlapped and conditions.overlaps_input
+        return host.begin_share(refill, transfers if hides_inputs else transfers + rest, conditions.prefetch_depth)
+
+    def _sums(self, interval: Interval, begin_share: float) -> tuple[float, float]:
+        """Return the cycles of transfers that may overlap with the rest of an interval, and those of the rest."""
+        cycles = [0.0, 0.0]
+        for beat in interval.beats:
+            for part, overlaps in self._parts(beat, begin_share):
+                cycles[not overlaps] += sum(segment.cycles for segment in self._synchronised(part))
+        return cycles[0], cycles[1]
+
+    def _parts(self, beat: Beat, begin_share: float) -> tuple[tuple[Segment, bool], ...]:
+        """Return the segments of a beat, each with whether it may overlap with the work."""
+        into = self._transfer("stream in", self._by_ipu(beat, self._read), begin_share)
+        out = self._transfer("stream out", self._by_ipu(beat, self._written))
+        overlaps = self.conditions.overlaps_input, self.conditions.overlaps_output
+        return (into, overlaps[0]), (self._work(beat), False), (out, overlaps[1]), (self._copies(beat), False)
 
     def _update(self) -> tuple[Segment, ...]:
         """Return the segment of one weight update: IPUs run in parallel, or in turn if replicas exchange data."""
@@ -193,7 +209,7 @@ class Call:
         return (segment,) if segment.cycles else ()
 
     def _returned(self) -> tuple[Segment, ...]:
-        if self.conditions.returns_all or not self.conditions.sends_outputs:
+        if self.conditions.returns_all or not self.conditions.sends_data:
             return ()
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
         return tuple(part for segment in sent for part in self._synchronised(segment))
@@ -235,12 +251,6 @@ class Call:
         pieces = {ipu: [Piece("copy", cycles)] for ipu, cycles in copies.items()}
         return Segment.of("copy", pieces, self.workload.ipus)
 
-    def _inputs(self, beat: Beat, begin_share: float) -> Segment:
-        return self._transfer("stream in", self._by_ipu(beat, self._read), begin_share)
-
-    def _outputs(self, beat: Beat) -> Segment:
-        return self._transfer("stream out", self._by_ipu(beat, self._written))
-
     def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
         return Segment.of("stream", {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}, self.workload.ipus)
@@ -250,36 +260,6 @@ class Call:
         for index in beat.forward:
             by_ipu[self.workload.stages[index].ipu] += sizes[index]
         return by_ipu
-
-    def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
-        conditions = self.conditions
-        if not conditions.sends_inputs:
-            return 1.0
-        hides_inputs = interval.overlapped and conditions.overlaps_input
-        host, refill, meanwhile = conditions.host, 0.0, 0.0
-        for beat in interval.beats:
-            into, out = self._inputs(beat, 0.0), self._outputs(beat)
-            if hides_inputs:
-                parts = self._synchronised(into, *[out] * conditions.overlaps_output)
-            else:
-                parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
-            meanwhile += _cycles_of(parts)
-            refill += host.refill_cycles(self._by_ipu(beat, self._read))
-        return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
-
-    def _exposed(self, interval: Interval, begin_share: float) -> float:
-        beside, transfers = 0.0, 0.0
-        for beat in interval.beats:
-            beside += _cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
-            for moved, overlaps in (
-                (self._inputs(beat, begin_share), self.conditions.overlaps_input),
-                (self._outputs(beat), self.conditions.overlaps_output),
-            ):
-                cycles = _cycles_of(self._synchronised(moved))
-                beside += 0.0 if overlaps else cycles
-                transfers += cycles if overlaps else 0.0
-        return max(0.0, transfers - beside) / transfers if transfers else 0.0
 
 
 def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int | None = None) -> list[Piece]:
@@ -405,8 +385,7 @@ class _Timeline:
         for ipu in range(len(self._spans)):
             for piece in _with_waits(segments, ipu):
                 micro_batch = None if cycle is None or piece.lag is None else cycle - piece.lag
-                label = _label(piece) + ("" if micro_batch is None else f", micro-batch {micro_batch}")
-                self._write(ipu, piece, 1, label, micro_batch)
+                self._write(ipu, piece, 1, _label(piece), micro_batch)
 
     def _together(self, segments: Iterable[Segment], count: int, what: str) -> None:
         """Write segments that are the sum of `count` alike, of each kind of work at once."""

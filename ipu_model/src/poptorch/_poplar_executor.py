@@ -542,10 +542,9 @@ class PoplarExecutor:
         return latency(self.getPerfCounters(), start, end)
 
     def cycleCount(self) -> int:
-        """Return the modelled cycles of the main program in one run. Raises `Error`: without `logCycleCount`, or a run.
+        """Return the modelled cycles of the main program in one run: transfers are in it, the wait before it is not.
 
-        PopART counts them on the device around that program: transfers with their waits are in it, and the wait for the
-        host with which a run starts is not.
+        Raises `Error`: without `logCycleCount`, or before a run.
         """
         if not self._options._backend.counts_cycles:
             raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")

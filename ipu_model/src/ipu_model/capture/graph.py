@@ -70,7 +70,7 @@ class PythonFunction:
 
 @dataclass(eq=False)
 class Loop:
-    """A loop of the device, written out: the number of the repeat under way, and copies of what the last returned."""
+    """A loop that is written out: the number of the repeat that is traced, and copies of what the last one returned."""
 
     repeat: int = 0
     results: list[Node] = field(default_factory=list)
@@ -78,9 +78,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Marks(Hints):
-    """What the program said about a value; the overlaps of inputs and outputs are those of `poptorch.OverlapMode`.
-
-    Repeats of a loop begin with what `is_carried` into them, and it ends with that.
+    """What the program said about a value; overlaps are a `poptorch.OverlapMode`, and a loop's repeats hand on what
+    `is_carried`.
     """
 
     printed: Printed | None = None

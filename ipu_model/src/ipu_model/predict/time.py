@@ -7,10 +7,9 @@ docs/notes/transforms/pipelining.md) inputs of stages in their forward pass, pas
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from operator import attrgetter
 from typing import NamedTuple
 
 from ipu_model.batching import Keep
@@ -78,8 +77,6 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
 
 # --------------------------------------------------------------------------- parts of a call
 
-values_of: Callable[[PhaseCycles], tuple[float, ...]] = attrgetter(*(field.name for field in fields(PhaseCycles)))
-
 
 class Piece(NamedTuple):
     """One activity of one IPU: `kind` is a kind of span; in cycle c it works on micro-batch c - `lag`."""
@@ -89,13 +86,8 @@ class Piece(NamedTuple):
     stage: int | None = None
     lag: int | None = None
 
-    @property
-    def length(self) -> float:
-        """All cycles of the piece (`PhaseCycles.total`, which sweeps would call millions of times)."""
-        return sum(values_of(self.cycles))
-
     def times(self, count: float) -> Piece:
-        return self._replace(cycles=PhaseCycles(*(value * count for value in values_of(self.cycles))))
+        return self._replace(cycles=self.cycles.times(count))
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ class Segment:
 
 
 def _length(pieces: Iterable[Piece]) -> float:
-    return sum(piece.length for piece in pieces)
+    return sum(piece.cycles.total for piece in pieces)
 
 
 @dataclass(frozen=True)
@@ -268,7 +260,7 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
     offload = PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (("collective", collective), ("offload", offload), (kind, work))
-    return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.length > 0]
+    return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.cycles.total > 0]
 
 
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
@@ -320,7 +312,7 @@ class _Sums:
             self.device_cycles += segment.cycles * count
             for ipu, sums in enumerate(self.by_ipu):
                 for piece in segment.pieces[ipu]:
-                    for kind, cycles in enumerate(values_of(piece.cycles)):
+                    for kind, cycles in enumerate(piece.cycles.values):
                         sums[kind] += cycles * count
                 sums[_EXTERNAL_SYNC] += max(0.0, segment.cycles - _length(segment.pieces[ipu])) * count
             if segment.kind in _SHARE_OF_SEGMENT:
@@ -329,7 +321,7 @@ class _Sums:
             if segment.kind == "update":
                 self._in_updates += segment.cycles * count
             for piece in segment.decisive:
-                spent = piece.length * count
+                spent = piece.cycles.total * count
                 self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
                 if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
                     self._moved_in_passes += spent
@@ -402,7 +394,7 @@ class _Timeline:
                 self._write(ipu, piece, count, f"{_label(piece)}, x {count} {what}", None)
 
     def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
-        seconds, start = piece.length / self._clock_hz, self._ends[ipu]
+        seconds, start = piece.cycles.total / self._clock_hz, self._ends[ipu]
         spans = self._spans[ipu]
         if repeats == 1 and spans and piece.kind == spans[-1].kind == "wait" and spans[-1].repeats == 1:
             begun = spans.pop()  # merge consecutive waits
@@ -415,7 +407,7 @@ def _with_waits(segments: Iterable[Segment], ipu: int) -> Iterator[Piece]:
     for segment in segments:
         pieces = segment.pieces[ipu]
         yield from pieces
-        left = segment.cycles - sum(piece.length for piece in pieces)
+        left = segment.cycles - _length(pieces)
         if left > 1e-9 * segment.cycles:
             yield Piece("wait", PhaseCycles(external_sync=left))
 

@@ -137,7 +137,8 @@ class Op:
     A result is `None` if it is no tensor. `writes` names storages. `scope` is the dotted name of the module ("" for the
     model itself), `stage` an index of `Step.stages`, and `placement.stage` what the program gave. `forward_op` counts
     ops of the forward pass as traced, for a backward op that of its own. `is_known`: it depends on nothing that
-    changes, so that the compiler can compute it; `makes_constant`: without reading any tensor.
+    changes, so that the compiler can compute it; `makes_constant`: without reading any tensor. `is_repeated`: it runs
+    the code of an op before it, in a later repeat of a loop.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Op:
     name_scopes: tuple[tuple[int, str], ...] = ()
     attributes: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     line: str = ""
+    is_repeated: bool = False
 
     @property
     def ipu(self) -> int:

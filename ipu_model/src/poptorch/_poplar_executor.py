@@ -538,13 +538,17 @@ class PoplarExecutor:
         return latency(self.getPerfCounters(), start, end)
 
     def cycleCount(self) -> int:
-        """Return the modelled cycles of one run on each IPU. Raises `Error`: without `logCycleCount`, or a run."""
+        """Return the modelled cycles of the main program in one run: transfers are in it, the wait before it is not.
+
+        Raises `Error`: without `logCycleCount`, or before a run.
+        """
         if not self._options._backend.counts_cycles:
             raise Error("Cycle count logging is disabled. Please set option logCycleCount to True to enable.")
         if self._compiled is None or not self._compiled.has_run:
             raise Error("Please run the model at least once before obtaining cycle count.")
         profile = _profile(self._compiled)
-        return max(1, round(profile.device_seconds_per_call * profile.machine.clock_hz))
+        cycles = profile.device_seconds_per_call * profile.machine.clock_hz
+        return max(1, round(cycles * (1 - profile.shares["run start"])))
 
     def compilationTime(self) -> timedelta:
         """Return the modelled time that Graphcore's compiler would take; here compilation takes a second or less.

@@ -47,7 +47,7 @@ SPLIT = PhaseCycles(on_tile_execute=0.70, do_exchange=0.27, internal_sync=0.03) 
 
 
 def pipeline_profile(
-    *, accumulation: int = 8, overlaps: bool = False, loader: float = 0.0922, fits: bool = True
+    *, accumulation: int = 8, updates: int = 1, overlaps: bool = False, loader: float = 0.0922, fits: bool = True
 ) -> Profile:
     """Return a network over two IPUs, of which the first recomputes: `overlaps` for a loader beside the device.
 
@@ -60,7 +60,7 @@ def pipeline_profile(
     work = Workload(stages, {0: SPLIT.times(480_000.0), 1: SPLIT.times(650_000.0)}, ipus=2)
     host_link = HostLink(system_named("POD4"), StreamConstants(5e9, 20e9, 20e9, 0.0))
     conditions = Conditions(host_link, copy_bytes_per_second=50e9, sync_cycles=0.0, clock_hz=POD4.clock_hz)
-    schedule = run(work, rounds_of(Shape(2, accumulation)), conditions, training=True)
+    schedule = run(work, rounds_of(Shape(2, accumulation, updates)), conditions, training=True)
     device, host, start = POD4.seconds(schedule.device_cycles), 0.034, 0.0 if overlaps else loader
     on_host = (
         Span("loader", "load", 0.0, loader, "loading the next call" if overlaps else "loading"),
@@ -70,7 +70,7 @@ def pipeline_profile(
         name="resnet101",
         machine=POD4,
         training=True,
-        samples_per_call=64 * accumulation,
+        samples_per_call=64 * accumulation * updates,
         device_seconds_per_call=device,
         call_seconds=max(loader, host + device) if overlaps else loader + host + device,
         host_seconds_per_call=loader + host,

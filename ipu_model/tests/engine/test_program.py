@@ -24,7 +24,7 @@ from ipu_model.predict import compilation_seconds
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
-from ipu_model.predict.host import HostWork, Loading, call_time
+from ipu_model.predict.host import CallTime, HostWork, Loading, call_time
 from ipu_model.predict.profile import EXCHANGE_CODE
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.predict.remembered import Recent, remembered
@@ -124,8 +124,18 @@ LOADED = SAMPLES * 1e-3
 def test_seconds_of_a_call(host: HostWork, changes: dict[str, Any], loader: float, total: float) -> None:
     found = call_time(replace(PROGRAM, **changes), host, DEVICE)
     assert (found.loader, found.total) == pytest.approx((loader, total))
-    assert found.waits_for_loader == (loader > CALL + host.seconds_per_call + DEVICE)
-    assert found.waits_for_host == (host.seconds_per_call > DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("loader", "host", "device", "overlaps", "limit"),
+    [
+        # One after another, the longest part is the bottleneck; a loader beside the rest is if the rest is over first.
+        (3, 2, 2.5, False, "host loader"), (3, 2, 2.5, True, None), (5, 2, 2.5, True, "host loader"),
+        (3, 3.5, 2, False, "host call"), (3, 3.5, 2, True, "host call"), (2, 1, 3, False, None),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_of_a_call(loader: float, host: float, device: float, overlaps: bool, limit: str | None) -> None:
+    assert CallTime(loader, host, device, overlaps).bottleneck == limit
 
 
 @pytest.mark.parametrize(

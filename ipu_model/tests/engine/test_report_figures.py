@@ -267,6 +267,17 @@ class TestPasses:
         repeated = {event["name"] for event in spans if event["args"].get("repeats") == 21}
         assert {"forward x 21", "recompute + backward x 21", "backward x 21"} <= repeated
 
+    def test_every_micro_batch_of_two_device_iterations_is_an_event_with_its_number(self) -> None:
+        traces = [Trace(pipeline_profile(updates=updates)).on("IPU 1") for updates in (1, 2)]
+        kinds = ("forward", "backward", "update")
+        once, twice = ([event for event in events if event["cat"] in kinds] for events in traces)
+        numbers = [event["args"]["micro-batch"] for event in twice if event["cat"] == "forward"]
+        assert numbers == [*range(1, 17)]
+        assert [event["cat"] for event in twice] == 2 * [event["cat"] for event in once]
+        assert [event["dur"] for event in twice] == pytest.approx(2 * [event["dur"] for event in once], abs=0.002)
+        texts_of_both = texts(axes_of("timeline", pipeline_profile(updates=2)))
+        assert [texts_of_both.count(f"B{number}") for number in range(1, 17)] == [2] * 16
+
     def test_a_recomputation_is_one_pass_with_what_follows_it_at_once(self) -> None:
         one = Span("IPU 0", "recompute", 1.0, 2.0, stage=0, micro_batch=3)
         two = Span("IPU 0", "backward", 3.0, 4.0, stage=0, micro_batch=3)

@@ -77,7 +77,7 @@ def test_ranges_of_rates(loader, host, device, overlaps, low, high) -> None:
     profile = replace(
         inference_profile(), device_seconds_per_call=device, call_seconds=call.total,
         host_seconds_per_call=loader + host, error_band=ErrorBand(low, high),
-        limited_by="host loader" if call.waits_for_loader else "stage 0",
+        limited_by=call.bottleneck or "stage 0",
     )  # fmt: skip
     found, alone = end_to_end_range(profile), device_range(profile)
     assert found.low == pytest.approx(1 / replace(call, device=device * high).total)

@@ -198,7 +198,7 @@ class TestTime:
         """
         schedule = scheduled(
             stages, g, updates=updates, execution=way, training=training, update=update, sync_cycles=sync,
-            returns_all=every, sends_inputs=sends, sends_outputs=sends,
+            returns_all=every, sends_data=sends,
         )  # fmt: skip
         assert sum(schedule.shares.values()) == pytest.approx(1.0)
         assert min(schedule.shares.values()) >= 0
@@ -269,9 +269,32 @@ class TestTimeline:
         assert [(span.micro_batch, span.repeats) for span in forward] == [(0, 1), (1, 1), (2, 1), (None, 17)]
         assert forward[-1].seconds == pytest.approx(17 * 10 / CLOCK)
         assert forward[-1].label == "forward of stage 0, x 17 micro-batches"
-        fifty = scheduled(stages, 3, updates=50, update=[5, 5])
-        updates = [span for span in rows(fifty)["IPU 0"] if span.kind == "update"]
+        fifty = rows(scheduled(stages, 3, updates=50, update=[5, 5]))["IPU 0"]
+        updates = [span for span in fifty if span.kind == "update"]
         assert [(span.repeats, span.label) for span in updates] == [(1, "update"), (49, "update, x 49 updates")]
+        passes = [span for span in fifty if span.kind == "backward"]
+        assert [span.micro_batch for span in passes] == [0, 1, 2, None]
+        assert (passes[-1].repeats, passes[-1].label) == (147, "backward of stage 0, x 147 micro-batches")
+        assert passes[-1].seconds == pytest.approx(147 * 20 / CLOCK)
+
+    # A pipeline of two has g + 2 cycles an update. Of long calls, two updates are drawn alike; of three, the first is.
+    @pytest.mark.parametrize(
+        ("g", "updates", "drawn"),
+        [
+            (8, 2, [(m, 1) for m in range(16)]),
+            (14, 3, [(m, 1) for m in range(42)]),
+            (15, 3, [*((m, 1) for m in range(15)), (None, 30)]),
+            (20, 2, [*((m, 1) for m in range(3)), (None, 17), *((m, 1) for m in range(20, 23)), (None, 17)]),
+        ],
+    )
+    def test_micro_batches_of_several_updates_are_numbered_on(self, g: int, updates: int, drawn: list[Any]) -> None:
+        schedule = scheduled([stage(10, 20), stage(10, 20)], g, updates=updates, update=[5, 5])
+        for index, row in enumerate(rows(schedule).values()):
+            forward = [span for span in row if span.kind == "forward"]
+            # Of 20, the last stage runs the last ones while the pipeline is full, and the first one before.
+            assert [(span.micro_batch, span.repeats) for span in forward][: len(drawn)] == drawn or index
+            assert sum(span.repeats for span in forward) == g * updates
+            assert {round(span.seconds / span.repeats * CLOCK, 6) for span in forward} == {10.0}
 
     @given(k=st.integers(1, 4), g=st.integers(1, 16))
     def test_up_to_16_micro_batches_each_row_is_in_true_order(self, k: int, g: int) -> None:
@@ -322,7 +345,7 @@ class TestWhen:
         stages = [stage(), stage(outputs=size)]
         schedule = scheduled(stages, g, updates=updates, returns_all=False, returned=results)
         assert schedule.cycles[1].stream_copy_mid == pytest.approx(results * size)
-        nothing = scheduled(stages, g, updates=updates, sends_outputs=False).device_cycles
+        nothing = scheduled(stages, g, updates=updates, sends_data=False).device_cycles
         assert schedule.device_cycles == pytest.approx(nothing + 3 * results * size)
 
     def test_the_device_waits_once_for_the_start_of_a_run(self) -> None:

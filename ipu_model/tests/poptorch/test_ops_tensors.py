@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import ipu_model
 import poptorch
 
 X = torch.arange(72.0).reshape(2, 6, 6)
@@ -319,6 +320,51 @@ class TestLoop:
             return x
 
         assert torch.equal(on_device(forward, quiet().deviceIterations(2))(ROWS), (ROWS + 3) * 8)
+
+    @pytest.mark.parametrize("table", ["input", "parameter", "constant"])
+    def test_every_repeat_takes_its_time_although_only_the_last_one_counts(self, monkeypatch: Any, table: str) -> None:
+        """A public benchmark: repeats of a gather in a loop on a Bow IPU. The code of its body exists once.
+
+        128 of them and all that surrounds them were counted as 132,327 cycles (message-passing-cycles.csv).
+        """
+        monkeypatch.setenv("IPU_MODEL_MACHINE", "Bow-2000")
+
+        def benchmark(count: int) -> poptorch.PoplarExecutor:
+            def forward(model: Any, x: Tensor) -> Tensor:
+                source = {"input": x, "parameter": model.linear.weight, "constant": model.table}[table]
+                rows = source.new_zeros(32, 4)
+                (rows,) = poptorch.for_loop(count, lambda _: source.index_select(0, model.index), [rows])
+                return rows.flatten()[0]
+
+            executor = on_device(forward, quiet_options().logCycleCount(True))
+            executor.model.register_buffer("table", torch.ones(4, 4, dtype=torch.int32))
+            executor.model.register_buffer("index", torch.arange(32) % 4)
+            executor(torch.zeros(4, 4))
+            return executor
+
+        executors = {count: benchmark(count) for count in (0, 1, 128)}
+        none, one, many = (executor.cycleCount() for executor in executors.values())
+        once, often = (ipu_model.profile(executors[count]) for count in (1, 128))
+        gathers = [op for op in often.ops if op.node.startswith("index_select")]
+        assert len(gathers) == 128
+        assert one - none > gathers[0].cycles > 0
+        assert many - none == pytest.approx(128 * (one - none), rel=1e-3)
+        assert none < 132_327
+        code = [sum(c.bytes_on_fullest_tile for c in p.memory[0].categories if "code" in c.name) for p in (once, often)]
+        assert code[0] == code[1]
+
+    def test_what_no_result_needs_is_pruned(self) -> None:
+        """PopART prunes a graph from its results, and a loop's results are those of its body's graph."""
+
+        def products(function: Any) -> int:
+            return sum("mm" in str(op.target) for op in compiled_ops(function, ROWS))
+
+        def body(model: Any) -> Any:
+            return lambda a, b: (a + 1, model.linear(b))
+
+        assert products(lambda m, x: poptorch.for_loop(3, body(m), [x, x])[0]) == 3
+        assert products(lambda m, x: poptorch.for_loop(3, lambda a: (m.linear(a), a + 1)[1], [x])) == 0
+        assert products(lambda m, x: (poptorch.for_loop(3, body(m), [x, x]), x)[1]) == 0
 
     def test_on_the_cpu_the_body_runs_once_and_inputs_are_copies(self) -> None:
         original = ROWS.clone()

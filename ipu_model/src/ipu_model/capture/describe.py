@@ -157,6 +157,7 @@ class _Describer:
                 for name, values in info.attributes.items()
             ),
             line=self._lines[info.line],
+            is_repeated=info.repeated,
         )
         return op, unread
 
@@ -167,6 +168,10 @@ class _Describer:
         for node in self._ops:
             inputs = [source for source in node.all_input_nodes if info_of(source).spec is not None]
             fixed = all(source in known and roots[source] not in written for source in inputs)
+            info = info_of(node)
+            # PopART folds nothing that a loop gets from outside, or that its repeats hand on.
+            enters = info.loop is not None and any(info_of(source).loop is not info.loop for source in inputs)
+            fixed = fixed and not enters and not info.marks.is_carried
             if self._kinds[node] in CONSTANTS or (inputs and fixed and not is_random(node)):
                 known.add(node)
             else:

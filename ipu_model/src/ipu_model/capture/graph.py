@@ -66,14 +66,25 @@ class PythonFunction:
     call: Callable[[list[Tensor]], Sequence[Tensor]]
 
 
+@dataclass(eq=False)
+class Loop:
+    """A loop that is written out: the number of the repeat that is traced, and copies of what the last one returned."""
+
+    repeat: int = 0
+    results: list[Node] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Marks(Hints):
-    """What the program said about a value; the overlaps of inputs and outputs are those of `poptorch.OverlapMode`."""
+    """What the program said about a value; overlaps are a `poptorch.OverlapMode`, and a loop's repeats hand on what
+    `is_carried`.
+    """
 
     printed: Printed | None = None
     function: PythonFunction | None = None
     overlap_input: str | None = None
     overlap_output: str | None = None
+    is_carried: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ class NodeInfo:
     """What is known about one node; variables, inputs and constants have only a `spec` and marks.
 
     `spec` is a tuple if the node has several results. `scope` is the dotted name of the submodule that recorded it,
-    `forward_op` the number of its forward op, and `name_scopes` say how many submodules are outside each.
+    `forward_op` the number of its forward op, and `name_scopes` say how many submodules are outside each. Nodes of a
+    `loop` that belong to the second repeat or a later one are `repeated`.
     """
 
     spec: TensorSpec | tuple[TensorSpec | None, ...] | None = None
@@ -93,6 +105,8 @@ class NodeInfo:
     marks: Marks = Marks()
     name_scopes: tuple[tuple[int, str], ...] = ()
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    loop: Loop | None = None
+    repeated: bool = False
 
 
 NOTHING = NodeInfo()

@@ -341,8 +341,14 @@ def _skip_identities(graph: torch.fx.Graph, loss: Node | None) -> dict[Node, Nod
 
 
 def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
+    """Erase what nothing needs; as PopART prunes, a loop with a result that is used runs every repeat."""
+
     def stays(node: Node) -> bool:
-        return node is kept or node.op in ("placeholder", "output") or bool(written_arguments(node))
+        if node is kept or node.op in ("placeholder", "output") or written_arguments(node):
+            return True
+        info = info_of(node)
+        results = info.loop.results if info.loop is not None and info.marks.is_carried else []
+        return any(result.users for result in results)
 
     graph.eliminate_dead_code(stays)
 

@@ -317,8 +317,10 @@ class Recorder(TorchDispatchMode):
         if in_backward() or self.trace.phase is Phase.BACKWARD:
             last = self.trace.block_entries[-1] if self.trace.block_entries else NOWHERE
             return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
-        placement = self.trace.place_forward_op(func.name())
+        placement, loop = self.trace.place_forward_op(func.name()), self.trace.loop
         where = NodeInfo(None, Phase.FORWARD, placement, self.trace.scopes[-1], line_running(), self._forward_ops)
+        if loop is not None:
+            where = replace(where, loop=loop, repeated=loop.repeat > 0)
         self._forward_ops += 1
         self._where.setdefault(last_sequence_number(), where)
         return where

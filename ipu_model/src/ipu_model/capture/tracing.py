@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.graph import Marks, info_of, mark, set_info
+from ipu_model.capture.graph import Loop, Marks, info_of, mark, set_info
 from ipu_model.errors import Error
 from ipu_model.step import NOWHERE, Phase, Placement
 
@@ -39,6 +39,7 @@ class Trace:
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""
     torch_functions_entered: int = 0
+    loop: Loop | None = None
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)

@@ -34,8 +34,6 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     time = time_of(program, costs, order)
     call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
     ops = ops_of(program, costs, order)
-    loader_is_slowest = not call.overlaps and call.loader > max(call.device, call.host)
-    limited_by = "host call" if call.waits_for_host else time.limited_by
     band, reason = error_band(program, ops, time.shares)
     return Profile(
         name=program.name,
@@ -45,7 +43,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
         device_seconds_per_call=call.device,
         call_seconds=call.total,
         host_seconds_per_call=call.loader + call.host,
-        limited_by="host loader" if call.waits_for_loader or loader_is_slowest else limited_by,
+        limited_by=call.bottleneck or time.limited_by,
         error_band=band,
         cycles=time.cycles,
         memory=memory,

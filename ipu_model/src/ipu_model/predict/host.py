@@ -78,13 +78,10 @@ class CallTime:
         return max(self.loader, rest) if self.overlaps else self.loader + rest
 
     @property
-    def waits_for_loader(self) -> bool:
-        """Whether loading is the bottleneck: it overlaps with the device and the call and takes longer than both."""
-        return self.loader > self.host + self.device
-
-    @property
-    def waits_for_host(self) -> bool:
-        return self.host > self.device and not self.waits_for_loader
+    def bottleneck(self) -> str | None:
+        """What takes longest if that is not the device; a loader that overlaps must take longer than all the rest."""
+        rest = self.host + self.device if self.overlaps else max(self.host, self.device)
+        return "host loader" if self.loader > rest else "host call" if self.host > self.device else None
 
 
 def call_time(program: Program, host: HostWork, device_seconds: float) -> CallTime:

@@ -202,6 +202,12 @@ class Round:
     def cycles(self) -> int:
         return sum(interval.count for interval in self.intervals)
 
+    @property
+    def micro_batches(self) -> int:
+        """The micro-batches of one update: each is in a stage some `lag` after the cycle that has its number."""
+        beats = (beat for interval in self.intervals for beat in interval.beats)
+        return self.cycles - max(lag for beat in beats for lag in (*beat.forward.values(), *beat.backward.values()))
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -7,9 +7,9 @@ docs/notes/transforms/pipelining.md) inputs of stages in their forward pass, pas
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import NamedTuple
 
 from ipu_model.batching import Keep
@@ -28,9 +28,14 @@ class DeviceTime:
 
     cycles: tuple[PhaseCycles, ...]
     device_cycles: float
-    timeline: tuple[Span, ...]
     shares: Mapping[str, float]
     limited_by: str
+    call: Call = field(repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> tuple[Span, ...]:
+        """What each IPU does, which a search for the fastest settings never looks at."""
+        return _Timeline(self.call).spans()
 
 
 def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
@@ -50,8 +55,7 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
         returns_all=returns.keep is Keep.ALL or (returns.keep is Keep.EVERY_N and returns.period == 1),
         # Sums stay on the device until the call ends.
         returned=returns.multiplier(program.batching) // replicas,
-        sends_inputs=not program.synthetic_data,
-        sends_outputs=not program.synthetic_data,
+        sends_data=not program.synthetic_data,
         prefetch_depth=program.prefetch_depth,
         overlaps_input=program.overlaps_input,
         overlaps_output=program.overlaps_output,
@@ -65,15 +69,13 @@ def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, 
     return DeviceTime(
         cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
         device_cycles=sums.device_cycles,
-        timeline=_Timeline(call, conditions.clock_hz, "update" if training else "round").spans(),
         shares=sums.shares(),
         limited_by=sums.limited_by(workload.stages),
+        call=call,
     )
 
 
 # --------------------------------------------------------------------------- parts of a call
-
-values_of: Callable[[PhaseCycles], tuple[float, ...]] = attrgetter(*(field.name for field in fields(PhaseCycles)))
 
 
 class Piece(NamedTuple):
@@ -84,13 +86,8 @@ class Piece(NamedTuple):
     stage: int | None = None
     lag: int | None = None
 
-    @property
-    def length(self) -> float:
-        """All cycles of the piece (`PhaseCycles.total`, which sweeps would call millions of times)."""
-        return sum(values_of(self.cycles))
-
     def times(self, count: float) -> Piece:
-        return self._replace(cycles=PhaseCycles(*(value * count for value in values_of(self.cycles))))
+        return self._replace(cycles=self.cycles.times(count))
 
 
 @dataclass(frozen=True)
@@ -120,11 +117,7 @@ class Segment:
 
 
 def _length(pieces: Iterable[Piece]) -> float:
-    return sum(piece.length for piece in pieces)
-
-
-def _cycles_of(segments: Iterable[Segment]) -> float:
-    return sum(segment.cycles for segment in segments)
+    return sum(piece.cycles.total for piece in pieces)
 
 
 @dataclass(frozen=True)
@@ -137,8 +130,7 @@ class Conditions:
     clock_hz: float
     returns_all: bool = False
     returned: int = 1
-    sends_inputs: bool = True
-    sends_outputs: bool = True
+    sends_data: bool = True
     prefetch_depth: int = 1
     overlaps_input: bool = False
     overlaps_output: bool = False
@@ -150,31 +142,50 @@ class Call:
     def __init__(self, workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> None:
         self.workload, self.conditions = workload, conditions
         # The bytes of each stage in every micro-batch.
-        self._read = [stage.inputs if conditions.sends_inputs else 0.0 for stage in workload.stages]
-        written = conditions.returns_all and conditions.sends_outputs
+        self._read = [stage.inputs if conditions.sends_data else 0.0 for stage in workload.stages]
+        written = conditions.returns_all and conditions.sends_data
         self._written = [stage.outputs if written else 0.0 for stage in workload.stages]
         wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
         self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
-        self.rounds = [
-            (a_round.repeats, [(interval, self._interval(interval)) for interval in a_round.intervals])
-            for a_round in rounds
-        ]
+        self.rounds = [(each, [(interval, self._interval(interval)) for interval in each.intervals]) for each in rounds]
         self.update = self._update() if training else ()
         self.returned, self.results = self._returned(), conditions.returned
 
     def _interval(self, interval: Interval) -> tuple[Segment, ...]:
-        begin_share = self._begin_share(interval)
-        exposed = self._exposed(interval, begin_share) if interval.overlapped else 1.0
+        """Return one of its cycles; of transfers beside the work, what takes longer than that is `exposed`."""
+        begin_share, exposed = self._begin_share(interval), 1.0
+        if interval.overlapped:
+            transfers, rest = self._sums(interval, begin_share)
+            exposed = max(0.0, transfers - rest) / transfers if transfers else 0.0
         segments: list[Segment] = []
         for beat in interval.beats:
-            into, out = self._inputs(beat, begin_share), self._outputs(beat)
-            if self.conditions.overlaps_input:
-                into = into.times(exposed)
-            if self.conditions.overlaps_output:
-                out = out.times(exposed)
-            segments += self._synchronised(into, self._work(beat), out, self._copies(beat))
+            parts = self._parts(beat, begin_share)
+            segments += self._synchronised(*(part.times(exposed) if overlaps else part for part, overlaps in parts))
         return tuple(segments)
+
+    def _begin_share(self, interval: Interval) -> float:
+        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
+        host, conditions = self.conditions.host, self.conditions
+        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
+        transfers, rest = self._sums(interval, 0.0)
+        hides_inputs = interval.overlapped and conditions.overlaps_input
+        return host.begin_share(refill, transfers if hides_inputs else transfers + rest, conditions.prefetch_depth)
+
+    def _sums(self, interval: Interval, begin_share: float) -> tuple[float, float]:
+        """Return the cycles of transfers that may overlap with the rest of an interval, and those of the rest."""
+        cycles = [0.0, 0.0]
+        for beat in interval.beats:
+            for part, overlaps in self._parts(beat, begin_share):
+                cycles[not overlaps] += sum(segment.cycles for segment in self._synchronised(part))
+        return cycles[0], cycles[1]
+
+    def _parts(self, beat: Beat, begin_share: float) -> tuple[tuple[Segment, bool], ...]:
+        """Return the segments of a beat, each with whether it may overlap with the work."""
+        into = self._transfer("stream in", self._by_ipu(beat, self._read), begin_share)
+        out = self._transfer("stream out", self._by_ipu(beat, self._written))
+        overlaps = self.conditions.overlaps_input, self.conditions.overlaps_output
+        return (into, overlaps[0]), (self._work(beat), False), (out, overlaps[1]), (self._copies(beat), False)
 
     def _update(self) -> tuple[Segment, ...]:
         """Return the segment of one weight update: IPUs run in parallel, or in turn if replicas exchange data."""
@@ -190,7 +201,7 @@ class Call:
         return (segment,) if segment.cycles else ()
 
     def _returned(self) -> tuple[Segment, ...]:
-        if self.conditions.returns_all or not self.conditions.sends_outputs:
+        if self.conditions.returns_all or not self.conditions.sends_data:
             return ()
         sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
         return tuple(part for segment in sent for part in self._synchronised(segment))
@@ -232,12 +243,6 @@ class Call:
         pieces = {ipu: [Piece("copy", cycles)] for ipu, cycles in copies.items()}
         return Segment.of("copy", pieces, self.workload.ipus)
 
-    def _inputs(self, beat: Beat, begin_share: float) -> Segment:
-        return self._transfer("stream in", self._by_ipu(beat, self._read), begin_share)
-
-    def _outputs(self, beat: Beat) -> Segment:
-        return self._transfer("stream out", self._by_ipu(beat, self._written))
-
     def _transfer(self, kind: str, size: Mapping[int, float], begin_share: float = 1.0) -> Segment:
         moving = self.conditions.host.transfer(size, to_device=kind == "stream in", begin_share=begin_share)
         return Segment.of("stream", {ipu: [Piece(kind, cycles)] for ipu, cycles in moving.items()}, self.workload.ipus)
@@ -248,36 +253,6 @@ class Call:
             by_ipu[self.workload.stages[index].ipu] += sizes[index]
         return by_ipu
 
-    def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
-        conditions = self.conditions
-        if not conditions.sends_inputs:
-            return 1.0
-        hides_inputs = interval.overlapped and conditions.overlaps_input
-        host, refill, meanwhile = conditions.host, 0.0, 0.0
-        for beat in interval.beats:
-            into, out = self._inputs(beat, 0.0), self._outputs(beat)
-            if hides_inputs:
-                parts = self._synchronised(into, *[out] * conditions.overlaps_output)
-            else:
-                parts = self._synchronised(into, self._work(beat), out, self._copies(beat))
-            meanwhile += _cycles_of(parts)
-            refill += host.refill_cycles(self._by_ipu(beat, self._read))
-        return host.begin_share(refill, meanwhile, conditions.prefetch_depth)
-
-    def _exposed(self, interval: Interval, begin_share: float) -> float:
-        beside, transfers = 0.0, 0.0
-        for beat in interval.beats:
-            beside += _cycles_of(self._synchronised(self._work(beat), self._copies(beat)))
-            for moved, overlaps in (
-                (self._inputs(beat, begin_share), self.conditions.overlaps_input),
-                (self._outputs(beat), self.conditions.overlaps_output),
-            ):
-                cycles = _cycles_of(self._synchronised(moved))
-                beside += 0.0 if overlaps else cycles
-                transfers += cycles if overlaps else 0.0
-        return max(0.0, transfers - beside) / transfers if transfers else 0.0
-
 
 def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int | None = None) -> list[Piece]:
     """Return a pass or an update: its collectives, its moves to and from streaming memory, then its work."""
@@ -285,7 +260,7 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
     offload = PhaseCycles(stream_copy_begin=cycles.stream_copy_begin, stream_copy_mid=cycles.stream_copy_mid)
     work = PhaseCycles(cycles.on_tile_execute, cycles.do_exchange, internal_sync=cycles.internal_sync)
     parts = (("collective", collective), ("offload", offload), (kind, work))
-    return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.length > 0]
+    return [piece for piece in (Piece(name, part, stage, lag) for name, part in parts) if piece.cycles.total > 0]
 
 
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
@@ -306,10 +281,11 @@ class _Sums:
         self._in_updates = 0.0
         self._moved_in_passes = 0.0
         self._add(call.start, 1)
-        for repeats, intervals in call.rounds:
+        for a_round, intervals in call.rounds:
             for interval, segments in intervals:
-                self._add(segments, interval.count * repeats, "main" if interval.is_full else "fill and flush")
-            self._add(call.update, repeats, "update")
+                work = "main" if interval.is_full else "fill and flush"
+                self._add(segments, interval.count * a_round.repeats, work)
+            self._add(call.update, a_round.repeats, "update")
         self._add(call.returned, call.results)
 
     def shares(self) -> dict[str, float]:
@@ -336,7 +312,7 @@ class _Sums:
             self.device_cycles += segment.cycles * count
             for ipu, sums in enumerate(self.by_ipu):
                 for piece in segment.pieces[ipu]:
-                    for kind, cycles in enumerate(values_of(piece.cycles)):
+                    for kind, cycles in enumerate(piece.cycles.values):
                         sums[kind] += cycles * count
                 sums[_EXTERNAL_SYNC] += max(0.0, segment.cycles - _length(segment.pieces[ipu])) * count
             if segment.kind in _SHARE_OF_SEGMENT:
@@ -345,7 +321,7 @@ class _Sums:
             if segment.kind == "update":
                 self._in_updates += segment.cycles * count
             for piece in segment.decisive:
-                spent = piece.length * count
+                spent = piece.cycles.total * count
                 self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
                 if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
                     self._moved_in_passes += spent
@@ -353,57 +329,72 @@ class _Sums:
 
 _FEW = 16
 """So many identical cycles are drawn one by one, as a reader can still tell them apart; of more, only the first is."""
+_MOST = 48
+"""Calls of at most so many cycles are drawn update by update; of others only the first is, or both of two."""
 
 
 class _Timeline:
-    """A few spans that fill each IPU's row: the first update cycle by cycle, repetitions drawn together."""
+    """A few spans that fill each IPU's row: micro-batches one by one with their numbers, many alike together."""
 
-    def __init__(self, call: Call, clock_hz: float, round_name: str) -> None:
-        self._clock_hz = clock_hz
+    def __init__(self, call: Call) -> None:
+        self._clock_hz = call.conditions.clock_hz
         self._spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
         self._ends = [0.0] * call.workload.ipus
         self._once(call.start)
-        for number, (repeats, intervals) in enumerate(call.rounds):
-            if number == 0:
-                for interval, segments in intervals:
-                    single = interval.count if interval.count <= _FEW else 1
-                    for cycle in range(interval.start, interval.start + single):
-                        self._once(segments, cycle)
-                    self._repeated(segments, interval.count - single, "micro-batch")
+        done = 0  # micro-batches
+        is_short = sum(each.cycles * each.repeats for each, _ in call.rounds) <= _MOST
+        for number, (a_round, intervals) in enumerate(call.rounds):
+            is_drawn = a_round.repeats <= 2 or (is_short and all(interval.count <= _FEW for interval, _ in intervals))
+            single = a_round.repeats if is_drawn else int(number == 0)
+            for _ in range(single):
+                self._micro_batches(intervals, done)
                 self._once(call.update)
-                repeats -= 1
-            cycles = [segment.times(interval.count) for interval, segments in intervals for segment in segments]
-            self._repeated((*cycles, *call.update), repeats, round_name)
-        self._repeated(call.returned, call.results, "result")
+                done += a_round.micro_batches
+            left = a_round.repeats - single
+            cycles = (segment.times(interval.count * left) for interval, segments in intervals for segment in segments)
+            self._together(cycles, left * a_round.micro_batches, "micro-batches")
+            self._together((segment.times(left) for segment in call.update), left, "updates")
+            done += left * a_round.micro_batches
+        if call.results == 1:
+            self._once(call.returned)
+        else:
+            self._together((segment.times(call.results) for segment in call.returned), call.results, "results")
 
     def spans(self) -> tuple[Span, ...]:
         return tuple(span for own in self._spans for span in own)
+
+    def _micro_batches(self, intervals: Iterable[tuple[Interval, Sequence[Segment]]], done: int) -> None:
+        """Write the passes of one update, before which the call has `done` so many micro-batches."""
+        for interval, segments in intervals:
+            single = interval.count if interval.count <= _FEW else 1
+            for cycle in range(interval.start, interval.start + single):
+                self._once(segments, done + cycle)
+            left = interval.count - single
+            self._together((segment.times(left) for segment in segments), left, "micro-batches")
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
         """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
         for ipu in range(len(self._spans)):
             for piece in _with_waits(segments, ipu):
                 micro_batch = None if cycle is None or piece.lag is None else cycle - piece.lag
-                label = _label(piece) + ("" if micro_batch is None else f", micro-batch {micro_batch}")
-                self._write(ipu, piece, 1, label, micro_batch)
+                self._write(ipu, piece, 1, _label(piece), micro_batch)
 
-    def _repeated(self, segments: Sequence[Segment], count: int, what: str) -> None:
-        if count == 1:
-            self._once(segments)
-        if count <= 1:
+    def _together(self, segments: Iterable[Segment], count: int, what: str) -> None:
+        """Write segments that are the sum of `count` alike, of each kind of work at once."""
+        if not count:
             return
-        plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+        every = tuple(segments)
         for ipu in range(len(self._spans)):
             together: dict[tuple[str, int | None], Piece] = {}
-            for piece in _with_waits(segments, ipu):
+            for piece in _with_waits(every, ipu):
                 known = together.get((piece.kind, piece.stage))
                 cycles = piece.cycles if known is None else known.cycles + piece.cycles
                 together[piece.kind, piece.stage] = (known or piece)._replace(cycles=cycles)
             for piece in together.values():
-                self._write(ipu, piece.times(count), count, f"{_label(piece)}, x {count} {plural}", None)
+                self._write(ipu, piece, count, f"{_label(piece)}, x {count} {what}", None)
 
     def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
-        seconds, start = piece.length / self._clock_hz, self._ends[ipu]
+        seconds, start = piece.cycles.total / self._clock_hz, self._ends[ipu]
         spans = self._spans[ipu]
         if repeats == 1 and spans and piece.kind == spans[-1].kind == "wait" and spans[-1].repeats == 1:
             begun = spans.pop()  # merge consecutive waits
@@ -416,7 +407,7 @@ def _with_waits(segments: Iterable[Segment], ipu: int) -> Iterator[Piece]:
     for segment in segments:
         pieces = segment.pieces[ipu]
         yield from pieces
-        left = segment.cycles - sum(piece.length for piece in pieces)
+        left = segment.cycles - _length(pieces)
         if left > 1e-9 * segment.cycles:
             yield Piece("wait", PhaseCycles(external_sync=left))
 

@@ -168,12 +168,8 @@ def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
 
 def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
     """Return the resources of the host with their rank among them: those that load come first."""
-    ranks: dict[str, int] = {}
-    for span in spans:
-        if span.kind in HOST_KINDS:
-            rank = HOST_KINDS.index(span.kind)
-            ranks[span.resource] = min(ranks.get(span.resource, rank), rank)
-    return ranks
+    ranked = {(HOST_KINDS.index(span.kind), span.resource) for span in spans if span.kind in HOST_KINDS}
+    return {resource: rank for rank, resource in sorted(ranked, reverse=True)}
 
 
 def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:

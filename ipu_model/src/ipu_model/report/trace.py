@@ -8,9 +8,10 @@ control) is left at the end of a forward pass and at the start of a backward pas
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -153,21 +154,17 @@ class OpTimes:
 
 
 def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
-    """Return which micro-batches are drawn op by op, from both ends if there is no room for all, and that in words."""
-    counts: dict[int, int] = {}
+    """Return which micro-batches are drawn op by op, the first ones if there is no room for all, and that in words."""
+    counts: Counter[int] = Counter()
     for span in spans:
         if span.repeats == 1 and span.micro_batch is not None:
-            counts[span.micro_batch] = counts.get(span.micro_batch, 0) + len(times.within(span))
-    ordered, chosen, left = sorted(counts), set[int](), _MOST_OPS
-    while ordered:
-        micro_batch = ordered.pop(0 if len(chosen) % 2 == 0 else -1)
-        left -= counts[micro_batch]
-        if left < 0 and chosen:
-            break
-        chosen.add(micro_batch)
+            counts[span.micro_batch] += len(times.within(span))
+    ordered = sorted(counts)
+    totals = accumulate(counts[micro_batch] for micro_batch in ordered)
+    chosen = frozenset(number for number, total in zip(ordered, totals) if total <= _MOST_OPS or number == ordered[0])
     if len(chosen) == len(counts):
-        return frozenset(chosen), "drawn wherever a pass is drawn on its own"
-    return frozenset(chosen), f"drawn for {len(chosen)} of the {len(counts)} micro-batches whose passes are drawn"
+        return chosen, "drawn wherever a pass is drawn on its own"
+    return chosen, f"drawn for {len(chosen)} of the {len(counts)} micro-batches whose passes are drawn"
 
 
 def _ops(

@@ -219,10 +219,7 @@ def _transfers(program: Program, profile: Profile) -> tuple[list[Ticks], list[Ti
     pipelines = batching.device_iterations if program.training else 1
     micro_batches = batching.steps // pipelines
     cycles = micro_batches + (2 if program.training else 1) * (depth - 1)
-    # A run starts when the device does, which first waits for the host.
-    device = [span for span in profile.timeline if span.kind not in ("load", "call")]
-    work = [span.start for span in device if span.kind != "wait"]
-    origin = min(work, default=0.0) - min((span.start for span in device), default=0.0)
+    origin = profile.device_seconds_per_call * profile.shares["run start"]  # the device first waits for the host
     cycle = (profile.device_seconds_per_call - origin) / (pipelines * cycles)
     kept = [step for step in range(batching.steps) if returns.kept(step, batching.steps)]
     returned = 1 if returns.keep in (Keep.FINAL, Keep.SUM) else max(1, len(kept))

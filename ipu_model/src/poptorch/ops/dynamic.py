@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -18,21 +17,20 @@ from torch import Tensor
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
+from ipu_model.capture.graph import Loop
 from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
 from poptorch.ops._tracing import Body, check, refuse_training, require_tensors
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 
-_LOOP = "poptorch.for_loop()"
-_looping: ContextVar[Trace | None] = ContextVar("poptorch_for_loop", default=None)
-
 
 def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     """Call `body(*tensors)` `count` times, each time with what it returned before; return the last results.
 
     The body takes and returns as many tensors as `inputs` has, of the same shapes and element types. Tensors
-    are passed by value. On the CPU the body runs once, as in PopTorch.
+    are passed by value. On the CPU the body runs once, as in PopTorch. On the device, every repeat computes all that
+    the body returns, needed or not, unless nothing uses any result of the loop.
 
     Raises `ValueError` unless `inputs` is a list of tensors; when traced, `poptorch.Error` for a training model, a loop
     inside a loop, results that do not match the inputs, and a body that changes a tensor from outside.
@@ -40,30 +38,27 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     _check_tensors(inputs)
     trace = tracing.current()
     if trace is None:
-        return _call(body, inputs)
-    refuse_training(_LOOP)
-    number: object = count
+        return _call(body, _copies(inputs))
+    refuse_training("poptorch.for_loop()")
+    given: object = count
     rule = "count must be an int from 0 upwards, fixed when the model is compiled"
-    check(isinstance(number, int) and number >= 0, f"{_LOOP}: {rule}; got {count!r}.")
-    nested = f"{_LOOP} inside another {_LOOP} is not supported. Write the inner loop in Python."
-    check(_looping.get() is not trace, nested)
-    token = _looping.set(trace)
+    check(isinstance(given, int) and given >= 0, f"poptorch.for_loop(): {rule}; got {count!r}.")
+    nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
+    check(trace.loop is None, nested)
+    loop = trace.loop = Loop()
+    recorded = Body.begin()
     try:
-        tensors = list(inputs)
-        for _ in range(count):
-            results = _traced_call(_LOOP, body, tensors)
-            counts = f"the body takes {len(tensors)} tensors and returned {len(results)}"
-            check(len(tensors) == len(results), f"{_LOOP}: {counts}. It must return as many as it takes.")
-            for index, (old, new) in enumerate(zip(tensors, results, strict=True)):
-                check(
-                    old.shape == new.shape and old.dtype == new.dtype,
-                    f"{_LOOP}: result {index} of the body is {_form(new)}, its input {_form(old)}. Each result becomes "
-                    "an input of the next iteration and must match it.",
-                )
-            tensors = results
-        return [tensor.clone() for tensor in tensors]
+        tensors = _carried(trace, inputs)
+        for number in range(count):
+            loop.repeat = number
+            results = _call(body, tensors)
+            _check_carried(tensors, results)
+            tensors = _carried(trace, results)
     finally:
-        _looping.reset(token)
+        trace.loop = None
+    _refuse_writes_outside("poptorch.for_loop()", recorded)
+    loop.results = [node for node in map(trace.node_of, tensors) if node is not None]
+    return tensors
 
 
 def cond(
@@ -80,7 +75,8 @@ def cond(
     _check_tensors(then_inps)
     _check_tensors(else_inps)
     if not tracing.is_tracing():
-        return _call(then_body, then_inps) if bool(condition) else _call(else_body, else_inps)
+        body, inputs = (then_body, then_inps) if bool(condition) else (else_body, else_inps)
+        return _call(body, _copies(inputs))
     refuse_training("poptorch.cond()")
     given: Any = condition
     is_bool = isinstance(given, torch.Tensor) and given.dtype == torch.bool and given.numel() == 1
@@ -88,8 +84,9 @@ def cond(
     rule = "the condition must be a bool tensor of one element, like x.sum() > 0"
     check(is_bool, f"poptorch.cond(): {rule}; got {shown}.")
     selector = condition.reshape(())
-    then_results = _traced_call("poptorch.cond()", then_body, then_inps)
-    else_results = _traced_call("poptorch.cond()", else_body, else_inps)
+    recorded = Body.begin()
+    then_results, else_results = _call(then_body, _copies(then_inps)), _call(else_body, _copies(else_inps))
+    _refuse_writes_outside("poptorch.cond()", recorded)
     counts = f"then_body returned {len(then_results)} tensors, else_body {len(else_results)}"
     same = len(then_results) == len(else_results)
     check(same, f"poptorch.cond(): {counts}. Both must return the same number.")
@@ -107,22 +104,41 @@ def cond(
 
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
-    results = body(*(tensor.clone() for tensor in inputs))
+    results = body(*inputs)
     listed = [results] if isinstance(results, torch.Tensor) else list(results)
     _check_tensors(listed)
     return listed
 
 
-def _traced_call(name: str, body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
-    recorded = Body.begin()
-    results = _call(body, inputs)
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.clone() for tensor in tensors]
+
+
+def _carried(trace: Trace, tensors: Sequence[Tensor]) -> list[Tensor]:
+    copies = _copies(tensors)
+    for copy in copies:
+        trace.hint(copy, is_carried=True)
+    return copies
+
+
+def _refuse_writes_outside(name: str, recorded: Body | None) -> None:
     culprit = recorded.writes_outside() if recorded is not None else None
     if culprit is not None:
         raise createPoptorchError(
             f"{name}: the body changes a tensor from outside in place ({culprit.target}). It may read such "
             "tensors; to change one, pass it in the list of inputs and return its new value."
         )
-    return results
+
+
+def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    counts = f"the body takes {len(before)} tensors and returned {len(after)}"
+    check(len(before) == len(after), f"poptorch.for_loop(): {counts}. It must return as many as it takes.")
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        check(
+            old.shape == new.shape and old.dtype == new.dtype,
+            f"poptorch.for_loop(): result {index} of the body is {_form(new)}, its input {_form(old)}. Each result "
+            "becomes an input of the next iteration and must match it.",
+        )
 
 
 def _form(tensor: Tensor) -> str:

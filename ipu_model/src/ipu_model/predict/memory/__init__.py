@@ -34,6 +34,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
     schedules = schedules_of(storages, order, updates, fetched(always, program))
     ring = ring_of(program)
     members = ring.near + (ring.groups if ring.groups > 1 else 0) if program.training and ring.replicas > 1 else 0
+    repeated = {op.name for op in program.step.ops if op.is_repeated}
     memories, off_chip = [], sum(resident.off_chip for resident in always)
     for ipu in range(program.ipus_per_replica):
         elsewhere = frozenset(v.tensor for v in program.step.variables if ipu_of[v.name] != ipu)
@@ -46,7 +47,8 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
             sent += [*lifetimes.inputs, *lifetimes.outputs]
             on_host = sum(spread.tiles for spread in sent if spread is not None) / space.tiles
             copies = sum(ipu in readers or storages.ipu(root) == ipu for root, readers in storages.readers.items())
-            steps = steps_of(program.step, costs, ipu, len(schedule.ops), updates)
+            calls = sum(op.node not in repeated for op in schedule.ops)
+            steps = steps_of(program.step, costs, ipu, calls, updates)
             code = code_bytes(steps, on_host, copies, members, program.calibration.memory)
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
         streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]

@@ -126,7 +126,6 @@ class TestStorage:
         assert sum(size >= weights for size in live) == 2 * 12
         assert max(live) < 2 * weights
 
-
     def test_gradients_of_a_tied_weight_are_added_up_one_by_one(self) -> None:
         """With an accumulator, a table that is read and multiplied needs one gradient of its size; without, three.
 

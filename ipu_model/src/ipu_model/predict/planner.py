@@ -341,7 +341,7 @@ def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *,
     The partials of a stage are limited to bound the number of messages. If no other tile has partials, fp32 results of
     fp16 operands are only converted.
     """
-    stages = 0.0 + (depth > 1) + (depth > MOST_IN_ONE_STAGE) + (depth > MOST_IN_TWO_STAGES)
+    stages: Array = np.searchsorted((1, MOST_IN_ONE_STAGE, MOST_IN_TWO_STAGES), depth).astype(np.float64)
     compute, exchange = np.zeros_like(results), stages * device.constants.exchange_fixed_cycles
     if converted and unit.partial_bytes > unit.element_bytes:
         compute = np.where(depth > 1, compute, vertices.cast_stage(results, unit.workers))

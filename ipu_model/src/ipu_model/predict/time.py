@@ -92,7 +92,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch common to all IPUs, which wait for the slowest: "work", "stream", "copy", "sync", "update", "start"."""
+    """A stretch common to all IPUs, which wait for the slowest: "work" of a beat, "update", or one of `SHARES`."""
 
     kind: str
     cycles: float
@@ -147,7 +147,7 @@ class Call:
         self._written = [stage.outputs if written else 0.0 for stage in workload.stages]
         wait = conditions.host.constants.run_wait_seconds * conditions.clock_hz
         waits = (Piece("wait", PhaseCycles(stream_copy_begin=wait)),)
-        self.start = (Segment("start", wait, (waits,) * workload.ipus),) if wait else ()
+        self.start = (Segment("run start", wait, (waits,) * workload.ipus),) if wait else ()
         self.rounds = [(each, [(interval, self._interval(interval)) for interval in each.intervals]) for each in rounds]
         self.update = self._update() if training else ()
         self.returned, self.results = self._returned(), conditions.returned
@@ -266,8 +266,6 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
 """The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
 
-_SHARE_OF_SEGMENT = {"stream": "stream", "copy": "copy", "sync": "sync", "start": "run start"}
-_SHARE_OF_PIECE = {"collective": "collective", "offload": "offload", "update": "update"}
 _EXTERNAL_SYNC = [field.name for field in fields(PhaseCycles)].index("external_sync")
 
 
@@ -277,9 +275,7 @@ class _Sums:
     def __init__(self, call: Call) -> None:
         self.device_cycles = 0.0
         self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
-        self._spent = dict.fromkeys(SHARES, 0.0)
-        self._in_updates = 0.0
-        self._moved_in_passes = 0.0
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)  # by kind of segment and share
         self._add(call.start, 1)
         for a_round, intervals in call.rounds:
             for interval, segments in intervals:
@@ -290,21 +286,20 @@ class _Sums:
 
     def shares(self) -> dict[str, float]:
         whole = sum(self._spent.values())
-        return {name: spent / whole if whole else float(name == "main") for name, spent in self._spent.items()}
+        spent = {name: sum(cycles for (_, share), cycles in self._spent.items() if share == name) for name in SHARES}
+        return {name: spent[name] / whole if whole else float(name == "main") for name in SHARES}
 
     def limited_by(self, stages: Iterable[StageWork]) -> str:
         by_ipu: dict[int, list[StageWork]] = defaultdict(list)
         for stage in stages:
             by_ipu[stage.ipu].append(stage)
         busiest = max(by_ipu.values(), key=lambda own: sum(stage.total for stage in own))
-        parts = {
-            f"stage {max(busiest, key=lambda stage: stage.total).index}": self._spent["main"] + self._moved_in_passes,
-            "pipeline fill and flush": self._spent["fill and flush"],
-            "stream": self._spent["stream"],
-            "inter-IPU copy": self._spent["copy"],
-            "weight update": self._in_updates,
-            "run start": self._spent["run start"],
-        }
+        slowest = f"stage {max(busiest, key=lambda stage: stage.total).index}"
+        names = {"work": slowest, "copy": "inter-IPU copy", "update": "weight update"}
+        parts = defaultdict(float, {slowest: 0.0})
+        for (kind, share), cycles in self._spent.items():
+            if kind != "sync":
+                parts["pipeline fill and flush" if share == "fill and flush" else names.get(kind, kind)] += cycles
         return max(parts, key=parts.__getitem__)
 
     def _add(self, segments: Iterable[Segment], count: int, work: str = "main") -> None:
@@ -315,16 +310,12 @@ class _Sums:
                     for kind, cycles in enumerate(piece.cycles.values):
                         sums[kind] += cycles * count
                 sums[_EXTERNAL_SYNC] += max(0.0, segment.cycles - _length(segment.pieces[ipu])) * count
-            if segment.kind in _SHARE_OF_SEGMENT:
-                self._spent[_SHARE_OF_SEGMENT[segment.kind]] += segment.cycles * count
+            if segment.kind not in ("work", "update"):
+                self._spent[segment.kind, segment.kind] += segment.cycles * count
                 continue
-            if segment.kind == "update":
-                self._in_updates += segment.cycles * count
             for piece in segment.decisive:
-                spent = piece.cycles.total * count
-                self._spent[_SHARE_OF_PIECE.get(piece.kind, work)] += spent
-                if segment.kind == "work" and piece.kind in _SHARE_OF_PIECE:
-                    self._moved_in_passes += spent
+                share = piece.kind if piece.kind in SHARES else work
+                self._spent[segment.kind, share] += piece.cycles.total * count
 
 
 _FEW = 16

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ipu_model.predict.memory.tensors import Fetched, Storages
-from ipu_model.predict.memory.tiles import NOTHING, Live, ScheduledOp, Spread
+from ipu_model.predict.memory.tiles import Live, ScheduledOp, Spread
 from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
@@ -92,11 +92,9 @@ def _work_on(
 
 
 def _joined(temporary: Spread, fetched: Sequence[Spread]) -> Spread:
-    if not fetched:
-        return temporary
-    tiles = max(temporary.tiles if temporary is not NOTHING else 1, *(spread.tiles for spread in fetched))
-    on_tile = temporary.on_tile + sum(spread.on_tile for spread in fetched)
-    return Spread(on_tile, tiles, on_tile)
+    every = (temporary, *fetched)
+    on_tile = sum(spread.on_tile for spread in every)
+    return Spread(on_tile, max(spread.tiles for spread in every), on_tile)
 
 
 def _summands(step: Step, gradient: str, sums: set[str]) -> list[str]:
@@ -118,9 +116,7 @@ def _summands(step: Step, gradient: str, sums: set[str]) -> list[str]:
     return [summand for tensor in added for summand in _summands(step, tensor.name, sums)]
 
 
-def _completed_gradients(
-    storages: Storages, summands: Iterable[tuple[str, str]]
-) -> dict[str, list[tuple[str, str]]]:
+def _completed_gradients(storages: Storages, summands: Iterable[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """Map ops to variables and their gradients that are complete after them: names may stand for views made later."""
     step = storages.step
     place = {op.name: place for place, op in enumerate(step.ops)}

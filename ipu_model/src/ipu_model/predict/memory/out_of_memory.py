@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ipu_model.errors import Error
 from ipu_model.predict import profile
@@ -71,50 +71,44 @@ def remedies(memory: profile.Memory, program: Program) -> list[str]:
     return list(dict.fromkeys(advice))
 
 
-def _for_activations(program: Program, worst: profile.IpuMemory) -> list[str]:
-    advice = []
+def _for_activations(program: Program, worst: profile.IpuMemory) -> Iterator[str]:
     if program.training and program.recomputation is Recomputation.NONE:
-        advice.append("compute activations again in the backward pass (recomputation)")
+        yield "compute activations again in the backward pass (recomputation)"
     elif program.training:
-        advice.append("put poptorch.recomputationCheckpoint where tensors are small")
+        yield "put poptorch.recomputationCheckpoint where tensors are small"
     if program.samples_per_micro_batch > 1:
-        more = " with more gradient accumulation" if program.training else ""
-        advice.append(f"use a smaller micro-batch{more}")
-    advice += _half(program)
+        yield f"use a smaller micro-batch{' with more gradient accumulation' if program.training else ''}"
+    yield from _half(program)
     if worst.bytes_by_category.get(profile.STASHES, 0.0) and program.execution is Execution.PIPELINED:
-        advice.append("give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches")
-    return advice
+        yield "give early stages less to stash: stage s of K keeps 2 (K - 1 - s) + 1 micro-batches"
 
 
-def _for_temporaries(program: Program, worst: profile.IpuMemory) -> list[str]:
+def _for_temporaries(program: Program, worst: profile.IpuMemory) -> Iterator[str]:
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
     op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
-    advice = [f"lower the available memory proportion of IPU {worst.ipu}{op}"]
+    yield f"lower the available memory proportion of IPU {worst.ipu}{op}"
     if not program.settings.half_partials and _has(program, FLOAT16):
-        advice.append("use half partials (Options.Precision.setPartialsType)")
-    return [*advice, "serialise large matrix products (poptorch.serializedMatMul)"]
+        yield "use half partials (Options.Precision.setPartialsType)"
+    yield "serialise large matrix products (poptorch.serializedMatMul)"
 
 
-def _for_parameters(program: Program, worst: profile.IpuMemory) -> list[str]:
-    advice = _half(program)
+def _for_parameters(program: Program, worst: profile.IpuMemory) -> Iterator[str]:
+    yield from _half(program)
     spec, locations = program.optimiser, program.locations
     if program.training and spec is not None:
         if FLOAT32 in (spec.accum_dtype, spec.first_dtype):
-            advice.append("keep gradient accumulators and first moments in float16 (accum_type and its like)")
+            yield "keep gradient accumulators and first moments in float16 (accum_type and its like)"
         if worst.bytes_by_category.get(profile.OPTIMISER_STATE, 0.0) and locations.optimiser.on_chip:
-            advice.append("keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)")
+            yield "keep optimiser state in streaming memory (Options.TensorLocations.setOptimizerLocation)"
         if program.replicas > 1 and not locations.optimiser.sharded:
-            advice.append("shard optimiser state over the replicas (useReplicatedTensorSharding)")
-    return [*advice, "use more IPUs, or share large layers out better"]
+            yield "shard optimiser state over the replicas (useReplicatedTensorSharding)"
+    yield "use more IPUs, or share large layers out better"
 
 
-def _for_code(program: Program, worst: profile.IpuMemory) -> list[str]:
-    advice = [
-        "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
-    ]
+def _for_code(program: Program, worst: profile.IpuMemory) -> Iterator[str]:
+    yield "make blocks identical, so that they share one copy of their code (outlining), and use fewer distinct shapes"
     if min(program.settings.available_memory_proportion.values(), default=1.0) < 0.05:
-        advice.append("raise the available memory proportion: many small slices each need their own code")
-    return advice
+        yield "raise the available memory proportion: many small slices each need their own code"
 
 
 def _half(program: Program) -> list[str]:
@@ -126,7 +120,7 @@ def _has(program: Program, dtype: DType) -> bool:
 
 
 # Remedies by the main contents of a full tile: activations, the temporary data of one op, parameters, or code.
-_REMEDIES: Mapping[tuple[str, ...], Callable[[Program, profile.IpuMemory], list[str]]] = {
+_REMEDIES: Mapping[tuple[str, ...], Callable[[Program, profile.IpuMemory], Iterator[str]]] = {
     (*profile.OF_ACTIVATIONS, profile.STREAMS): _for_activations,
     (profile.TEMPORARIES,): _for_temporaries,
     profile.PARAMETERS: _for_parameters,

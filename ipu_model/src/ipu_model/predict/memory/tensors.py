@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -195,14 +196,12 @@ def _resident(
 
 def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
     tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
-    reading: dict[str, Spread] = {}
-    accumulation: dict[str, list[Spread]] = {}
-    update: dict[str, list[Spread]] = {}
-    for resident in residents:
-        if resident.fetched is not None:
-            update.setdefault(resident.variable, []).append(resident.fetched)
-            if resident.category == VARIABLES:
-                reading[tensor_of[resident.variable]] = resident.fetched
-            elif resident.category == ACCUMULATORS:
-                accumulation.setdefault(resident.variable, []).append(resident.fetched)
-    return Fetched(reading, accumulation, update)
+    away = [(r.category, r.variable, r.fetched) for r in residents if r.fetched is not None]
+    update: dict[str, list[Spread]] = defaultdict(list)
+    for _, variable, spread in away:
+        update[variable].append(spread)
+    return Fetched(
+        reading={tensor_of[variable]: spread for category, variable, spread in away if category == VARIABLES},
+        accumulation={variable: [spread] for category, variable, spread in away if category == ACCUMULATORS},
+        update=update,
+    )

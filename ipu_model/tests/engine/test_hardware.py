@@ -130,7 +130,11 @@ def test_a_chip_like_a_described_one() -> None:
             for value in (-1, float("inf"), float("nan"))
         ),
         (lambda: described("tiles ="), "not valid TOML"),
+        (lambda: described('like = "Y"'), "is like 'Y', which is not described"),
+        (lambda: described('like = "X"'), "never ends"),
+        (lambda: described("tiles = 1472"), "has no tile_bytes"),
         (lambda: described(" = 1\n".join([*provenance("GC200"), ""])), "tiles must be a table with value, unit"),
+        (lambda: read('[systems.Y]\nchip = "Z"'), "system Y has chip 'Z'"),
         (lambda: replace(chip("GC200"), tiles=0), "tiles = 0: it must be above 0"),
         (lambda: replace(chip("GC200"), clock_hz=-1.0), "clock_hz = -1.0: it must be above 0"),
         (lambda: replace(chip("GC200"), clock_hz=float("nan")), "clock_hz = nan: it must be a finite number"),

@@ -186,18 +186,23 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     facts: dict[str, dict[str, Fact]] = {}
 
     def values_of(table: Mapping[str, Any], name: str, names: Iterable[str], place: str) -> dict[str, Any]:
+        missing = [number for number in names if number not in table]
+        if missing:
+            raise Error(f"{place} has no {', '.join(missing)}.")
         facts[name] = {number: fact(table[number], f"{place}, {number}") for number in names}
         return {number: entry.value for number, entry in facts[name].items()}
 
     chips: dict[str, Chip] = {}
     for name in chip_tables:
-        table = _inherited(chip_tables, name)
+        table = _inherited(chip_tables, name, where)
         numbers = values_of(table, name, _CHIP_NUMBERS, f"{where}: chip {name}")
         chips[name] = Chip(name=name, title=str(table.get("title", name)), **numbers)
     systems: dict[str, System] = {}
     aliases: dict[str, str] = {}
     for name in system_tables:
-        table = _inherited(system_tables, name)
+        table = _inherited(system_tables, name, where)
+        if table.get("chip") not in chips:
+            raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
         numbers = values_of(table, name, _SYSTEM_NUMBERS, f"{where}: system {name}")
         systems[name] = System(name, str(table.get("title", name)), chips[table["chip"]], **numbers)
         aliases |= {_plain(alias): name for alias in (*system_tables[name].get("aliases", ()), name)}
@@ -209,10 +214,15 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     return Catalogue(chips, systems, aliases, versions, facts)
 
 
-def _inherited(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    if name not in tables:
+        raise Error(f"{where}: {seen[-1]} is like {name!r}, which is not described.")
+    if name in seen:
+        raise Error(f"{where}: {' is like '.join((*seen, name))}, which never ends.")
     own = dict(tables[name])
     parent = own.pop("like", None)
-    return own if parent is None else {**_inherited(tables, parent), **own}
+    inherited = _inherited(tables, parent, where, (*seen, name)) if parent is not None else {}
+    return {**inherited, **own}
 
 
 def _called(name: str, known: Mapping[str, Value]) -> Value | None:

@@ -336,7 +336,7 @@ class TestLoop:
                 (rows,) = poptorch.for_loop(count, lambda _: source.index_select(0, model.index), [rows])
                 return rows.flatten()[0]
 
-            executor = on_device(forward, quiet_options().logCycleCount(True))
+            executor = on_device(forward, quiet().logCycleCount(True))
             executor.model.register_buffer("table", torch.ones(4, 4, dtype=torch.int32))
             executor.model.register_buffer("index", torch.arange(32) % 4)
             executor(torch.zeros(4, 4))

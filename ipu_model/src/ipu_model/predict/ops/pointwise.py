@@ -100,7 +100,7 @@ def cost_pointwise(op: OpView) -> OpWork:
     elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
         chain = ("square", "tanh", "add", "square", "add", "add", "add")
     work, layout = chained(op, chain)
-    if op.kind in _DRAWING or op.is_backward and not _roots_of_masks(op.step).isdisjoint(_roots_read_by(op)):
+    if op.kind in _DRAWING or (op.is_backward and not _roots_of_masks(op.step).isdisjoint(_roots_read_by(op))):
         work = work.plus(Cycles(compute=op.device.constants.random_fixed_cycles))
     return op.takes(work, layout)
 

@@ -240,9 +240,9 @@ def test_what_matters_has_memory_of_its_own(change: dict[str, object]) -> None:
 
 
 def test_other_constants_show_at_once() -> None:
-    """Ten times as many bytes per phase give ten times the exchange code on every IPU."""
-    name, usual = "memory.exchange_code_bytes_per_phase", PIPELINE.calibration
-    dearer = usual.with_values({name: 10 * usual.memory.exchange_code_bytes_per_phase})
+    """Ten times as many bytes per phase of either size give ten times the exchange code on every IPU."""
+    usual, names = PIPELINE.calibration, ("exchange_code_bytes_per_phase", "exchange_code_bytes_per_copy")
+    dearer = usual.with_values({f"memory.{name}": 10 * getattr(usual.memory, name) for name in names})
     changed = replace(PIPELINE, settings=replace(PIPELINE.settings, device=Device(calibration=dearer)))
     before, after, again = (predict.memory_of_program(program) for program in (PIPELINE, changed, PIPELINE))
     assert before == again

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from ipu_model.capture import capture, tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.errors import Error
+from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import system_named
-from ipu_model.predict.program import Program
+from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import Placement
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -74,13 +75,14 @@ class AutoIncrement:
 
 def begin_block(layer: nn.Module, ipu: int) -> None:
     """Start a block on `ipu` whenever `layer` is called, as `poptorch.BeginBlock` does."""
+    layer.register_forward_pre_hook(lambda module, args: begin(ipu))
 
-    def enter(module: nn.Module, args: Any) -> None:
-        trace = tracing.current()
-        if trace is not None:
-            trace.begin_block(None, ipu)
 
-    layer.register_forward_pre_hook(enter)
+def begin(ipu: int) -> None:
+    """Start a block here, as `with poptorch.Block` does."""
+    trace = tracing.current()
+    if trace is not None:
+        trace.begin_block(None, ipu)
 
 
 def checkpoint(layer: nn.Module) -> None:
@@ -147,3 +149,11 @@ def program_of(
             device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
         )
     return Program(step_of(graph), "optimiser" in options, batching, **options)
+
+
+def on_pod16(
+    graph: Graph, batching: Batching, optimiser: OptimiserSpec, proportions: Iterable[float], name: str, **options: Any
+) -> Program:
+    """Return a training program that recomputes in its pipeline, on a Bow Pod16; `proportions` of its IPUs in order."""
+    options |= {"optimiser": optimiser, "recomputation": Recomputation.PIPELINE, "name": name}
+    return program_of(graph, batching, "Bow-POD16", proportions=dict(enumerate(proportions)), **options)

@@ -7,7 +7,7 @@ out together, and where the rest does not determine a constant there is nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ import numpy as np
 from ipu_model.predict.calibration import Calibration, calibrated, fitted
 from published.comparison import Compared
 from published.predictions import Predictions
-from published.rows import Kind, Row, published
+from published.rows import Kind, Row
 
 STEP = 0.02
 """By how much, relative to its value, a constant is moved to see what it does."""
@@ -39,14 +39,14 @@ class Untested:
     constants: tuple[str, ...]
 
 
-def leave_one_out() -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
-    """Refit the fitted constants without each measurement in turn.
+def leave_one_out(rows: Iterable[Row]) -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
+    """Refit the fitted constants without each measurement in turn; of `rows`, those count that are fitted.
 
     Rows depend almost linearly on the constants, so that one least-squares step on relative errors does: with
     J the rows' relative change for each constant's relative change and e their errors, the step d of the
     constants solves min |J d + e|.
     """
-    testable, untested = _sorted_out([row for row in published().rows if row.kind is Kind.FITTED])
+    testable, untested = _sorted_out([row for row in rows if row.kind is Kind.FITTED])
     if not testable:
         return (), untested
     names = sorted({name for row in testable for name in row.settles})
@@ -93,4 +93,4 @@ def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
 
 def _errors(rows: Sequence[Row], calibration: Calibration) -> np.ndarray:
     predictions = Predictions(calibration)
-    return np.array([Compared(row, predictions.value(row.id)).error for row in rows])
+    return np.array([Compared(row, predictions.value(row)).error for row in rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 from ipu_model.errors import Error
 from ipu_model.predict.band import Family
 
+Argument = bool | int | str | tuple[int, ...]
 FILE = Path(__file__).with_name("published.toml")
 
 
@@ -33,12 +34,18 @@ class Kind(str, Enum):
         return self.value
 
 
+# A constant may be fitted on a row that was scored.
+_HAVE_BEEN_SCORED = (Kind.SCORED_BLIND, Kind.FITTED)
+_NEED_NO_SCORE = (Kind.FITTED, Kind.PREDICTION, Kind.ARITHMETIC)
+
+
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One published number: `value` in `unit`; `wanted` is the relative error the model is meant to keep within.
 
     `measurement` names the run on hardware that it was read from. `settles` names the constants that were fitted on it
-    ("section.name"). `blind` is the modelled value of the day when the row was scored blind, `before` that of a
+    ("section.name"). `blind` is the modelled value of the `day` when the row was scored blind, `before` that of a
     prediction before the model was improved with the row in view. The error bands of `families` rest on the row.
+    `program` builds its program from `arguments`, which may take `long`; its profile has the value as `read`.
     """
 
     id: str
@@ -53,12 +60,21 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blind: float | None = None
     before: float | None = None
     families: tuple[Family, ...] = ()
+    day: str = ""
+    program: str = ""
+    arguments: Mapping[str, Argument] = {}
+    read: str = "device_samples_per_second"
+    times: float = 1.0
+    long: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.FITTED) != bool(self.settles):
             raise ValueError(f"{self.id}: a {self.kind} row cannot settle {list(self.settles)}")
-        if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
+        scored = self.blind is not None
+        if self.kind not in (_HAVE_BEEN_SCORED if scored else _NEED_NO_SCORE):
             raise ValueError(f"{self.id}: a {self.kind} row cannot have the blind value {self.blind}")
+        if scored != bool(self.day):
+            raise ValueError(f"{self.id}: a blind value has the day of its score, and nothing else has")
         if self.before is not None and self.kind is not Kind.PREDICTION:
             raise ValueError(f"{self.id}: a {self.kind} row cannot have an earlier value: only predictions have")
 
@@ -83,6 +99,10 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     blind: float | None = None
     doubtful: bool = False
+    day: str = ""
+    program: str = ""
+    arguments: Mapping[str, Argument] = {}
+    long: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
@@ -99,14 +119,16 @@ class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `median` and `largest` are relative errors, without their signs.
     """
 
+    day: str
     what: str
-    rows: int
     median: float
     source: str
+    rows: int | None = None
     largest: float | None = None
 
 
 class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    day: str
     what: str
     right: int
     close: int
@@ -114,9 +136,27 @@ class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows, by their ids, of programs that differ in one thing, which `change` names."""
+
+    what: str
+    change: str
+    rows: tuple[str, ...]
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Other `arguments` for the program of a row whose source leaves them open."""
+
+    row: str
+    what: str
+    arguments: Mapping[str, Argument]
+
+
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[Row, ...] = msgspec.field(name="row", default=())
     verdicts: tuple[VerdictRow, ...] = msgspec.field(name="verdict", default=())
+    choices: tuple[Choice, ...] = msgspec.field(name="choice", default=())
+    curves: tuple[Curve, ...] = msgspec.field(name="curve", default=())
     blind: tuple[BlindComparison, ...] = ()
     blind_verdicts: tuple[BlindVerdicts, ...] = ()
 

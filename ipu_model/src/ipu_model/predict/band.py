@@ -50,9 +50,30 @@ class FamilyBand(msgspec.Struct, frozen=True):
     largest_error: float
 
 
+class RatioErrors(msgspec.Struct, frozen=True):
+    """How far ratios of published rows of programs that differ in one thing are off, and the rows `alone`: relative."""
+
+    pairs: int
+    median: float
+    largest: float
+    median_alone: float
+    largest_alone: float
+
+
+class KnownErrors(msgspec.Struct, frozen=True):
+    """What `validate --record` derived from all rows; `ratios` by what the programs differ in, and of "all"."""
+
+    families: Mapping[Family, FamilyBand]
+    ratios: Mapping[str, RatioErrors]
+
+
 @lru_cache(maxsize=1)
+def known_errors() -> KnownErrors:
+    return msgspec.json.decode(read_text(BANDS), type=KnownErrors)
+
+
 def family_bands() -> Mapping[Family, FamilyBand]:
-    return msgspec.json.decode(read_text(BANDS), type=dict[Family, FamilyBand])
+    return known_errors().families
 
 
 def error_band(

@@ -301,7 +301,7 @@ def test_norms_only() -> None:
 @pytest.mark.slow
 def test_standard_cuts_residual_networks_between_their_blocks() -> None:
     """A block's output lies where its last norm's did: addition and ReLU work in place."""
-    step = step_of(mlperf_resnet50(checkpoints=()))
+    step = step_of(mlperf_resnet50(checkpoints=False))
     stored = counted(kept_by(step, Recomputation.STANDARD).stored, step)
     assert stored["convolution"] == 0
     assert 3 <= stored["native_batch_norm"] <= 8

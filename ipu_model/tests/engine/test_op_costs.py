@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tracing_support import Net
 
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
@@ -27,7 +28,6 @@ from ipu_model.predict.hardware import chip
 from ipu_model.predict.memory import steps_of
 from ipu_model.predict.ops.estimates import Rounds, estimated
 from ipu_model.step import FLOAT32, INT32, Phase, Serialisation
-from published.building import hint
 from published.convolutional import day03
 
 HALF = torch.float16
@@ -183,7 +183,7 @@ def hinted(**hints: object) -> Costs:
 
     def product(layer: nn.Linear, x: Tensor) -> Tensor:
         result = x @ layer.weight
-        hint(result, **hints)
+        tracing.current().hint(result, **hints)
         return result
 
     return costed(calling(product, nn.Linear(2048, 1024, bias=False)), torch.zeros(512, 1024))

@@ -22,12 +22,12 @@ def run(arguments: argparse.Namespace) -> None:
     comparison = compare_rows(arguments.rows, long=long)
     print(comparison_text(comparison))
     if arguments.leave_one_out:
-        print("\n" + left_out_text(*leave_one_out(row for row in published().rows if long or not row.long)))
+        print("\n" + left_out_text(leave_one_out(row for row in published().rows if long or not row.long)))
     if arguments.constants:
         print("\n" + constants_text())
     if arguments.record:
-        tested, _ = leave_one_out(row for row in published().rows if row.families)
-        record = record_of(comparison, {left.row.id: left.without for left in tested})
+        left_out = leave_one_out(row for row in published().rows if row.families)
+        record = record_of(comparison, {row.row.id: row.without for row in left_out})
         write_record(record, RECORD, Path(str(files("ipu_model"))) / "data" / BANDS)
         low, high = close_band_of_record(record)
         print(f"\nrecorded in {RECORD.name} and {BANDS}")

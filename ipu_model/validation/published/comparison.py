@@ -26,9 +26,6 @@ class Outcome(str, Enum):
     CLOSE = "too close to call"
     WRONG = "wrong"
 
-    def __str__(self) -> str:
-        return self.value
-
 
 class Record(msgspec.Struct, frozen=True):
     """The signed error of each number, and the share of a tile and outcome of each verdict, by the row's id.

@@ -15,18 +15,8 @@ from ipu_model.capture.graph import Graph, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, DType
-from published.building import (
-    FLOAT,
-    HALF,
-    Classifier,
-    begin_block,
-    captured,
-    checkpoint,
-    images,
-    networks,
-    on_pod16,
-    program_of,
-)
+from published import building
+from published.building import FLOAT, HALF, Classifier, begin_block, captured, images, networks, program_of
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
@@ -92,33 +82,21 @@ def small_resnet50_program(*, ipus: int = 2) -> Program:
 # --- ResNet-50 on ImageNet: MLPerf's, the user guides', and inference
 
 
-_MLPERF_CHECKPOINTS = ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3")
-# The application for PyTorch keeps what nearly all blocks return.
-_BLOCKS = {1: (0, 1, 2), 2: (0, 2, 3), 3: (0, 2, 4, 5), 4: (0, 1, 2)}
-_PYTORCH_CHECKPOINTS = tuple(f"layer{group}.{block}" for group, blocks in _BLOCKS.items() for block in blocks)
-
-
 @lru_cache(maxsize=4)
-def mlperf_resnet50(batch: int = 20, checkpoints: tuple[str, ...] = _MLPERF_CHECKPOINTS) -> Graph:
+def mlperf_resnet50(batch: int = 20, *, checkpoints: bool = True) -> Graph:
     """Return ResNet-50 on 224 x 224 byte images, fp16. The checkpoints are those of the published configuration."""
     network = networks().get_model("resnet50")
-    for name in checkpoints:
-        checkpoint(network.get_submodule(name))
+    for name in ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3") if checkpoints else ():
+        building.checkpoint(network.get_submodule(name))
     return captured(Classifier(network, normalises=True).half(), *images(batch, 3, 224, torch.uint8))
 
 
 def mlperf_program(
-    *,
-    batch: int = 20,
-    accumulation: int = 10,
-    replicas: int = 16,
-    system: str = "POD16",
-    processes: int = 8,
-    checkpoints: tuple[str, ...] = _MLPERF_CHECKPOINTS,
+    *, batch: int = 20, accumulation: int = 10, replicas: int = 16, system: str = "POD16", processes: int = 8
 ) -> Program:
     """Return MLPerf's submission, by default for a POD16: replicas of one IPU, shared out to host processes."""
     return program_of(
-        mlperf_resnet50(batch, checkpoints),
+        mlperf_resnet50(batch),
         Batching(1, accumulation, replicas // processes),
         system,
         processes=processes,
@@ -132,10 +110,8 @@ def mlperf_program(
 # B1: MLPerf v1.1's submission for a POD64. B2: MLPerf v2.0's for a Bow Pod64.
 mlperf_pod64_program = partial(mlperf_program, accumulation=3, replicas=64, system="POD64", processes=32)
 mlperf_bow_pod64_program = partial(mlperf_program, accumulation=4, replicas=64, system="Bow-POD64", processes=32)
-# B3, B24 and F3: the vendor's application for PyTorch on 16 Bow IPUs, as ALCF and the vendor measured it.
-user_guide_program = partial(
-    mlperf_program, batch=18, accumulation=57, system="Bow-POD16", checkpoints=_PYTORCH_CHECKPOINTS
-)
+# B3, B24 and F3: the application for PyTorch on 16 Bow IPUs, with MLPerf's checkpoints.
+user_guide_program = partial(mlperf_program, batch=18, accumulation=57, system="Bow-POD16")
 # F3: the largest micro-batch that ran on a Bow IPU.
 bow_training_program = partial(mlperf_program, batch=22, system="Bow-POD16")
 
@@ -186,7 +162,7 @@ def efficientnet_program(cut: int = 4) -> Program:
             _regroup(layer)
     begin_block(network.features[cut], 1)
     graph = captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8))
-    return on_pod16(graph, Batching(4, 32, 8), momentum_sgd(FLOAT32), (0.1, 0.1), "efficientnet-b4")
+    return building.on_pod16(graph, Batching(4, 32, 8), momentum_sgd(FLOAT32), (0.1, 0.1), "efficientnet-b4")
 
 
 def _regroup(layer: nn.Conv2d) -> None:

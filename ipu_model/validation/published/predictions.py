@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ class Predictions:
             return self._by_id[row.id]()
         if not row.program:
             raise Error(f"Nothing says how to model the row {row.id}: name its program, or see {Path(__file__).name}.")
-        value: float = row.times * getattr(self._profile(build_of(row)), row.read)
+        value: float = row.times * attrgetter(row.read)(self._profile(build_of(row)))
         return value
 
     def memory(self, row: VerdictRow) -> Memory:
@@ -110,7 +111,6 @@ class Predictions:
             prefix = f"day03.trace.ga{accumulation}"
             table |= {f"{prefix}.{name}": partial(phase, name, accumulation) for name in (*_PHASES, "total")}
             table[f"day03.share.ga{accumulation}"] = partial(share, accumulation)
-            table[f"day03.received.ga{accumulation}"] = partial(_mebibytes_of_images, accumulation)
         table["day03.update.on_tile_execute"] = lambda: phase("on_tile_execute", 3) - 3 * further("on_tile_execute")
         table["day03.ipu1"] = lambda: cycles(8, ipu=1).on_tile_execute / cycles(8).on_tile_execute
         return table
@@ -124,9 +124,6 @@ class Predictions:
             host = HostWork(seconds, rates.day03_call_seconds, loading, source=FITTED)
             return 1.0 / self._profile(program, host).call_seconds
 
-        def fullest_tile(dtype: torch.dtype) -> float:
-            return self._profile(partial(day03, dtype=dtype, accumulation=3)).memory.max_tile_bytes / KIBIBYTE
-
         converting, bytewise = rates.day03_converted_image_seconds, rates.day03_byte_image_seconds
         eight_bit = partial(day03, iterations=4, eight_bit=True)
         return {
@@ -135,8 +132,6 @@ class Predictions:
             "day03.calls.di4": partial(calls, converting, partial(day03, iterations=4)),
             "day03.calls.byte": partial(calls, bytewise, eight_bit),
             "day03.calls.async": partial(calls, bytewise, eight_bit, Loading.ASYNC),
-            "day03.memory.half": partial(fullest_tile, HALF),
-            "day03.memory.float": partial(fullest_tile, FLOAT),
         }
 
     # --- day 02's ResNet-50
@@ -150,7 +145,6 @@ class Predictions:
             "small.all_reduce.second": partial(self._all_reduces, 1),
             # Data that the report counts as always live: accumulators are zeroed for each update.
             "small.memory.data": lambda: total_bytes(self._small(), VARIABLES, OPTIMISER_STATE) / MEBIBYTE,
-            "small.memory.fullest": lambda: self._small().memory.max_tile_bytes / KIBIBYTE,
         }
 
     def _small(self, ipus: int = 2) -> Profile:
@@ -211,13 +205,6 @@ class Predictions:
     def _calibrated(self, program: Program) -> Program:
         device = replace(program.settings.device, calibration=self._calibration)
         return replace(program, settings=replace(program.settings, device=device))
-
-
-def _mebibytes_of_images(accumulation: int) -> float:
-    """MiB of images that stage 0 reads in one call; labels go to IPU 1."""
-    program = convolutional.day03_program(accumulation=accumulation)
-    images = program.step.inputs[0]
-    return images.elements * images.dtype.bytes * program.batching.steps / MEBIBYTE
 
 
 def on_tile_product(rows: int) -> float:

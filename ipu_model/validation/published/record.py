@@ -11,12 +11,10 @@ import msgspec
 
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.profile import CloseBand
-from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, Record
+from published.comparison import ComparedVerdict, Comparison, Record
 from published.ratios import ratio_errors
 from published.rows import Kind, Row, VerdictRow, published
 
-TOLERANCE = 0.002
-"""How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
 DEVIATIONS = 2.0
 """A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
 _FULLEST_TILES = ("day03.memory.half", "day03.memory.float", "small.memory.fullest")
@@ -36,28 +34,6 @@ def write_record(record: Record, record_file: Path, bands_file: Path) -> None:
     bands = {"families": bands_of(record), "ratios": ratio_errors(record.errors)}
     for file, content in ((record_file, record), (bands_file, bands)):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-
-
-def grown(numbers: Iterable[Compared], errors: Mapping[str, float]) -> tuple[Compared, ...]:
-    """Return the rows whose error is larger than recorded, or that the record does not know."""
-    return tuple(
-        number
-        for number in numbers
-        if number.row.id not in errors or abs(number.error) > abs(errors[number.row.id]) + TOLERANCE
-    )
-
-
-def worsened(verdicts: Iterable[ComparedVerdict], outcomes: Mapping[str, Outcome]) -> tuple[ComparedVerdict, ...]:
-    """Return the verdicts that are further from right than recorded, or that the record does not know."""
-    rank = list(Outcome).index
-    return tuple(
-        verdict
-        for verdict in verdicts
-        if verdict.row.id not in outcomes or rank(verdict.outcome) > rank(outcomes[verdict.row.id])
-    )
-
-
-# --- the bands of errors, and of what is too close to call
 
 
 def bands_of(record: Record) -> dict[Family, FamilyBand]:

@@ -113,27 +113,13 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "ran" if self.ran else "out of memory"
 
 
-class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far off the model was on rows it had never seen; most of them are not in this project.
-
-    `median` and `largest` are relative errors, without their signs.
-    """
+class BlindScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far off the model of a day was on rows it had never seen, in words; most of them are not in this project."""
 
     day: str
-    what: str
-    median: float
-    source: str
-    rows: int | None = None
-    largest: float | None = None
-
-
-class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    day: str
-    what: str
-    right: int
-    close: int
-    wrong: int
-    source: str
+    model: str
+    speed: tuple[str, ...]
+    memory: tuple[str, ...]
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,8 +143,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdicts: tuple[VerdictRow, ...] = msgspec.field(name="verdict", default=())
     choices: tuple[Choice, ...] = msgspec.field(name="choice", default=())
     curves: tuple[Curve, ...] = msgspec.field(name="curve", default=())
-    blind: tuple[BlindComparison, ...] = ()
-    blind_verdicts: tuple[BlindVerdicts, ...] = ()
+    blind: tuple[BlindScore, ...] = ()
 
 
 def read(toml: bytes) -> Published:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ipu_model.predict.calibration import constant_facts, fitted
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, recorded
-from published.leave_one_out import LeftOut, Untested
+from published.leave_one_out import LeftOut
 from published.ratios import ALL, ratio_errors, ratios
 from published.record import bands_of, held_bands, left_out_verdicts
-from published.rows import BlindComparison, BlindVerdicts, Kind, published
+from published.rows import Kind, published
 
 _PAGE, _WIDTH = "validation.md.jinja", 120
 _SCORED = "Scored blind"
@@ -35,31 +35,19 @@ class Table:
     columns: tuple[str, ...]
     lines: Sequence[tuple[str, ...]]
 
-    @property
-    def are_figures(self) -> list[bool]:
-        """Whether each column has figures, which are aligned at their ends."""
-        cells = ([cell for cell in column if cell] for column in zip(*self.lines))
-        return [all(cell[0] in "+-0123456789" for cell in column) for column in cells]
-
-    def text(self) -> str:
-        table = [self.columns, *self.lines]
-        widths = [max(map(len, column)) for column in zip(*table)]
-        signs = [">" if figures else "<" for figures in self.are_figures]
-        lines = ("  ".join(f"{c:{s}{w}}" for c, s, w in zip(cells, signs, widths)).rstrip() for cells in table)
-        return "\n".join(lines)
-
-    def markdown(self) -> str:
-        marks = tuple("---:" if figures else "---" for figures in self.are_figures)
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.columns, marks, *self.lines))
+    def markdown(self, *, aligned: bool = False) -> str:
+        columns = [[cell for cell in column if cell] for column in zip(*self.lines)]
+        figures = [all(cell[0] in "+-0123456789" for cell in column) for column in columns]
+        marks = tuple("---:" if each else "---" for each in figures)
+        table = [self.columns, marks, *self.lines]
+        widths = [max(map(len, column)) * aligned for column in zip(*table)]
+        formats = [f"{'>' if each else '<'}{width}" for each, width in zip(figures, widths)]
+        return "\n".join(f"| {' | '.join(map(format, cells, formats))} |" for cells in table)
 
 
 def comparison_text(comparison: Comparison) -> str:
-    lines = _page(comparison, Table.text).splitlines()
+    lines = comparison_markdown(comparison, aligned=True).splitlines()
     return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("* ") else line for line in lines)
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    return _page(comparison, Table.markdown)
 
 
 def constants_text() -> str:
@@ -70,23 +58,19 @@ def constants_text() -> str:
     return "\n".join(lines)
 
 
-def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> str:
+def left_out_text(rows: Iterable[LeftOut]) -> str:
     """Return one line for each fitted row: its error with all rows and with its measurement left out, or why not."""
-    lines = [(row.row.what, f"{row.with_all:+.1%}", f"{row.without:+.1%}") for row in tested]
-    table = Table("Leave one out: constants refitted to the other measurements", ("row", "error", "left out"), lines)
-    text = [
-        table.heading,
-        "",
-        table.text(),
-        "",
-        "Rows that no other measurement determines, so they cannot be left out:",
+    lines = [
+        (row.row.what, f"{row.with_all:+.1%}", f"{row.without:+.1%}" if not row.lacking else ", ".join(row.lacking))
+        for row in rows
     ]
-    return "\n".join([*text, *(f"  {row.row.what} ({', '.join(row.constants)})" for row in untested)])
+    columns = "row", "error", "with the constants refitted to other measurements, or those that need this one"
+    return Table("Leave one out", columns, lines).markdown(aligned=True)
 
 
-def _page(comparison: Comparison, drawn: Callable[[Table], str]) -> str:
+def comparison_markdown(comparison: Comparison, *, aligned: bool = False) -> str:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
-    environment.filters |= {"drawn": drawn, "percent": lambda share: f"{share:.1%}"}
+    environment.filters |= {"drawn": partial(Table.markdown, aligned=aligned), "percent": lambda share: f"{share:.1%}"}
     errors = {**recorded().errors, **{number.row.id: number.error for number in comparison.numbers}}
     tables = [_rows(heading, comparison.numbers) for heading in _KINDS]
     tables += [_ratios(errors), _choices(comparison.choices), _memory(comparison.verdicts)]
@@ -94,11 +78,7 @@ def _page(comparison: Comparison, drawn: Callable[[Table], str]) -> str:
         today=_summary([number for number in comparison.numbers if number.row.blind is not None]),
         predicted=_summary([number for number in comparison.numbers if number.row.kind is Kind.PREDICTION]),
         fitted_rows=sum(number.row.kind is Kind.FITTED for number in comparison.numbers),
-        days=[(day, list(map(_score, of_day))) for day, of_day in groupby(published().blind, lambda score: score.day)],
-        memory_days=[
-            (day, list(map(_verdict_score, of_day)))
-            for day, of_day in groupby(published().blind_verdicts, lambda score: score.day)
-        ],
+        days=published().blind,
         verdicts=_verdicts(comparison.verdicts),
         ratios=ratio_errors(errors)[ALL],
         bands=_bands(errors),
@@ -113,20 +93,21 @@ def _page(comparison: Comparison, drawn: Callable[[Table], str]) -> str:
 
 
 def _rows(heading: str, numbers: Iterable[Compared]) -> Table:
-    earlier = {_SCORED: ("error that day", "day"), "Predictions": ("error before",)}.get(heading, ())
-    later = ("left out",) if heading == _SCORED else ()
     lines = []
     for number in numbers:
         row, left_out = number.row, recorded().left_out.get(number.row.id)
-        if (None if row.blind is not None else row.kind) is not _KINDS[heading]:
-            continue
-        before = "" if row.earlier_error is None else f"{row.earlier_error:+.1%}"
-        without = "" if left_out is None else f"{left_out:+.1%}"
-        wanted = f"{row.wanted:.0%}{'' if number.as_wanted else ', outside'}"
-        figures = row.what, row.unit, _number(row.value), _number(number.modelled)
-        errors = *(before, row.day)[: len(earlier)], f"{number.error:+.1%}", *(without,)[: len(later)]
-        lines.append((*figures, *errors, wanted))
-    return Table(heading, ("row", "unit", "published", "modelled", *earlier, "error", *later, "wanted"), lines)
+        if (None if row.blind is not None else row.kind) is _KINDS[heading]:
+            errors = (
+                "" if row.earlier_error is None else f"{row.earlier_error:+.1%}",
+                row.day,
+                f"{number.error:+.1%}",
+                "" if left_out is None else f"{left_out:+.1%}",
+                f"{row.wanted:.0%}{'' if number.as_wanted else ', outside'}",
+            )
+            lines.append((row.what, row.unit, _number(row.value), _number(number.modelled), *errors))
+    columns = ("row", "unit", "published", "modelled", "error before", "day", "error", "left out", "wanted")
+    kept = [place for place, cells in enumerate(zip(*lines)) if any(cells)]
+    return Table(heading, tuple(columns[place] for place in kept), [tuple(line[p] for p in kept) for line in lines])
 
 
 def _ratios(errors: Mapping[str, float]) -> Table:
@@ -151,7 +132,7 @@ def _memory(verdicts: Iterable[ComparedVerdict]) -> Table:
     for verdict in verdicts:
         row, that_day = verdict.row, "" if verdict.row.blind is None else f"{verdict.row.blind:.0%}"
         shares = f"{verdict.share:.1%}", that_day
-        lines.append((row.what, row.outcome, str(verdict.verdict), *shares, str(verdict.outcome), str(row.kind)))
+        lines.append((row.what, row.outcome, verdict.verdict.value, *shares, verdict.outcome.value, row.kind.value))
     columns = ("program", "published", "modelled", "share", "that day", "verdict", "kind")
     return Table("Memory: what ran and what did not", columns, lines)
 
@@ -184,17 +165,6 @@ def _summary(numbers: Sequence[Compared]) -> Summary | None:
     fitted_rows = sum(number.row.id in left_out for number in numbers)
     wanted = sum(number.as_wanted for number in numbers)
     return Summary(len(numbers), median(map(abs, errors)), worst, worst_error, wanted, fitted_rows)
-
-
-def _score(score: BlindComparison) -> str:
-    largest = "" if score.largest is None else f", {score.largest:.0%} at worst"
-    rows = "" if score.rows is None else f"{score.rows} "
-    return f"{score.median:.1%} at the median{largest}, on {rows}{score.what}"
-
-
-def _verdict_score(score: BlindVerdicts) -> str:
-    every = score.right + score.close + score.wrong
-    return f"of {every} {score.what}, {score.right} right, {score.close} too close to call, {score.wrong} wrong"
 
 
 def _verdicts(verdicts: Sequence[ComparedVerdict]) -> list[str]:

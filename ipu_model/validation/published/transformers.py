@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import poptorch
 from ipu_model.batching import Batching
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Location, Locations, Program
-from ipu_model.step import FLOAT16, Serialisation
+from ipu_model.step import FLOAT16
 from published import building
 from published.building import FLOAT, HALF, Classifier, begin_block, captured, checkpoint, images, integers, on_pod16
 from published.convolutional import momentum_sgd
@@ -174,10 +175,8 @@ class Heads(nn.Module):
 
 def _decoded(hidden: Tensor, words: nn.Embedding, slices: int) -> Tensor:
     """Return scores of all words by the tied embedding, a product that is serialised by the factor `slices`."""
-    scores = torch.matmul(hidden, words.weight.t())
-    if slices > 1:
-        building.hint(scores, serialisation=Serialisation("OutputChannels", slices))
-    return scores
+    mode = poptorch.MatMulSerializationMode.OutputChannels if slices > 1 else poptorch.MatMulSerializationMode.Disabled
+    return poptorch.serializedMatMul(hidden, words.weight.t(), mode, slices)
 
 
 class Pretraining(nn.Module):
@@ -196,7 +195,7 @@ class Pretraining(nn.Module):
         scores, next_scores = self.heads(self.encoder(*tokens), masked_positions)
         words = F.cross_entropy(scores, masked_labels.flatten().long(), ignore_index=0).float()
         sentences = F.cross_entropy(next_scores, follows.long()).float()
-        return building.marked_loss(words + sentences), words, sentences
+        return poptorch.identity_loss(words + sentences, "none"), words, sentences
 
 
 class Answers(nn.Module):
@@ -212,15 +211,15 @@ class Answers(nn.Module):
         if not labels:
             return tuple(scores)
         losses = [F.cross_entropy(each, label.long()) for each, label in zip(scores, labels)]
-        return building.marked_loss((losses[0] + losses[1]) / 2), *scores
+        return poptorch.identity_loss((losses[0] + losses[1]) / 2, "none"), *scores
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _pretraining(
     size: BertSize,
     rows: tuple[int, int],
     accumulation: int,
-    proportions: tuple[float, ...],
+    proportions: tuple[float, float],
     *,
     replicas: int = 4,
     slices: int = 1,
@@ -230,8 +229,8 @@ def _pretraining(
 ) -> Program:
     """Return pretraining in fp16 with so many `rows` of such a length in a micro-batch.
 
-    Embeddings and heads are on IPU 0. `halves` places halves of layers instead of whole ones: an IPU and how many
-    attentions and feed-forward networks it has, in the order of the stages.
+    Embeddings and heads are on IPU 0; `proportions` are its own and that of all others. `halves` places halves of
+    layers instead of whole ones: an IPU and its number of attentions and of feed-forward networks, by stages.
     """
     module = Pretraining(size, slices, packed=packed).half()
     layers = module.encoder.layers
@@ -246,25 +245,24 @@ def _pretraining(
     tokens, masked = integers(*rows), integers(rows[0], _MASKED_TOKENS[rows[1]])
     graph = captured(module, tokens, tokens, tokens, tokens, masked, masked, integers(rows[0]))
     name = "bert-base" if size.style.hidden == BASE.style.hidden else "bert-large"
-    return on_pod16(graph, Batching(1, accumulation, replicas), LAMB, proportions, name, locations=locations)
+    every = proportions[:1] + proportions[1:] * (len(size.layers) - 1)
+    return on_pod16(graph, Batching(1, accumulation, replicas), LAMB, every, name, locations=locations)
 
 
 # B11 and B12: the vendor's applications for PyTorch; B18: the latter at length 512.
-bert_base_program = partial(_pretraining, BASE, (32, 128), 512, (0.25,) * 4)
-bert_large_program = partial(_pretraining, LARGE, (8, 128), 1752, (0.15, 0.25, 0.25, 0.25), slices=2, packed=True)
-bert_large_512_program = partial(_pretraining, LARGE, (2, 512), 1024, (0.10, 0.15, 0.15, 0.15), slices=2, packed=True)
+bert_base_program = partial(_pretraining, BASE, (32, 128), 512, (0.25, 0.25))
+bert_large_program = partial(_pretraining, LARGE, (8, 128), 1752, (0.15, 0.25), slices=2, packed=True)
+bert_large_512_program = partial(_pretraining, LARGE, (2, 512), 1024, (0.10, 0.15), slices=2, packed=True)
 # B16 and B17: those for PopART.
-bert_base_512_program = partial(_pretraining, replace(BASE, vocabulary=30400), (8, 512), 512, (0.28,) * 4, slices=5)
-bert_large_384_program = partial(
-    _pretraining, replace(LARGE, vocabulary=30400), (2, 384), 2048, (0.15, 0.40, 0.40, 0.40), slices=5
-)
+bert_base_512_program = partial(_pretraining, replace(BASE, vocabulary=30400), (8, 512), 512, (0.28, 0.28), slices=5)
+bert_large_384_program = partial(_pretraining, replace(LARGE, vocabulary=30400), (2, 384), 2048, (0.15, 0.40), slices=5)
 # B19: MLPerf v2.0, PopART. Its own ops for packed attention, and the clipping of gradients, are left out.
 mlperf_bert_program = partial(
     _pretraining,
-    BertSize(replace(LARGE.style, attention=0.1), (24,), vocabulary=30912),
+    BertSize(replace(LARGE.style, attention=0.1), (3,) * 8, vocabulary=30912),
     (3, 512),
     256,
-    (1.0,) * 8,
+    (1.0, 1.0),
     replicas=2,
     slices=4,
     packed=True,
@@ -306,8 +304,6 @@ def bert_inference_program(batch: int, dtype: torch.dtype = FLOAT, *, half_parti
 class Gpt(nn.Module):
     """GPT-2: tokens and labels [N, 1024] to the loss and the share of right words, both []."""
 
-    slice = 128
-
     def __init__(self, style: Style, layers: int) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(50272, style.hidden), nn.Embedding(1024, style.hidden)
@@ -320,15 +316,13 @@ class Gpt(nn.Module):
         hidden = self.dropout(words + self.positions(torch.arange(tokens.shape[1], device=tokens.device)))
         for layer in self.layers:
             hidden = layer(hidden, self.hidden_from)
-        building.begin(0)
-        scores, targets = _decoded(self.norm(hidden), self.words, 4).flatten(0, 1), labels.flatten().long()
-        loss = right = torch.zeros((), device=tokens.device)
-        for some, wanted in zip(
-            scores.split(self.slice), targets.split(self.slice)
-        ):  # one slice at a time, as published
-            loss = loss + F.cross_entropy(some, wanted, reduction="sum").float()
-            right = right + (some.argmax(-1) == wanted).float().sum()
-        return building.marked_loss(loss / len(targets)), right / len(targets)
+        with poptorch.Block(ipu_id=0):
+            scores, targets = _decoded(self.norm(hidden), self.words, 4).flatten(0, 1), labels.flatten().long()
+            loss = right = torch.zeros((), device=tokens.device)
+            for some, wanted in zip(scores.split(128), targets.split(128)):  # as published
+                loss = loss + F.cross_entropy(some, wanted, reduction="sum").float()
+                right = right + (some.argmax(-1) == wanted).float().sum()
+            return poptorch.identity_loss(loss / len(targets), "none"), right / len(targets)
 
 
 @lru_cache(maxsize=1)

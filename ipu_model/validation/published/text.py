@@ -1,7 +1,4 @@
-"""The comparison as tables, for a terminal and as a page, and how far to trust the model, which follows from it.
-
-`validation.md.jinja` has the words.
-"""
+"""The comparison as tables, for a terminal and as a page whose words `validation.md.jinja` has."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ def _rows(heading: str, numbers: Iterable[Compared]) -> Table:
 
 
 def _ratios(errors: Mapping[str, float]) -> Table:
-    lines = [
-        (ratio.curve.what, ratio.curve.change, _number(ratio.published), f"{ratio.error:+.1%}")
-        for ratio in ratios(errors)
-    ]
+    lines = [(r.curve.what, r.curve.change, _number(r.published), f"{r.error:+.1%}") for r in ratios(errors)]
     return Table("Ratios", ("programs", "what differs", "published", "error"), lines)
 
 

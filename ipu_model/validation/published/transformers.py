@@ -118,7 +118,6 @@ class BertSize:
     style: Style
     layers: tuple[int, ...]
     vocabulary: int = 30522
-    positions: int = 512
 
 
 BASE = BertSize(Style(768, 12), (0, 4, 4, 4))
@@ -136,7 +135,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.packed, hidden = packed, size.style.hidden
         self.words = nn.Embedding(size.vocabulary, hidden)
-        self.positions, self.types = nn.Embedding(size.positions, hidden), nn.Embedding(2, hidden)
+        self.positions, self.types = nn.Embedding(512, hidden), nn.Embedding(2, hidden)
         self.norm, self.dropout = nn.LayerNorm(hidden, eps=1e-12), nn.Dropout(0.1)
         self.layers = nn.ModuleList(Layer(size.style) for _ in range(sum(size.layers)))
 
@@ -153,10 +152,7 @@ class Encoder(nn.Module):
 
 
 class Heads(nn.Module):
-    """The pooler with its next-sentence classifier, and the prediction of masked tokens by the tied decoder.
-
-    Returns scores of masked tokens [N x masked, vocabulary] and of the next sentence [N, 2].
-    """
+    """Score masked tokens by the tied decoder [N x masked, vocabulary], and after a pooler the next sentence [N, 2]."""
 
     def __init__(self, size: BertSize, words: nn.Embedding, slices: int) -> None:
         super().__init__()
@@ -180,10 +176,7 @@ def _decoded(hidden: Tensor, words: nn.Embedding, slices: int) -> Tensor:
 
 
 class Pretraining(nn.Module):
-    """BERT with both losses of its pretraining: returns their sum and the two, all [].
-
-    Inputs are the encoder's, the places and labels of masked tokens [N, masked], and which sentences follow [N].
-    """
+    """From tokens, places and labels of masked ones [N, masked] and following sentences [N] to both losses' sum []."""
 
     def __init__(self, size: BertSize, slices: int, *, packed: bool) -> None:
         super().__init__()

@@ -74,10 +74,6 @@ def known_errors() -> KnownErrors:
     return msgspec.json.decode(read_text(BANDS), type=KnownErrors)
 
 
-def family_bands() -> Mapping[Family, FamilyBand]:
-    return known_errors().families
-
-
 def error_band(
     program: Program,
     ops: Iterable[OpProfile],
@@ -86,7 +82,7 @@ def error_band(
 ) -> tuple[ErrorBand, str]:
     """Return the widest band of a program's families, wider if no row does the like, and a sentence on a wide one."""
     constants, ops = program.calibration.band, tuple(ops)
-    known = family_bands() if bands is None else bands
+    known = known_errors().families if bands is None else bands
     families = _families(program, ops, constants)
     met = {op.family for op in ops}
     uncovered = _uncovered(program, families, shares)
@@ -103,7 +99,8 @@ def error_band(
             rows = "one published row" if known[family].rows == 1 else f"{known[family].rows} published rows"
             reasons.append(
                 f"The error band rests on {rows} of {family}: on today's errors of up to "
-                f"{known[family].largest_error:.0%}, and on those of the day when each was first compared."
+                f"{known[family].largest_error:.0%}, and on those of the day when each was first compared or of fits "
+                "without it."
             )
     if Family.SMALL in families:
         reasons.append(
@@ -115,10 +112,8 @@ def error_band(
 
 def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConstants) -> list[Family]:
     kinds = {op.kind for op in program.step.ops}
-    indexing, every = (
-        sum(op.executions * op.cycles for op in some) for some in ((op for op in ops if op.family == "embedding"), ops)
-    )
-    if indexing > _MOSTLY * every:
+    indexing = sum(op.executions * op.cycles for op in ops if op.family == "embedding")
+    if indexing > _MOSTLY * sum(op.executions * op.cycles for op in ops):
         families = [Family.INDEXING]
     elif not program.training:
         families = [Family.INFERENCE]

@@ -26,7 +26,7 @@ HALF, FLOAT = torch.float16, torch.float32
 class Classifier(nn.Module):
     """A network with what the published programs return: loss [], logits [N, classes] and accuracy [] in per cent.
 
-    With `normalises`, images come as bytes and are cast and normalised on the device.
+    With `normalises`, images come as bytes and are cast and normalised (as ImageNet is) on the device.
     """
 
     mean: Tensor
@@ -36,7 +36,6 @@ class Classifier(nn.Module):
         super().__init__()
         self.model = model
         self.normalises = normalises
-        # ImageNet's, as the published program has them.
         for name, values in (("mean", [0.485, 0.456, 0.406]), ("std", [0.229, 0.224, 0.225])):
             self.register_buffer(name, torch.tensor(values, dtype=dtype).view(3, 1, 1))
 

@@ -1,4 +1,4 @@
-"""How far off the model is on differences: two published rows of programs that differ in one thing, as a ratio.
+"""How far off the model is on ratios of two published rows of programs that differ in one thing.
 
 Whoever chooses between two plans needs ratios, and what is wrong with both figures alike cancels out in them.
 """

@@ -17,8 +17,8 @@ from published.rows import Kind, Row, VerdictRow, published
 
 DEVIATIONS = 2.0
 """A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
+# The rows that compare the fullest tile of a program with a published report of it.
 _FULLEST_TILES = ("day03.memory.half", "day03.memory.float", "small.memory.fullest")
-"""The rows that compare the fullest tile of a program with a published report of it."""
 
 
 def record_of(comparison: Comparison, left_out: Mapping[str, float]) -> Record:
@@ -85,9 +85,12 @@ def _errors(row: Row, record: Record) -> list[float]:
 
 
 def _factor(rows: Sequence[Row], record: Record) -> float:
-    logs = [math.log1p(error) for row in rows for error in _errors(row, record)]
-    measurements = len({row.measurement for row in rows})
-    spread = math.sqrt(sum(log * log for log in logs) / len(logs))
+    return factor_of([error for row in rows for error in _errors(row, record)], len({row.measurement for row in rows}))
+
+
+def factor_of(errors: Sequence[float], measurements: int) -> float:
+    """Return the upper end of the band that signed relative errors of so many measurements give."""
+    spread = math.sqrt(sum(math.log1p(error) ** 2 for error in errors) / len(errors))
     return math.exp(DEVIATIONS * spread * math.sqrt(1 + 1 / measurements))
 
 

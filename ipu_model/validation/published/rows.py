@@ -34,9 +34,8 @@ class Kind(str, Enum):
         return self.value
 
 
-# A constant may be fitted on a row that was scored.
-_HAVE_BEEN_SCORED = (Kind.SCORED_BLIND, Kind.FITTED)
-_NEED_NO_SCORE = (Kind.FITTED, Kind.PREDICTION, Kind.ARITHMETIC)
+# Whether a row was scored blind -> its kinds: a constant may be fitted on a row that was.
+_KINDS = {True: (Kind.SCORED_BLIND, Kind.FITTED), False: (Kind.FITTED, Kind.PREDICTION, Kind.ARITHMETIC)}
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +70,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.kind is Kind.FITTED) != bool(self.settles):
             raise ValueError(f"{self.id}: a {self.kind} row cannot settle {list(self.settles)}")
         scored = self.blind is not None
-        if self.kind not in (_HAVE_BEEN_SCORED if scored else _NEED_NO_SCORE):
+        if self.kind not in _KINDS[scored]:
             raise ValueError(f"{self.id}: a {self.kind} row cannot have the blind value {self.blind}")
         if scored != bool(self.day):
             raise ValueError(f"{self.id}: a blind value has the day of its score, and nothing else has")

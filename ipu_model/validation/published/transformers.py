@@ -24,8 +24,7 @@ from published import building
 from published.building import FLOAT, HALF, Classifier, begin_block, captured, checkpoint, images, integers, on_pod16
 from published.convolutional import momentum_sgd
 
-# Of a row, by its length.
-_MASKED_TOKENS = {128: 20, 384: 56, 512: 76}
+_MASKED_TOKENS = {128: 20, 384: 56, 512: 76}  # of a row, by its length
 # Half accumulators and moments in single precision; or half accumulators and first moments.
 LAMB = OptimiserSpec("LAMB", Hyper(lr=1e-3, weight_decay=0.01), loss_scaling=1000.0, accum_dtype=FLOAT16)
 ADAMW = OptimiserSpec("ADAMW", Hyper(lr=1e-3, weight_decay=0.01), accum_dtype=FLOAT16, first_dtype=FLOAT16)

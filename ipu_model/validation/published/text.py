@@ -177,8 +177,6 @@ def _outcomes(verdicts: Iterable[ComparedVerdict]) -> str:
 
 def _bands(errors: Mapping[str, float]) -> list[str]:
     record = msgspec.structs.replace(recorded(), errors=errors)
-    held = held_bands(record)
-    return [
-        f"{family} {band.low:.2f} to {band.high:.2f} ({held[family][0]} of {held[family][1]})"
-        for family, band in bands_of(record).items()
-    ]
+    held = {family: f" ({inside} of {tested})" for family, (inside, tested) in held_bands(record).items() if tested}
+    bands = bands_of(record).items()
+    return [f"{family} {band.low:.2f} to {band.high:.2f}{held.get(family, '')}" for family, band in bands]

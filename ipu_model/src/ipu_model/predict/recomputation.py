@@ -68,10 +68,10 @@ def _kept(step: Step, mode: Recomputation) -> Recomputed:
     pending = list(wanted)
     while pending:
         op = step.by_name[pending.pop()]
-        recomputes = op.stage in recomputing
-        if op.name not in seen and (recomputes or op.name not in masks):  # the op that reads a mask draws it, too
+        # The gradient of a dropout draws the mask without an op of its own.
+        if op.name not in seen and (op.stage in recomputing or op.name not in masks):
             seen.add(op.name)
-            if op.name in masks or (recomputes and op.name not in checkpoints):
+            if op.name in masks or (op.stage in recomputing and op.name not in checkpoints):
                 again.add(op.name)
                 pending += _made_from(op, step)
     # In-place ops and views repeat with the op whose storage they lie in.

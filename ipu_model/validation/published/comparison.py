@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from ipu_model.errors import Error
-from ipu_model.predict import samples_per_second
 from ipu_model.predict.profile import Verdict, close_band
-from published.predictions import Predictions, build_of
+from published.predictions import Predictions
 from published.rows import Row, VerdictRow, published
 
 RECORD = Path(__file__).with_name("record.json")
@@ -114,7 +113,7 @@ def compare_rows(beginnings: Iterable[str] = (), *, long: bool = False) -> Compa
         return ComparedVerdict(row, memory.share, memory.verdict)
 
     choices = tuple(
-        Compared(row, samples_per_second(build_of(row, **choice.arguments)()), choice.what)
+        Compared(row, predictions.value(row, **choice.arguments), choice.what)
         for choice in published().choices
         for row in rows
         if row.id == choice.row

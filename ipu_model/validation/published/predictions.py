@@ -61,13 +61,13 @@ class Predictions:
         self._profiles: dict[object, Profile] = {}
         self._by_id = self._table()
 
-    def value(self, row: Row) -> float:
-        """Return the modelled value of a number. Raises ``Error`` for one without a program or a line in this file."""
+    def value(self, row: Row, **changed: Argument) -> float:
+        """Return the modelled value, some arguments `changed`. Raises ``Error`` if the row has no program or line here."""
         if row.id in self._by_id:
             return self._by_id[row.id]()
         if not row.program:
             raise Error(f"Nothing says how to model the row {row.id}: name its program, or see {Path(__file__).name}.")
-        value: float = row.times * attrgetter(row.read)(self._profile(build_of(row)))
+        value: float = row.times * attrgetter(row.read)(self._profile(build_of(row, **changed)))
         return value
 
     def memory(self, row: VerdictRow) -> Memory:

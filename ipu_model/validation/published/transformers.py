@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.batching import Batching
+from ipu_model.capture.graph import Graph
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Location, Locations, Program
 from ipu_model.step import FLOAT16
@@ -278,16 +279,16 @@ def squad_program() -> Program:
 
 
 @lru_cache(maxsize=8)
-def bert_inference_program(batch: int, dtype: torch.dtype = FLOAT, *, half_partials: bool = True) -> Program:
-    """Return BERT-Base in inference on one C600 card at length 256 (F4, B25 to B28): one micro-batch a call.
-
-    Whether fp16 had half partials is not published.
-    """
+def bert_inference(batch: int, dtype: torch.dtype) -> Graph:
     tokens = integers(batch, 256)
-    graph = captured(Answers(BASE).eval().to(dtype), tokens, tokens, tokens, tokens, training=False)
-    return building.program_of(
-        graph, Batching(), "C600-server", half_partials=half_partials and dtype == HALF, name="bert-base-inference"
-    )
+    return captured(Answers(BASE).eval().to(dtype), tokens, tokens, tokens, tokens, training=False)
+
+
+def bert_inference_program(batch: int, dtype: torch.dtype = FLOAT, *, half_partials: bool = True) -> Program:
+    """Return BERT-Base in inference on one C600 card at length 256 (F4, B25 to B28): one micro-batch a call."""
+    half = half_partials and dtype == HALF
+    graph = bert_inference(batch, dtype)
+    return building.program_of(graph, Batching(), "C600-server", half_partials=half, name="bert-base-inference")
 
 
 # --- GPT-2

@@ -62,7 +62,7 @@ class Predictions:
         self._by_id = self._table()
 
     def value(self, row: Row, **changed: Argument) -> float:
-        """Return the modelled value, with arguments `changed`. Raises ``Error`` if the row has no program or line here."""
+        """Return the modelled value, with arguments `changed`; raise ``Error`` for a row without program or line."""
         if row.id in self._by_id:
             return self._by_id[row.id]()
         if not row.program:

@@ -98,9 +98,11 @@ class TestRows:
         fitted_rows = {row.id for row in ROWS if row.families and row.kind is Kind.FITTED}
         assert set(recorded().left_out) == fitted_rows, hint
 
-    def test_ids_are_unique_and_programs_exist(self) -> None:
+    def test_ids_are_unique_and_have_predictions(self) -> None:
         ids = [*(row.id for row in ROWS), *(row.id for row in VERDICTS)]
         assert len(set(ids)) == len(ids)
+        predictions = Predictions()
+        assert [row.id for row in ROWS if row not in predictions] == [], "its program, or a line in predictions.py"
         assert all(callable(build_of(row)) for row in (*ROWS, *VERDICTS) if row.program)
         assert {choice.row for choice in published().choices} <= {row.id for row in ROWS if row.program}
         assert {row for curve in published().curves for row in curve.rows} <= set(ids)

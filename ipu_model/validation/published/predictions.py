@@ -61,14 +61,16 @@ class Predictions:
         self._profiles: dict[object, Profile] = {}
         self._by_id = self._table()
 
+    def __contains__(self, row: Row) -> bool:
+        return bool(row.program) or row.id in self._by_id
+
     def value(self, row: Row, **changed: Argument) -> float:
         """Return the modelled value, with arguments `changed`; raise ``Error`` for a row without program or line."""
+        if row not in self:
+            raise Error(f"Nothing says how to model the row {row.id}: name its program, or see {Path(__file__).name}.")
         if row.id in self._by_id:
             return self._by_id[row.id]()
-        if not row.program:
-            raise Error(f"Nothing says how to model the row {row.id}: name its program, or see {Path(__file__).name}.")
-        value: float = row.times * attrgetter(row.read)(self._profile(build_of(row, **changed)))
-        return value
+        return float(row.times * attrgetter(row.read)(self._profile(build_of(row, **changed))))
 
     def memory(self, row: VerdictRow) -> Memory:
         return self._profile(build_of(row)).memory

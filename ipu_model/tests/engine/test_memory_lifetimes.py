@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from cost_support import (
     TILES,
     Trained,
@@ -29,6 +30,8 @@ from tracing_support import Net, traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
+from ipu_model.predict import profile_program
+from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.order import device_bytes, held_tensors, order_of
 from ipu_model.predict.profile import IpuMemory, LivenessStep
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
@@ -325,14 +328,39 @@ def test_standard_cuts_residual_networks_between_their_blocks() -> None:
     assert 3 <= stored["native_batch_norm"] <= 8
 
 
+@pytest.mark.parametrize(
+    ("dropped", "draws"),
+    [
+        (lambda x: F.dropout(x, 0.1), 2),
+        (lambda x: x * F.dropout(x.new_ones(8, 1), 0.1), 1),  # stochastic depth: a number for each sample is kept
+    ],
+)
+def test_random_numbers_are_drawn_once_and_those_of_a_dropout_again_in_its_gradient(
+    dropped: Callable[[Tensor], Tensor], draws: int
+) -> None:
+    """PopART's DropoutGradOp draws the mask from the same seed; nothing else is recomputed on a single IPU.
+
+    The fixed cost of such an op, moved from nothing to ten million cycles, comes as often.
+    """
+    module = Trained(calling(lambda layer, x: dropped(layer(x)), nn.Linear(64, 64)))
+    program, ten_million = Program(stepped(module, torch.zeros(8, 64)), True), 1e7
+    both = []
+    for fixed in (0.0, ten_million):
+        calibration = calibrated().with_values({"cost.random_fixed_cycles": fixed})
+        device = replace(program.settings.device, calibration=calibration)
+        profile = profile_program(replace(program, settings=replace(program.settings, device=device)))
+        both.append(profile.device_seconds_per_call * profile.machine.clock_hz)
+    assert (both[1] - both[0]) / ten_million == pytest.approx(draws)
+
+
 def test_the_mask_of_a_dropout_is_drawn_again_and_never_stored() -> None:
     """x + dropout(linear(x)): the gradient needs the mask and not the linear layer's result, whose shape is enough."""
     residual = Net(lambda net, x: x + net.dropout(net.layer(x)), layer=nn.Linear(8, 8), dropout=nn.Dropout(0.1))
     step = stepped(Trained(residual), X)
-    for mode in (NONE, ALL):
+    for mode, repeats in ((NONE, 0), (ALL, 1)):  # the gradient draws it without an op of its own
         found = kept_by(step, mode)
         stored, again = counted(found.stored, step), counted(found.again, step)
-        assert again["bernoulli_"] + again["bernoulli"] == 1
+        assert again["bernoulli_"] + again["bernoulli"] == repeats
         assert not stored.keys() & {"bernoulli", "bernoulli_", "empty_like"}
         assert not again["addmm"]
     held = held_tensors(Program(step, training=True), kept_by(step, NONE))

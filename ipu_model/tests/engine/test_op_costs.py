@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tracing_support import Net
 
+from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
@@ -28,7 +29,6 @@ from ipu_model.predict.memory import steps_of
 from ipu_model.predict.ops import indexing
 from ipu_model.predict.ops.estimates import Rounds, estimated
 from ipu_model.step import FLOAT32, INT32, Phase, Serialisation
-from published.building import hint
 from published.convolutional import day03
 
 HALF = torch.float16
@@ -184,7 +184,7 @@ def hinted(**hints: object) -> Costs:
 
     def product(layer: nn.Linear, x: Tensor) -> Tensor:
         result = x @ layer.weight
-        hint(result, **hints)
+        tracing.current().hint(result, **hints)
         return result
 
     return costed(calling(product, nn.Linear(2048, 1024, bias=False)), torch.zeros(512, 1024))
@@ -290,7 +290,7 @@ class TestRowsByIndex:
     def test_a_memory_proportion_of_the_op_or_its_ipu_bounds_its_plan(self) -> None:
         def picked(x: Tensor, index: Tensor) -> Tensor:
             result = x.index_select(0, index)
-            hint(result, available_memory_proportion=0.1)
+            tracing.current().hint(result, available_memory_proportion=0.1)
             return result
 
         table, index = torch.zeros(4096, 256), torch.zeros(16_384, dtype=torch.int64)

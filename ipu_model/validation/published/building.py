@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import poptorch
 from ipu_model.batching import Batching
-from ipu_model.capture import capture, tracing
+from ipu_model.capture import capture
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec
 from ipu_model.errors import Error
+from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import system_named
-from ipu_model.predict.program import Program
-from ipu_model.step import Placement
+from ipu_model.predict.program import Program, Recomputation
 
 HALF, FLOAT = torch.float16, torch.float32
 
@@ -25,7 +26,7 @@ HALF, FLOAT = torch.float16, torch.float32
 class Classifier(nn.Module):
     """A network with what the published programs return: loss [], logits [N, classes] and accuracy [] in per cent.
 
-    With `normalises`, images come as bytes and are cast and normalised on the device.
+    With `normalises`, images come as bytes and are cast and normalised (as ImageNet is) on the device.
     """
 
     mean: Tensor
@@ -35,7 +36,6 @@ class Classifier(nn.Module):
         super().__init__()
         self.model = model
         self.normalises = normalises
-        # ImageNet's, as the published program has them.
         for name, values in (("mean", [0.485, 0.456, 0.406]), ("std", [0.229, 0.224, 0.225])):
             self.register_buffer(name, torch.tensor(values, dtype=dtype).view(3, 1, 1))
 
@@ -43,60 +43,18 @@ class Classifier(nn.Module):
         if self.normalises:
             images = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         logits = self.model(images)
-        loss = marked_loss(F.cross_entropy(logits, labels))
+        loss = poptorch.identity_loss(F.cross_entropy(logits, labels), "none")
         accuracy = (logits.argmax(1) == labels).float().mean() * 100
         return loss, logits, accuracy
 
 
-def marked_loss(loss: Tensor) -> Tensor:
-    """Mark `loss` as the one to differentiate, as `poptorch.identity_loss(loss, "none")` does."""
-    loss = loss.clone()  # the copy is what identity_loss records
-    trace = tracing.current()
-    if trace is not None:
-        trace.loss_marks.append(loss)
-    return loss
-
-
-class AutoIncrement:
-    """Places blocks as PopTorch's pipelines do by default: a new stage begins whenever the IPU changes."""
-
-    _last = Placement(block="", stage=0, ipu=0)
-
-    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
-        ipu = ipu_id or 0
-        stage = self._last.stage + (ipu != self._last.ipu)
-        self._last = Placement(block=user_id or "", stage=stage, ipu=ipu)
-        return self._last
-
-    def use_auto_id(self) -> None:
-        """Do nothing: blocks have no automatic names here."""
-
-
 def begin_block(layer: nn.Module, ipu: int) -> None:
-    """Start a block on `ipu` whenever `layer` is called, as `poptorch.BeginBlock` does."""
-
-    def enter(module: nn.Module, args: Any) -> None:
-        trace = tracing.current()
-        if trace is not None:
-            trace.begin_block(None, ipu)
-
-    layer.register_forward_pre_hook(enter)
+    poptorch.BeginBlock(layer, ipu_id=ipu)
 
 
 def checkpoint(layer: nn.Module) -> None:
-    """Keep the output of `layer` when the rest is computed again, as `poptorch.recomputationCheckpoint` does."""
-
-    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        hint(output, recomputation_checkpoint=True)
-
-    layer.register_forward_hook(keep)
-
-
-def hint(tensor: Tensor, **marks: Any) -> None:
-    """Attach a hint to the op that made `tensor`, while a trace is under way."""
-    trace = tracing.current()
-    if trace is not None:
-        trace.hint(tensor, **marks)
+    """Keep the output of `layer` when the rest is computed again."""
+    layer.register_forward_hook(lambda module, args, output: poptorch.recomputationCheckpoint(output))
 
 
 def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:
@@ -106,7 +64,8 @@ def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> G
             return list(outputs), tuple
         return [outputs], lambda leaves: leaves[0]
 
-    return capture(module, list(inputs), lambda m, t: m(*t), flat, training=training, placer=AutoIncrement())
+    placer = poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
+    return capture(module, list(inputs), lambda m, t: m(*t), flat, training=training, placer=placer)
 
 
 def images(batch: int, channels: int, size: int, dtype: torch.dtype) -> tuple[TensorSpec, TensorSpec]:
@@ -147,3 +106,11 @@ def program_of(
             device=Device(system.chip), half_partials=half_partials, available_memory_proportion=proportions or {}
         )
     return Program(step_of(graph), "optimiser" in options, batching, **options)
+
+
+def on_pod16(
+    graph: Graph, batching: Batching, optimiser: OptimiserSpec, proportions: Iterable[float], name: str, **options: Any
+) -> Program:
+    """Return a training program that recomputes in its pipeline, on a Bow Pod16; `proportions` of its IPUs in order."""
+    options |= {"optimiser": optimiser, "recomputation": Recomputation.PIPELINE, "name": name}
+    return program_of(graph, batching, "Bow-POD16", proportions=dict(enumerate(proportions)), **options)

@@ -1,32 +1,21 @@
-"""Published rows beside what the model says about them."""
+"""Published rows beside what the model says about them, today and when that was last written down."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
 
 from ipu_model.errors import Error
-from ipu_model.predict import samples_per_second
-from ipu_model.predict.profile import Verdict
-from published.convolutional import efficientnet_program
-from published.predictions import Build, Predictions
+from ipu_model.predict.profile import Verdict, close_band
+from published.predictions import Predictions
 from published.rows import Row, VerdictRow, published
-from published.transformers import vit_program
 
-# Where the cut of a row's program into stages is not published, other cuts than that of the program itself. Stages of
-# EfficientNet count as in torchvision's `features`.
-_OTHER_CUTS: Mapping[str, Mapping[str, Build]] = {
-    "blind.B13": {
-        "2, 4, 4 and 2 layers instead of 3, 3, 3 and 3": partial(vit_program, (2, 4, 4, 2)),
-        "4, 4, 2 and 2 layers": partial(vit_program, (4, 4, 2, 2)),
-    },
-    "blind.B15": {
-        "the second IPU begins at stage 3 of the network instead of 4": partial(efficientnet_program, 3),
-        "it begins at stage 5": partial(efficientnet_program, 5),
-    },
-}
+RECORD = Path(__file__).with_name("record.json")
 
 
 class Outcome(str, Enum):
@@ -36,17 +25,32 @@ class Outcome(str, Enum):
     CLOSE = "too close to call"
     WRONG = "wrong"
 
-    def __str__(self) -> str:
-        return self.value
+
+class Record(msgspec.Struct, frozen=True):
+    """The signed error of each number, and the share of a tile and outcome of each verdict, by the row's id.
+
+    `left_out` is the error of each fitted row that an error band rests on, had the constants been fitted without it.
+    """
+
+    errors: Mapping[str, float]
+    left_out: Mapping[str, float]
+    shares: Mapping[str, float]
+    outcomes: Mapping[str, Outcome]
+
+
+@lru_cache(maxsize=1)
+def recorded() -> Record:
+    """Return the record that `python -m ipu_model validate --record` wrote."""
+    return msgspec.json.decode(RECORD.read_bytes(), type=Record)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row with its modelled value, or with that of its program with another `cut` into stages."""
+    """One row with its modelled value, or with that of its program with another `choice` of what is not published."""
 
     row: Row
     modelled: float
-    cut: str = ""
+    choice: str = ""
 
     @property
     def error(self) -> float:
@@ -75,15 +79,18 @@ class ComparedVerdict:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Numbers and verdicts, each compared with the model, and other cuts of programs whose cut is not published."""
+    """Numbers and verdicts, each compared with the model, and programs with other choices of what is not published."""
 
     numbers: tuple[Compared, ...]
     verdicts: tuple[ComparedVerdict, ...]
-    cuts: tuple[Compared, ...] = ()
+    choices: tuple[Compared, ...] = ()
 
 
-def compare_rows(beginnings: Iterable[str] = ()) -> Comparison:
-    """Compare every published row (or those whose id begins with one of `beginnings`) with the model."""
+def compare_rows(beginnings: Iterable[str] = (), *, long: bool = False) -> Comparison:
+    """Compare every published row (or those whose id begins with one of `beginnings`) with the model.
+
+    Without `beginnings`, rows whose programs take long to rebuild are taken from the record unless `long`.
+    """
     prefixes = tuple(beginnings) or ("",)
     rows = [row for row in published().rows if row.id.startswith(prefixes)]
     verdict_rows = [row for row in published().verdicts if row.id.startswith(prefixes)]
@@ -91,13 +98,24 @@ def compare_rows(beginnings: Iterable[str] = ()) -> Comparison:
         ids = [*(row.id for row in published().rows), *(row.id for row in published().verdicts)]
         groups = sorted({row_id.split(".")[0] for row_id in ids})
         raise Error(f"No published row begins with {' or '.join(prefixes)}. Groups of rows: {', '.join(groups)}.")
-    predictions = Predictions()
-    numbers = tuple(Compared(row, predictions.value(row.id)) for row in rows)
-    memories = [(row, predictions.memory(row.id)) for row in verdict_rows]
-    verdicts = tuple(ComparedVerdict(row, memory.share, memory.verdict) for row, memory in memories)
-    cuts = tuple(
-        Compared(row, samples_per_second(build()), cut)
+    predictions, from_record = Predictions(), not long and prefixes == ("",)
+
+    def number(row: Row) -> Compared:
+        if row.long and from_record:
+            return Compared(row, row.value * (1 + recorded().errors[row.id]))
+        return Compared(row, predictions.value(row))
+
+    def verdict(row: VerdictRow) -> ComparedVerdict:
+        if row.long and from_record:
+            share = recorded().shares[row.id]
+            return ComparedVerdict(row, share, close_band().verdict(share))
+        memory = predictions.memory(row)
+        return ComparedVerdict(row, memory.share, memory.verdict)
+
+    choices = tuple(
+        Compared(row, predictions.value(row, **choice.arguments), choice.what)
+        for choice in published().choices
         for row in rows
-        for cut, build in _OTHER_CUTS.get(row.id, {}).items()
+        if row.id == choice.row
     )
-    return Comparison(numbers, verdicts, cuts)
+    return Comparison(tuple(map(number, rows)), tuple(map(verdict, verdict_rows)), choices)

@@ -15,7 +15,8 @@ from ipu_model.capture.graph import Graph, dtype_of
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32, DType
-from published.building import FLOAT, HALF, Classifier, begin_block, captured, checkpoint, images, networks, program_of
+from published import building
+from published.building import FLOAT, HALF, Classifier, begin_block, captured, images, networks, program_of
 
 
 def adamw(dtype: torch.dtype) -> OptimiserSpec:
@@ -86,7 +87,7 @@ def mlperf_resnet50(batch: int = 20, *, checkpoints: bool = True) -> Graph:
     """Return ResNet-50 on 224 x 224 byte images, fp16. The checkpoints are those of the published configuration."""
     network = networks().get_model("resnet50")
     for name in ("layer1.0", "layer1.2", "layer2.0", "layer2.2", "layer3.0", "layer3.3") if checkpoints else ():
-        checkpoint(network.get_submodule(name))
+        building.checkpoint(network.get_submodule(name))
     return captured(Classifier(network, normalises=True).half(), *images(batch, 3, 224, torch.uint8))
 
 
@@ -109,7 +110,7 @@ def mlperf_program(
 # B1: MLPerf v1.1's submission for a POD64. B2: MLPerf v2.0's for a Bow Pod64.
 mlperf_pod64_program = partial(mlperf_program, accumulation=3, replicas=64, system="POD64", processes=32)
 mlperf_bow_pod64_program = partial(mlperf_program, accumulation=4, replicas=64, system="Bow-POD64", processes=32)
-# B3 and F3: the PyTorch program of the ALCF user guides on 16 Bow IPUs.
+# B3, B24 and F3: the application for PyTorch on 16 Bow IPUs, with MLPerf's checkpoints.
 user_guide_program = partial(mlperf_program, batch=18, accumulation=57, system="Bow-POD16")
 # F3: the largest micro-batch that ran on a Bow IPU.
 bow_training_program = partial(mlperf_program, batch=22, system="Bow-POD16")
@@ -160,15 +161,8 @@ def efficientnet_program(cut: int = 4) -> Program:
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:
             _regroup(layer)
     begin_block(network.features[cut], 1)
-    return program_of(
-        captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8)),
-        Batching(4, 32, 8),
-        "Bow-POD16",
-        optimiser=momentum_sgd(FLOAT32),
-        proportions={0: 0.1, 1: 0.1},
-        recomputation=Recomputation.PIPELINE,
-        name="efficientnet-b4",
-    )
+    graph = captured(Classifier(network, normalises=True).half(), *images(4, 3, 380, torch.uint8))
+    return building.on_pod16(graph, Batching(4, 32, 8), momentum_sgd(FLOAT32), (0.1, 0.1), "efficientnet-b4")
 
 
 def _regroup(layer: nn.Conv2d) -> None:

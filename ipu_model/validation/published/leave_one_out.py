@@ -7,78 +7,54 @@ out together, and where the rest does not determine a constant there is nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
 
-from ipu_model.predict.calibration import Calibration, calibrated, fitted
+from ipu_model.predict.calibration import Calibration, calibrated
 from published.comparison import Compared
 from published.predictions import Predictions
-from published.rows import Kind, Row, published
+from published.rows import Kind, Row
 
+_RANK = 1e-6
 STEP = 0.02
 """By how much, relative to its value, a constant is moved to see what it does."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One row: its error with all rows fitted, and with the constants refitted to the other measurements."""
+    """One row: its error with all rows fitted, and with the constants refitted to the other measurements.
+
+    It cannot be left out if no other measurement determines some `lacking` constants.
+    """
 
     row: Row
     with_all: float
     without: float
+    lacking: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Untested:
-    """A fitted row that cannot be left out: no other measurement determines these constants."""
-
-    row: Row
-    constants: tuple[str, ...]
-
-
-def leave_one_out() -> tuple[tuple[LeftOut, ...], tuple[Untested, ...]]:
-    """Refit the fitted constants without each measurement in turn.
+def leave_one_out(rows: Iterable[Row]) -> tuple[LeftOut, ...]:
+    """Refit the fitted constants without each measurement in turn; of `rows`, those count that are fitted.
 
     Rows depend almost linearly on the constants, so that one least-squares step on relative errors does: with
     J the rows' relative change for each constant's relative change and e their errors, the step d of the
-    constants solves min |J d + e|.
+    constants solves min |J d + e|. A row whose own change is no combination of the others' has nothing to test it.
     """
-    testable, untested = _sorted_out([row for row in published().rows if row.kind is Kind.FITTED])
-    if not testable:
-        return (), untested
-    names = sorted({name for row in testable for name in row.settles})
-    errors = _errors(testable, calibrated())
-    slopes = np.stack([_slope(testable, errors, name) for name in names], axis=1)
-    tested = []
-    for index, row in enumerate(testable):
-        others = [i for i, other in enumerate(testable) if other.measurement != row.measurement]
-        step = np.linalg.lstsq(slopes[others], -errors[others], rcond=1e-6)[0]
-        tested.append(LeftOut(row, float(errors[index]), float(errors[index] + slopes[index] @ step)))
-    return tuple(tested), untested
-
-
-def _sorted_out(rows: Sequence[Row]) -> tuple[Sequence[Row], tuple[Untested, ...]]:
-    """Return the rows whose constants the other measurements determine, and the others.
-
-    A row that cannot be tested takes no part in refits either, so the rows that are left are sorted out again.
-    """
-    untested: tuple[Untested, ...] = ()
-    while True:
-        lacking = [tuple(name for name in row.settles if not _is_determined_without(row, name, rows)) for row in rows]
-        if not any(lacking):
-            return rows, untested
-        untested += tuple(Untested(row, names) for row, names in zip(rows, lacking) if names)
-        rows = [row for row, names in zip(rows, lacking) if not names]
-
-
-def _is_determined_without(row: Row, name: str, rows: Sequence[Row]) -> bool:
-    """Whether enough other measurements depend on a constant: one for each constant that they share with it."""
-    related = [other for other in rows if name in other.settles and other.measurement != row.measurement]
-    unknown = {constant for other in related for constant in other.settles if constant in fitted()}
-    return bool(related) and len({other.measurement for other in related}) >= len(unknown)
+    rows = [row for row in rows if row.kind is Kind.FITTED]
+    names = sorted({name for row in rows for name in row.settles})
+    errors = _errors(rows, calibrated())
+    slopes = np.stack([_slope(rows, errors, name) for name in names], axis=1)
+    results = []
+    for row, error, slope in zip(rows, errors, slopes):
+        others = [index for index, other in enumerate(rows) if other.measurement != row.measurement]
+        undetermined = slope - slope @ np.linalg.pinv(slopes[others], _RANK) @ slopes[others]
+        lacking = tuple(name for name, rest in zip(names, undetermined) if abs(rest) > _RANK)
+        step = np.linalg.lstsq(slopes[others], -errors[others], rcond=_RANK)[0]
+        results.append(LeftOut(row, float(error), float(error + slope @ step), lacking))
+    return tuple(results)
 
 
 def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
@@ -93,4 +69,4 @@ def _slope(rows: Sequence[Row], errors: np.ndarray, name: str) -> np.ndarray:
 
 def _errors(rows: Sequence[Row], calibration: Calibration) -> np.ndarray:
     predictions = Predictions(calibration)
-    return np.array([Compared(row, predictions.value(row.id)).error for row in rows])
+    return np.array([Compared(row, predictions.value(row)).error for row in rows])

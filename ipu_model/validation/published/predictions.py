@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from ipu_model.predict.vertices import MatrixUnit, conv_1x1
 from ipu_model.predict.work import StageWork, workload_of
 from published import convolutional, transformers
 from published.building import FLOAT, HALF
+from published.rows import Argument, Row, VerdictRow
 
 KIBIBYTE, MEBIBYTE = 1024, 1024**2
 FITTED = "fitted on the published program"
@@ -38,45 +40,14 @@ _PHASES = tuple(phase.name for phase in fields(PhaseCycles))
 # The category of memory of each row about code, by the end of its id.
 _CODE = {category.removeprefix("internal ").replace(" ", "_"): category for category in CODE}
 
-_resnet50 = convolutional.resnet50_inference_program
+_DTYPES: Mapping[Argument, torch.dtype] = {"float16": HALF, "float32": FLOAT}
 
-# Programs whose number is the rate of the device, by the row's id.
-_RATES: Mapping[str, Build] = {
-    "blind.B3": convolutional.user_guide_program,
-    **{f"blind.B{n}": partial(_resnet50, batch) for n, batch in ((4, 1), (5, 4), (6, 16), (7, 64))},
-    **{f"blind.B{n}": partial(transformers.vit_inference_program, batch) for n, batch in ((8, 8), (9, 32))},
-    "blind.B11": transformers.bert_base_program,
-    "blind.B13": transformers.vit_program,
-    "blind.B14": transformers.swin_program,
-    "blind.B15": convolutional.efficientnet_program,
-}
 
-# F1 reserved I/O tiles, and F2 is "the same in fp32"; how many is not published, so PopART's rule is assumed: the bytes
-# streamed in a micro-batch over a tile's memory, rounded up to a power of two (hardware reference, section D). That is
-# 42 and 45 for F1, 15 and 30 for F2, and PopTorch reserves 32 at least.
-_IO_TILES_OF_F1, _IO_TILES_OF_F2 = 64, 32
-
-# Programs that ran on hardware or were out of memory, by the row's id.
-_VERDICTS: Mapping[str, Build] = {
-    "fits.day03.half": partial(convolutional.day03_program, dtype=HALF, accumulation=3),
-    "fits.day03.float": partial(convolutional.day03_program, dtype=FLOAT, accumulation=3),
-    "fits.F1": partial(_resnet50, 90, io_tiles=_IO_TILES_OF_F1),
-    "fits.F1.reserved": partial(_resnet50, 96, io_tiles=_IO_TILES_OF_F1),
-    "fits.F1.more": partial(_resnet50, 96),
-    "fits.F2.16": partial(_resnet50, 16, dtype=FLOAT, io_tiles=_IO_TILES_OF_F2),
-    "fits.F2.32": partial(_resnet50, 32, dtype=FLOAT, io_tiles=_IO_TILES_OF_F2),
-    "fits.F3.18": convolutional.user_guide_program,
-    "fits.F3.20": convolutional.mlperf_program,
-    "fits.F3.22": convolutional.bow_training_program,
-    "fits.F4.2": partial(transformers.bert_inference_program, 2),
-    "fits.F4.4": partial(transformers.bert_inference_program, 4),
-    "fits.B1": convolutional.mlperf_pod64_program,
-    "fits.B11": transformers.bert_base_program,
-    "fits.B12": transformers.bert_large_program,
-    "fits.B13": transformers.vit_program,
-    "fits.B14": transformers.swin_program,
-    "fits.B15": convolutional.efficientnet_program,
-}
+def build_of(row: Row | VerdictRow, **changed: Argument) -> Build:
+    """Return what builds a row's program, with some arguments `changed`."""
+    module = convolutional if hasattr(convolutional, row.program) else transformers
+    arguments = {name: _DTYPES.get(value, value) for name, value in {**row.arguments, **changed}.items()}
+    return partial(getattr(module, row.program), **arguments)
 
 
 class Predictions:
@@ -90,24 +61,22 @@ class Predictions:
         self._profiles: dict[object, Profile] = {}
         self._by_id = self._table()
 
-    def __contains__(self, row_id: str) -> bool:
-        return row_id in self._by_id or row_id in _VERDICTS
+    def __contains__(self, row: Row) -> bool:
+        return bool(row.program) or row.id in self._by_id
 
-    def value(self, row_id: str) -> float:
-        """Return the modelled value of a number. Raises ``Error`` for a row without a line in this file."""
-        if row_id not in self._by_id:
-            raise Error(f"Nothing says how to model the row {row_id}: add a line to a table in {Path(__file__).name}.")
-        return self._by_id[row_id]()
+    def value(self, row: Row, **changed: Argument) -> float:
+        """Return the modelled value, with arguments `changed`; raise ``Error`` for a row without program or line."""
+        if row not in self:
+            raise Error(f"Nothing says how to model the row {row.id}: name its program, or see {Path(__file__).name}.")
+        if row.id in self._by_id:
+            return self._by_id[row.id]()
+        return float(row.times * attrgetter(row.read)(self._profile(build_of(row, **changed))))
 
-    def memory(self, row_id: str) -> Memory:
-        """Return the modelled memory of a program whose outcome is published. Raises ``Error`` as ``value`` does."""
-        if row_id not in _VERDICTS:
-            raise Error(f"Nothing builds the program of {row_id}: add a line to _VERDICTS in {Path(__file__).name}.")
-        return self._profile(_VERDICTS[row_id]).memory
+    def memory(self, row: VerdictRow) -> Memory:
+        return self._profile(build_of(row)).memory
 
     def _table(self) -> Mapping[str, Value]:
-        table: dict[str, Value] = {row_id: partial(self._rate, build) for row_id, build in _RATES.items()}
-        table |= {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
+        table: dict[str, Value] = {f"amp.{n}": partial(on_tile_product, n) for n in (16, 64, 256, 1024)}
         for end, category in _CODE.items():
             table[f"guide.code.{end}"] = partial(self._growth, category)
             table[f"guide.code.one.{end}"] = partial(self._mean_kibibytes, partial(self._bert_large, 1), category)
@@ -115,17 +84,10 @@ class Predictions:
         return table | self._traces() | self._day03_calls() | self._day02() | self._other_programs()
 
     def _other_programs(self) -> dict[str, Value]:
-        profile = self._profile
         return {
-            "blind.B1": lambda: profile(convolutional.mlperf_pod64_program).device_seconds_per_call,
-            "blind.B2": lambda: profile(convolutional.mlperf_bow_pod64_program).device_seconds_per_call,
             "blind.B10": partial(self._large_product, 512, 4),
-            "blind.B12": lambda: transformers.SEQUENCES_PER_PACK * self._rate(transformers.bert_large_program),
             "gemm": partial(self._large_product, 1024, 2),
-            "mlperf.step": lambda: profile(convolutional.mlperf_program).device_seconds_per_call,
             "mnist.calls": lambda: 1.0 / self._mnist().call_seconds,
-            "mnist.compilation": lambda: self._mnist().compilation_seconds,
-            "mnist.compilation.inference": lambda: profile(convolutional.digits_inference_program).compilation_seconds,
             "mnist.update": self._mnist_update,
         }
 
@@ -151,7 +113,6 @@ class Predictions:
             prefix = f"day03.trace.ga{accumulation}"
             table |= {f"{prefix}.{name}": partial(phase, name, accumulation) for name in (*_PHASES, "total")}
             table[f"day03.share.ga{accumulation}"] = partial(share, accumulation)
-            table[f"day03.received.ga{accumulation}"] = partial(_mebibytes_of_images, accumulation)
         table["day03.update.on_tile_execute"] = lambda: phase("on_tile_execute", 3) - 3 * further("on_tile_execute")
         table["day03.ipu1"] = lambda: cycles(8, ipu=1).on_tile_execute / cycles(8).on_tile_execute
         return table
@@ -165,9 +126,6 @@ class Predictions:
             host = HostWork(seconds, rates.day03_call_seconds, loading, source=FITTED)
             return 1.0 / self._profile(program, host).call_seconds
 
-        def fullest_tile(dtype: torch.dtype) -> float:
-            return self._profile(partial(day03, dtype=dtype, accumulation=3)).memory.max_tile_bytes / KIBIBYTE
-
         converting, bytewise = rates.day03_converted_image_seconds, rates.day03_byte_image_seconds
         eight_bit = partial(day03, iterations=4, eight_bit=True)
         return {
@@ -176,9 +134,6 @@ class Predictions:
             "day03.calls.di4": partial(calls, converting, partial(day03, iterations=4)),
             "day03.calls.byte": partial(calls, bytewise, eight_bit),
             "day03.calls.async": partial(calls, bytewise, eight_bit, Loading.ASYNC),
-            "day03.compilation": lambda: self._profile(partial(day03, accumulation=3)).compilation_seconds,
-            "day03.memory.half": partial(fullest_tile, HALF),
-            "day03.memory.float": partial(fullest_tile, FLOAT),
         }
 
     # --- day 02's ResNet-50
@@ -190,11 +145,8 @@ class Predictions:
             "small.last": lambda: self._small_stage(1).total,
             "small.all_reduce.first": partial(self._all_reduces, 0),
             "small.all_reduce.second": partial(self._all_reduces, 1),
-            "small.compilation.one": lambda: self._small(ipus=1).compilation_seconds,
-            "small.compilation.two": lambda: self._small().compilation_seconds,
             # Data that the report counts as always live: accumulators are zeroed for each update.
             "small.memory.data": lambda: total_bytes(self._small(), VARIABLES, OPTIMISER_STATE) / MEBIBYTE,
-            "small.memory.fullest": lambda: self._small().memory.max_tile_bytes / KIBIBYTE,
         }
 
     def _small(self, ipus: int = 2) -> Profile:
@@ -244,9 +196,6 @@ class Predictions:
         work = contraction(problem, device, Precision(half_partials=element_bytes == 2))
         return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
 
-    def _rate(self, build: Build) -> float:
-        return self._profile(build).device_samples_per_second
-
     def _profile(self, build: Build, host: HostWork | None = None) -> Profile:
         """The profile of what `build` returns, computed once for each function with the same arguments."""
         called = (build.func, build.args, *sorted(build.keywords.items())) if isinstance(build, partial) else build
@@ -258,13 +207,6 @@ class Predictions:
     def _calibrated(self, program: Program) -> Program:
         device = replace(program.settings.device, calibration=self._calibration)
         return replace(program, settings=replace(program.settings, device=device))
-
-
-def _mebibytes_of_images(accumulation: int) -> float:
-    """MiB of images that stage 0 reads in one call; labels go to IPU 1."""
-    program = convolutional.day03_program(accumulation=accumulation)
-    images = program.step.inputs[0]
-    return images.elements * images.dtype.bytes * program.batching.steps / MEBIBYTE
 
 
 def on_tile_product(rows: int) -> float:

@@ -1,101 +1,97 @@
-"""What the model said about the published rows when that was last written down, and the error bands that follow."""
+"""What follows from the errors of all published rows: error bands, and what is too close to call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.profile import CloseBand
-from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
-from published.rows import Kind, VerdictRow, published
+from published.comparison import ComparedVerdict, Comparison, Record
+from published.ratios import ratio_errors
+from published.rows import Kind, Row, VerdictRow, published
 
-RECORD = Path(__file__).with_name("record.json")
-TOLERANCE = 0.002
-"""How much larger than recorded an error may be: what rounding and order of summation could do, and no more."""
 DEVIATIONS = 2.0
 """A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
+# The rows that compare the fullest tile of a program with a published report of it.
 _FULLEST_TILES = ("day03.memory.half", "day03.memory.float", "small.memory.fullest")
-"""The rows that compare the fullest tile of a program with a published report of it."""
 
 
-class Record(msgspec.Struct, frozen=True):
-    """The signed error of each number, and the share of a tile and outcome of each verdict, by the row's id."""
-
-    errors: Mapping[str, float]
-    shares: Mapping[str, float]
-    outcomes: Mapping[str, Outcome]
-
-
-@lru_cache(maxsize=1)
-def recorded() -> Record:
-    """Return the record that `python -m ipu_model validate --record` wrote."""
-    return msgspec.json.decode(RECORD.read_bytes(), type=Record)
-
-
-def record_of(comparison: Comparison) -> Record:
+def record_of(comparison: Comparison, left_out: Mapping[str, float]) -> Record:
     return Record(
         {number.row.id: round(number.error, 4) for number in comparison.numbers},
+        {row_id: round(error, 4) for row_id, error in left_out.items()},
         {verdict.row.id: round(verdict.share, 4) for verdict in comparison.verdicts},
         {verdict.row.id: verdict.outcome for verdict in comparison.verdicts},
     )
 
 
 def write_record(record: Record, record_file: Path, bands_file: Path) -> None:
-    for file, content in ((record_file, record), (bands_file, bands_of(record.errors))):
+    bands = {"families": bands_of(record), "ratios": ratio_errors(record.errors)}
+    for file, content in ((record_file, record), (bands_file, bands)):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
 
-def grown(numbers: Iterable[Compared], errors: Mapping[str, float]) -> tuple[Compared, ...]:
-    """Return the rows whose error is larger than recorded, or that the record does not know."""
-    return tuple(
-        number
-        for number in numbers
-        if number.row.id not in errors or abs(number.error) > abs(errors[number.row.id]) + TOLERANCE
-    )
-
-
-def worsened(verdicts: Iterable[ComparedVerdict], outcomes: Mapping[str, Outcome]) -> tuple[ComparedVerdict, ...]:
-    """Return the verdicts that are further from right than recorded, or that the record does not know."""
-    rank = list(Outcome).index
-    return tuple(
-        verdict
-        for verdict in verdicts
-        if verdict.row.id not in outcomes or rank(verdict.outcome) > rank(outcomes[verdict.row.id])
-    )
-
-
-# --- the bands of errors, and of what is too close to call
-
-
-def bands_of(errors: Mapping[str, float]) -> dict[Family, FamilyBand]:
+def bands_of(record: Record) -> dict[Family, FamilyBand]:
     """Return the error band of each family that has rows.
 
     To each side it is twice the root mean square of their errors, times sqrt(1 + 1 / m) for m measurements, as for a
-    prediction from m of them: rows of one measurement are not independent. A row that the model was improved with in
-    view counts twice, with its error before and with today's, because what was mended for one row is no proof that the
-    next program comes out as well. Fitted rows and arithmetic do not count. Errors are logarithms of modelled time over
-    published time, so that a band has the factors 1/f and f.
+    prediction from m of them: rows of one measurement are not independent. A fitted row counts with its error when its
+    measurement is left out of the fit. A row that the model was improved with in view counts twice, with its error
+    before and with today's, because what was mended for one row is no proof that the next program comes out as well.
+    Arithmetic does not count. Errors are logarithms of modelled time over published time, so that a band has the
+    factors 1/f and f.
     """
-    evidence = [row for row in published().rows if row.kind in (Kind.PREDICTION, Kind.SCORED_BLIND)]
     bands = {}
-    for family in Family:
-        rows = [row for row in evidence if family in row.families]
-        if not rows:
-            continue
-        both = (error for row in rows for error in (row.earlier_error, errors[row.id]))
-        logs = [math.log1p(error) for error in both if error is not None]
-        measurements = len({row.measurement for row in rows})
-        spread = math.sqrt(sum(log * log for log in logs) / len(logs))
-        factor = math.exp(DEVIATIONS * spread * math.sqrt(1 + 1 / measurements))
-        largest = max(abs(errors[row.id]) for row in rows)
+    for family, rows in _evidence(record).items():
+        factor, largest = _factor(rows, record), max(abs(record.errors[row.id]) for row in rows)
         bands[family] = FamilyBand(round(1 / factor, 3), round(factor, 3), len(rows), round(largest, 3))
     return bands
+
+
+def held_bands(record: Record) -> dict[Family, tuple[int, int]]:
+    """Return how many rows of each family are inside the band of its other measurements, and how many could be tested.
+
+    A row is tested with its first error: that of the day when it was scored, or that of a fit without it.
+    """
+    held = {}
+    for family, rows in _evidence(record).items():
+        inside = []
+        for row in rows:
+            others = [other for other in rows if other.measurement != row.measurement]
+            if others:
+                inside.append(abs(math.log1p(_errors(row, record)[0])) <= math.log(_factor(others, record)))
+        held[family] = sum(inside), len(inside)
+    return held
+
+
+def _evidence(record: Record) -> dict[Family, list[Row]]:
+    """Return the rows behind each band that the record knows."""
+    rows = [row for row in published().rows if row.id in record.errors and _errors(row, record)]
+    evidence = {family: [row for row in rows if family in row.families] for family in Family}
+    return {family: rows for family, rows in evidence.items() if rows}
+
+
+def _errors(row: Row, record: Record) -> list[float]:
+    """Return the errors with which a row counts, the one that is most like that of an unseen row first."""
+    if row.kind is Kind.FITTED:
+        return [record.left_out[row.id]] if row.id in record.left_out else []
+    earlier = row.earlier_error
+    return [record.errors[row.id]] if earlier is None else [earlier, record.errors[row.id]]
+
+
+def _factor(rows: Sequence[Row], record: Record) -> float:
+    return factor_of([error for row in rows for error in _errors(row, record)], len({row.measurement for row in rows}))
+
+
+def factor_of(errors: Sequence[float], measurements: int) -> float:
+    """Return the upper end of the band that signed relative errors of so many measurements give."""
+    spread = math.sqrt(sum(math.log1p(error) ** 2 for error in errors) / len(errors))
+    return math.exp(DEVIATIONS * spread * math.sqrt(1 + 1 / measurements))
 
 
 def close_band_of_record(record: Record) -> CloseBand:

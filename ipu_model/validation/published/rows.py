@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 from ipu_model.errors import Error
 from ipu_model.predict.band import Family
 
+Argument = bool | int | str | tuple[int, ...]
 FILE = Path(__file__).with_name("published.toml")
 
 
@@ -33,12 +34,17 @@ class Kind(str, Enum):
         return self.value
 
 
+# Whether a row was scored blind -> its kinds: a constant may be fitted on a row that was.
+_KINDS = {True: (Kind.SCORED_BLIND, Kind.FITTED), False: (Kind.FITTED, Kind.PREDICTION, Kind.ARITHMETIC)}
+
+
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One published number: `value` in `unit`; `wanted` is the relative error the model is meant to keep within.
 
     `measurement` names the run on hardware that it was read from. `settles` names the constants that were fitted on it
-    ("section.name"). `blind` is the modelled value of the day when the row was scored blind, `before` that of a
+    ("section.name"). `blind` is the modelled value of the `day` when the row was scored blind, `before` that of a
     prediction before the model was improved with the row in view. The error bands of `families` rest on the row.
+    `program` builds its program from `arguments`, which may take `long`; its profile has the value as `read`.
     """
 
     id: str
@@ -53,12 +59,21 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blind: float | None = None
     before: float | None = None
     families: tuple[Family, ...] = ()
+    day: str = ""
+    program: str = ""
+    arguments: Mapping[str, Argument] = {}
+    read: str = "device_samples_per_second"
+    times: float = 1.0
+    long: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.FITTED) != bool(self.settles):
             raise ValueError(f"{self.id}: a {self.kind} row cannot settle {list(self.settles)}")
-        if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
+        scored = self.blind is not None
+        if self.kind not in _KINDS[scored]:
             raise ValueError(f"{self.id}: a {self.kind} row cannot have the blind value {self.blind}")
+        if scored != bool(self.day):
+            raise ValueError(f"{self.id}: a blind value has the day of its score, and nothing else has")
         if self.before is not None and self.kind is not Kind.PREDICTION:
             raise ValueError(f"{self.id}: a {self.kind} row cannot have an earlier value: only predictions have")
 
@@ -83,6 +98,10 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     blind: float | None = None
     doubtful: bool = False
+    day: str = ""
+    program: str = ""
+    arguments: Mapping[str, Argument] = {}
+    long: bool = False
 
     def __post_init__(self) -> None:
         if (self.kind is Kind.SCORED_BLIND) != (self.blind is not None):
@@ -93,32 +112,37 @@ class VerdictRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "ran" if self.ran else "out of memory"
 
 
-class BlindComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far off the model was on rows it had never seen; most of them are not in this project.
+class BlindScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far off the model of a day was on rows it had never seen, in words; most of them are not in this project."""
 
-    `median` and `largest` are relative errors, without their signs.
-    """
+    day: str
+    model: str
+    speed: tuple[str, ...]
+    memory: tuple[str, ...]
+
+
+class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows, by their ids, of programs that differ in one thing, which `change` names."""
 
     what: str
-    rows: int
-    median: float
-    source: str
-    largest: float | None = None
+    change: str
+    rows: tuple[str, ...]
 
 
-class BlindVerdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Other `arguments` for the program of a row whose source leaves them open."""
+
+    row: str
     what: str
-    right: int
-    close: int
-    wrong: int
-    source: str
+    arguments: Mapping[str, Argument]
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[Row, ...] = msgspec.field(name="row", default=())
     verdicts: tuple[VerdictRow, ...] = msgspec.field(name="verdict", default=())
-    blind: tuple[BlindComparison, ...] = ()
-    blind_verdicts: tuple[BlindVerdicts, ...] = ()
+    choices: tuple[Choice, ...] = msgspec.field(name="choice", default=())
+    curves: tuple[Curve, ...] = msgspec.field(name="curve", default=())
+    blind: tuple[BlindScore, ...] = ()
 
 
 def read(toml: bytes) -> Published:

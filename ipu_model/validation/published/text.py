@@ -1,93 +1,51 @@
-"""The comparison as tables, for a terminal and as a page, and how far to trust the model, which follows from it."""
+"""The comparison as tables, for a terminal and as a page whose words `validation.md.jinja` has."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-from ipu_model.predict.band import Family, FamilyBand
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from ipu_model.predict.calibration import constant_facts, fitted
-from published.comparison import Compared, ComparedVerdict, Comparison, Outcome
-from published.leave_one_out import LeftOut, Untested
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, recorded
+from published.leave_one_out import LeftOut
 from published.message_passing import message_passing_lines
-from published.record import bands_of, left_out_verdicts, record_of, recorded
+from published.ratios import ALL, ratio_errors, ratios
+from published.record import bands_of, held_bands, left_out_verdicts
 from published.rows import Kind, published
 
-_PAGE, _WIDTH = 120, 96
-_TITLE = "Published on hardware against the IPU Model"
-
-# Kind -> heading and sentence of its table, in the order of the tables.
-_TABLES = {
-    Kind.SCORED_BLIND: (
-        "Scored blind",
-        "The model had never seen these figures on the day of the first error. Today's model has been improved with "
-        "them in view, but no constant was fitted to them.",
-    ),
-    Kind.PREDICTION: (
-        "Predictions",
-        "No constant was chosen for these figures. If the formulas were improved with a row in view, *error before* is "
-        "its error before the improvement.",
-    ),
-    Kind.FITTED: (
-        "Fitted",
-        "These figures depend on a constant that was chosen to match them, or that a published figure influenced. The "
-        "rows show how well a few constants match many figures, and prove nothing else.",
-    ),
-    Kind.ARITHMETIC: (
-        "Arithmetic",
-        "These are sums, ratios, differences and repeats of other rows, and no count includes them.",
-    ),
-}
-# How the tables call the error before the model was improved with the row in view.
-_EARLIER = {Kind.SCORED_BLIND: "that day", Kind.PREDICTION: "before"}
-_CUTS_HEADING = "Cuts that are not published"
-_CUTS = (
-    "The sources of these rows do not say which layers run on which IPU, and the tables above assume an even cut. This "
-    "table shows the modelled figures of the same programs with other cuts, and therefore how much of an error the cut "
-    "could explain."
-)
-_MEMORY = (
-    "The share is the memory that the fullest tile needs, relative to the memory that it has. *That day* is the share "
-    "when the row was scored blind."
-)
+_PAGE, _WIDTH = "validation.md.jinja", 120
+_SCORED = "Scored blind"
+# The tables of rows, in their order; rows that were ever scored blind stand in the first.
+_KINDS = {_SCORED: None, "Predictions": Kind.PREDICTION, "Fitted": Kind.FITTED, "Arithmetic": Kind.ARITHMETIC}
 
 
-# --- for a terminal
+@dataclass(frozen=True)
+class Table:
+    heading: str
+    columns: tuple[str, ...]
+    lines: Sequence[tuple[str, ...]]
+
+    def markdown(self, *, aligned: bool = False) -> str:
+        columns = [[cell for cell in column if cell] for column in zip(*self.lines)]
+        figures = [all(cell[0] in "+-0123456789" for cell in column) for column in columns]
+        marks = tuple("---:" if each else "---" for each in figures)
+        table = [self.columns, marks, *self.lines]
+        widths = [max(map(len, column)) * aligned for column in zip(*table)]
+        formats = [f"{'>' if each else '<'}{width}" for each, width in zip(figures, widths)]
+        return "\n".join(f"| {' | '.join(map(format, cells, formats))} |" for cells in table)
 
 
 def comparison_text(comparison: Comparison) -> str:
-    lines = [_TITLE, "", *(fill(line, _PAGE, subsequent_indent="  ") for line in _trust(comparison))]
-    for kind, (heading, _) in _TABLES.items():
-        numbers = _of_kind(comparison.numbers, kind)
-        if numbers:
-            lines += ["", _line(heading, "published", "modelled", *_earlier(kind), f"{'error':>8} {'wanted':>7}")]
-        for number in numbers:
-            outside = "" if number.as_wanted else " outside"
-            error = f"{number.error:>+8.1%} {number.row.wanted:>7.0%}{outside}"
-            lines.append(_line(f"{number.row.what} [{number.row.unit}]", *_figures(number), error))
-    if comparison.cuts:
-        lines += ["", _line(_CUTS_HEADING, "published", "modelled", f"{'error':>8}")]
-        for cut in comparison.cuts:
-            values = _number(cut.row.value), _number(cut.modelled)
-            lines.append(_line(f"{cut.row.what}: {cut.cut}", *values, f"{cut.error:>+8.1%}"))
-    if comparison.verdicts:
-        lines += ["", _line("Memory", "published", "modelled", "that day", f"{'share':>8}")]
-        for verdict in comparison.verdicts:
-            row = verdict.row
-            lines.append(
-                f"{row.what:{_WIDTH}} {row.outcome:>13} {verdict.verdict.value:>17} {_that_day(verdict):>5} "
-                f"{verdict.share:>8.1%} {verdict.outcome} ({row.kind})"
-            )
-    return "\n".join([*lines, "", "Sources:", *(f"  {source}" for source in _sources(comparison))])
-
-
-def _line(what: str, *cells: str) -> str:
-    """Align `what`, published and modelled figure, the error before if there is one, and the rest as it is."""
-    *figures, rest = cells
-    aligned = (f"{cell:>{width}}" for cell, width in zip(figures, (13, 13, 9)))
-    return " ".join((f"{what:{_WIDTH}}", *aligned, rest))
+    lines = comparison_markdown(comparison, aligned=True).splitlines()
+    return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("* ") else line for line in lines)
 
 
 def constants_text() -> str:
@@ -98,86 +56,81 @@ def constants_text() -> str:
     return "\n".join(lines)
 
 
-def left_out_text(tested: Iterable[LeftOut], untested: Iterable[Untested]) -> str:
+def left_out_text(rows: Iterable[LeftOut]) -> str:
     """Return one line for each fitted row: its error with all rows and with its measurement left out, or why not."""
-    lines = ["Leave one out: constants refitted to the other measurements", ""]
-    lines.append(f"{'row':{_WIDTH}} {'error':>8} {'left out':>9}")
-    lines += [f"{row.row.what:{_WIDTH}} {row.with_all:>+8.1%} {row.without:>+9.1%}" for row in tested]
-    lines += ["", "Rows that cannot be left out, because no other measurement determines their constants:"]
-    return "\n".join([*lines, *(f"  {row.row.what} ({', '.join(row.constants)})" for row in untested)])
-
-
-# --- as a page
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    lines = [f"# {_TITLE}", ""]
-    lines += [
-        "`make docs` writes this page from `python -m ipu_model validate`, and a test fails when an error grows. "
-        "[model.md](model.md) explains how to read it."
+    lines = [
+        (row.row.what, f"{row.with_all:+.1%}", f"{row.without:+.1%}" if not row.lacking else ", ".join(row.lacking))
+        for row in rows
     ]
-    lines += ["", "## How far to trust the model", "", *(f"* {line}" for line in _trust(comparison))]
-    for kind, (heading, sentence) in _TABLES.items():
-        numbers = _of_kind(comparison.numbers, kind)
-        if numbers:
-            earlier = [f"error {name}" for name in _earlier(kind)]
-            lines += ["", f"## {heading}", "", sentence, ""]
-            lines.append(_cells("row", "unit", "published", "modelled", *earlier, "error", "wanted"))
-            lines.append("|---|---|" + "---:|" * (len(earlier) + 4))
-        for number in numbers:
-            errors = f"{number.error:+.1%}", f"{number.row.wanted:.0%}"
-            lines.append(_cells(number.row.what, number.row.unit, *_figures(number), *errors))
-    if comparison.cuts:
-        lines += ["", f"## {_CUTS_HEADING}", "", _CUTS, ""]
-        lines += ["| row | cut | unit | published | modelled | error |", "|---|---|---|---:|---:|---:|"]
-        for cut in comparison.cuts:
-            values = _number(cut.row.value), _number(cut.modelled), f"{cut.error:+.1%}"
-            lines.append(_cells(cut.row.what, cut.cut, cut.row.unit, *values))
-    lines += ["", "## Single ops", "", *(f"* {line}" for line in message_passing_lines())]
-    lines += ["", "## Memory: what ran and what did not", "", _MEMORY, ""]
-    lines += ["| program | published | modelled | share | that day | | |", "|---|---|---|---:|---:|---|---|"]
-    for verdict in comparison.verdicts:
-        shares = f"{verdict.share:.1%}", _that_day(verdict)
-        row = verdict.row
-        lines.append(_cells(row.what, row.outcome, str(verdict.verdict), *shares, str(verdict.outcome), str(row.kind)))
-    lines += [
-        "",
-        f"{len(fitted())} constants are fitted: {', '.join(f'`{name}`' for name in fitted())}. "
-        "`python -m ipu_model validate --constants` lists all constants with their sources, and `--leave-one-out` "
-        "refits them without each measurement.",
-    ]
-    return "\n".join([*lines, "", "Sources:", "", *(f"* {source}" for source in _sources(comparison)), ""])
+    columns = "row", "error", "with the constants refitted to other measurements, or those that need this one"
+    return Table("Leave one out", columns, lines).markdown(aligned=True)
 
 
-def _cells(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def comparison_markdown(comparison: Comparison, *, aligned: bool = False) -> str:
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
+    environment.filters |= {"drawn": partial(Table.markdown, aligned=aligned), "percent": lambda share: f"{share:.1%}"}
+    errors = {**recorded().errors, **{number.row.id: number.error for number in comparison.numbers}}
+    tables = [_rows(heading, comparison.numbers) for heading in _KINDS]
+    tables += [_ratios(errors), _choices(comparison.choices), _memory(comparison.verdicts)]
+    page = environment.get_template(_PAGE).render(
+        today=_summary([number for number in comparison.numbers if number.row.blind is not None]),
+        predicted=_summary([number for number in comparison.numbers if number.row.kind is Kind.PREDICTION]),
+        fitted_rows=sum(number.row.kind is Kind.FITTED for number in comparison.numbers),
+        days=published().blind,
+        verdicts=_verdicts(comparison.verdicts),
+        ratios=ratio_errors(errors)[ALL],
+        bands=_bands(errors),
+        operations=message_passing_lines() if len(comparison.numbers) == len(published().rows) else (),
+        tables=[table for table in tables if table.lines],
+        fitted=fitted(),
+        sources=sorted({n.row.source for n in comparison.numbers} | {v.row.source for v in comparison.verdicts}),
+    )
+    return page.rstrip("\n") + "\n"
 
 
-# --- for both
+# --- tables
 
 
-def _earlier(kind: Kind) -> list[str]:
-    return [_EARLIER[kind]] if kind in _EARLIER else []
+def _rows(heading: str, numbers: Iterable[Compared]) -> Table:
+    lines = []
+    for number in numbers:
+        row, left_out = number.row, recorded().left_out.get(number.row.id)
+        if (None if row.blind is not None else row.kind) is _KINDS[heading]:
+            errors = (
+                "" if row.earlier_error is None else f"{row.earlier_error:+.1%}",
+                row.day,
+                f"{number.error:+.1%}",
+                "" if left_out is None else f"{left_out:+.1%}",
+                f"{row.wanted:.0%}{'' if number.as_wanted else ', outside'}",
+            )
+            lines.append((row.what, row.unit, _number(row.value), _number(number.modelled), *errors))
+    columns = ("row", "unit", "published", "modelled", "error before", "day", "error", "left out", "wanted")
+    kept = [place for place, cells in enumerate(zip(*lines)) if any(cells)]
+    return Table(heading, tuple(columns[place] for place in kept), [tuple(line[p] for p in kept) for line in lines])
 
 
-def _figures(number: Compared) -> list[str]:
-    """Return the published and the modelled figure, and the error before in tables that have it."""
-    error = number.row.earlier_error
-    earlier = ["" if error is None else f"{error:+.1%}" for _ in _earlier(number.row.kind)]
-    return [_number(number.row.value), _number(number.modelled), *earlier]
+def _ratios(errors: Mapping[str, float]) -> Table:
+    lines = [(r.curve.what, r.curve.change, _number(r.published), f"{r.error:+.1%}") for r in ratios(errors)]
+    return Table("Ratios", ("programs", "what differs", "published", "error"), lines)
 
 
-def _of_kind(numbers: Iterable[Compared], kind: Kind) -> list[Compared]:
-    return [number for number in numbers if number.row.kind is kind]
+def _choices(choices: Iterable[Compared]) -> Table:
+    lines = []
+    for each in choices:
+        figures = _number(each.row.value), _number(each.modelled), f"{each.error:+.1%}"
+        lines.append((each.row.what, each.choice, each.row.unit, *figures))
+    columns = ("row", "choice", "unit", "published", "modelled", "error")
+    return Table("Choices that are not published", columns, lines)
 
 
-def _sources(comparison: Comparison) -> list[str]:
-    sources = {number.row.source for number in comparison.numbers}
-    return sorted(sources | {verdict.row.source for verdict in comparison.verdicts})
-
-
-def _that_day(verdict: ComparedVerdict) -> str:
-    return "" if verdict.row.blind is None else f"{verdict.row.blind:.0%}"
+def _memory(verdicts: Iterable[ComparedVerdict]) -> Table:
+    lines = []
+    for verdict in verdicts:
+        row, that_day = verdict.row, "" if verdict.row.blind is None else f"{verdict.row.blind:.0%}"
+        shares = f"{verdict.share:.1%}", that_day
+        lines.append((row.what, row.outcome, verdict.verdict.value, *shares, verdict.outcome.value, row.kind.value))
+    columns = ("program", "published", "modelled", "share", "that day", "verdict", "kind")
+    return Table("Memory: what ran and what did not", columns, lines)
 
 
 def _number(value: float) -> str:
@@ -187,74 +140,36 @@ def _number(value: float) -> str:
 # --- how far to trust the model
 
 
-def _trust(comparison: Comparison) -> tuple[str, ...]:
-    errors = {**recorded().errors, **record_of(comparison).errors}
-    known = {row.id for row in published().rows} <= set(errors)
-    return trust(comparison, bands_of(errors) if known else {})
+@dataclass(frozen=True)
+class Summary:
+    """How far off some rows are; of those that a constant was fitted on, as if it had been fitted without them."""
+
+    rows: int
+    median: float
+    worst: Compared
+    worst_error: float
+    as_wanted: int
+    left_out: int
 
 
-def trust(comparison: Comparison, bands: Mapping[Family, FamilyBand]) -> tuple[str, ...]:
-    """Return five statements on how far to trust the model, the blind scores first."""
-    scores = []
-    for score in published().blind:
-        largest = "" if score.largest is None else f", {score.largest:.0%} at worst"
-        scores.append(f"{score.median:.1%} at the median{largest}, on {score.rows} {score.what}")
-    return (
-        f"Scored blind, on rows that it had never seen, the model was off by {'; and by '.join(scores)}.",
-        _released(_of_kind(comparison.numbers, Kind.SCORED_BLIND)),
-        _predictions(comparison.numbers),
-        _verdicts(comparison.verdicts),
-        "Error bands are factors on modelled device time, computed from the published rows of each family: "
-        f"{'; '.join(f'{family} {band.low:.2f} to {band.high:.2f}' for family, band in bands.items()) or 'none'}. "
-        "Programs with recurrent networks, overlapped transfers, several racks or anything else that no row covers get "
-        "a wide band, and `profile.notes` says why.",
-    )
-
-
-def _released(numbers: Sequence[Compared]) -> str:
+def _summary(numbers: Sequence[Compared]) -> Summary | None:
     if not numbers:
-        return "None of these rows was scored blind."
-    then = [abs(number.row.earlier_error or 0.0) for number in numbers]
-    now = [abs(number.error) for number in numbers]
-    return (
-        f"{_count(numbers)} released since then. On the day of scoring, the median error was {median(then):.1%} and "
-        f"the largest {max(then):.1%}. Today, they are {median(now):.1%} and {max(now):.1%}, but today's model has "
-        "been improved with these rows in view."
-    )
+        return None
+    left_out = recorded().left_out
+    errors = [left_out.get(number.row.id, number.error) for number in numbers]
+    worst_error, worst = max(zip(errors, numbers), key=lambda pair: abs(pair[0]))
+    fitted_rows = sum(number.row.id in left_out for number in numbers)
+    wanted = sum(number.as_wanted for number in numbers)
+    return Summary(len(numbers), median(map(abs, errors)), worst, worst_error, wanted, fitted_rows)
 
 
-def _predictions(numbers: Sequence[Compared]) -> str:
-    predictions = _of_kind(numbers, Kind.PREDICTION)
-    if not predictions:
-        return "None of these rows is a prediction."
-    worst = max(predictions, key=lambda number: abs(number.error))
-    return (
-        f"{_count(predictions)} predicted, and no constant was chosen for them. The median error is "
-        f"{median(abs(number.error) for number in predictions):.1%} and the largest {worst.error:+.1%} "
-        f"({worst.row.what}); {sum(number.as_wanted for number in predictions)} are within the wanted error. "
-        f"{len(_of_kind(numbers, Kind.FITTED))} rows prove nothing, because they depend on one of {len(fitted())} "
-        "fitted constants."
-    )
-
-
-def _verdicts(verdicts: Sequence[ComparedVerdict]) -> str:
-    scores = "; ".join(
-        f"of {score.right + score.close + score.wrong} {score.what}: {score.right} right, {score.close} too close to "
-        f"call, {score.wrong} wrong"
-        for score in published().blind_verdicts
-    )
-    that_day = f"The verdicts on memory were also scored blind, {scores}."
+def _verdicts(verdicts: Sequence[ComparedVerdict]) -> list[str]:
+    """Return how many verdicts are free of fits, their outcomes, and those of all verdicts when each is left out."""
     free = [verdict for verdict in verdicts if verdict.row.kind is not Kind.FITTED]
-    if not free:
-        return that_day
-    today = f"{that_day} Today's verdicts on the {len(free)} whose outcome is known here: {_outcomes(free)}."
-    if len(verdicts) < len(published().verdicts):
-        return today  # what is too close without one of them follows from all the others
-    without = left_out_verdicts(verdicts, recorded().errors)
-    return (
-        f"{today} These programs themselves determine what is too close to call. If each of all {len(without)} is left "
-        f"out in turn, the verdicts are: {_outcomes(without)}."
-    )
+    lines = [str(len(free)), _outcomes(free)]
+    if len(verdicts) == len(published().verdicts):  # without one, what is too close follows from all the others
+        lines += [str(len(verdicts)), _outcomes(left_out_verdicts(verdicts, recorded().errors))]
+    return lines
 
 
 def _outcomes(verdicts: Iterable[ComparedVerdict]) -> str:
@@ -262,5 +177,8 @@ def _outcomes(verdicts: Iterable[ComparedVerdict]) -> str:
     return f"{count[Outcome.RIGHT]} right, {count[Outcome.CLOSE]} too close to call, {count[Outcome.WRONG]} wrong"
 
 
-def _count(numbers: Sequence[Compared]) -> str:
-    return "1 row was" if len(numbers) == 1 else f"{len(numbers)} rows were"
+def _bands(errors: Mapping[str, float]) -> list[str]:
+    record = msgspec.structs.replace(recorded(), errors=errors)
+    held = {family: f" ({inside} of {tested})" for family, (inside, tested) in held_bands(record).items() if tested}
+    bands = bands_of(record).items()
+    return [f"{family} {band.low:.2f} to {band.high:.2f}{held.get(family, '')}" for family, band in bands]

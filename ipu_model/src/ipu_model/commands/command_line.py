@@ -54,6 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--leave-one-out", action="store_true", help="refit the constants with one fitted row left out at a time"
     )
+    validate.add_argument("--long", action="store_true", help="rebuild programs that take minutes too")
     validate.add_argument("--constants", action="store_true", help="list the calibrated constants with their sources")
     validate.add_argument(
         "--record", action="store_true", help="write the errors as the record that tests compare with"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 
@@ -22,8 +22,9 @@ _GROUPS = 8
 _UNCOVERED_FAMILIES = {"recurrent": "recurrent layers", "estimated": "ops whose cost is an estimate"}
 _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
 _BATCHED_PRODUCTS, _SOFTMAXES = ("bmm", "baddbmm"), ("_softmax", "_safe_softmax")
-# No published row lies between 16 replicas, which every other family has, and the 64 of this one (chosen, not fitted).
-_MANY_REPLICAS = 16
+# No published row lies between 16 replicas or IPUs, which every other family has, and 64 (chosen, not fitted).
+_MANY = 16
+_MOSTLY = 0.5
 
 
 class Family(str, Enum):
@@ -33,6 +34,7 @@ class Family(str, Enum):
     TRANSFORMERS = "training of transformers"
     INFERENCE = "inference"
     PRODUCTS = "matrix products"
+    INDEXING = "lookups and updates by index"
     GROUPED = "grouped convolutions"
     SMALL = "little work at a time"
     MANY_REPLICAS = "more than 16 replicas"
@@ -50,9 +52,26 @@ class FamilyBand(msgspec.Struct, frozen=True):
     largest_error: float
 
 
+class RatioErrors(msgspec.Struct, frozen=True):
+    """How far ratios of published rows of programs that differ in one thing are off, and the rows `alone`: relative."""
+
+    pairs: int
+    median: float
+    largest: float
+    median_alone: float
+    largest_alone: float
+
+
+class KnownErrors(msgspec.Struct, frozen=True):
+    """What `validate --record` derived from all rows; `ratios` by what the programs differ in, and of "all"."""
+
+    families: Mapping[Family, FamilyBand]
+    ratios: Mapping[str, RatioErrors]
+
+
 @lru_cache(maxsize=1)
-def family_bands() -> Mapping[Family, FamilyBand]:
-    return msgspec.json.decode(read_text(BANDS), type=dict[Family, FamilyBand])
+def known_errors() -> KnownErrors:
+    return msgspec.json.decode(read_text(BANDS), type=KnownErrors)
 
 
 def error_band(
@@ -63,10 +82,10 @@ def error_band(
 ) -> tuple[ErrorBand, str]:
     """Return the widest band of a program's families, wider if no row does the like, and a sentence on a wide one."""
     constants, ops = program.calibration.band, tuple(ops)
-    known = family_bands() if bands is None else bands
+    known = known_errors().families if bands is None else bands
     families = _families(program, ops, constants)
     met = {op.family for op in ops}
-    uncovered = _uncovered(program, shares)
+    uncovered = _uncovered(program, families, shares)
     uncovered += [words for family, words in _UNCOVERED_FAMILIES.items() if family in met]
     uncovered += [str(family) for family in families if family not in known]
     own = [known[family] for family in families if family in known]
@@ -80,7 +99,8 @@ def error_band(
             rows = "one published row" if known[family].rows == 1 else f"{known[family].rows} published rows"
             reasons.append(
                 f"The error band rests on {rows} of {family}: on today's errors of up to "
-                f"{known[family].largest_error:.0%}, and on those of the day when each was first compared."
+                f"{known[family].largest_error:.0%}, and on those of the day when each was first compared or of fits "
+                "without it."
             )
     if Family.SMALL in families:
         reasons.append(
@@ -92,7 +112,10 @@ def error_band(
 
 def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConstants) -> list[Family]:
     kinds = {op.kind for op in program.step.ops}
-    if not program.training:
+    indexing = sum(op.executions * op.cycles for op in ops if op.family == "embedding")
+    if indexing > _MOSTLY * sum(op.executions * op.cycles for op in ops):
+        families = [Family.INDEXING]
+    elif not program.training:
         families = [Family.INFERENCE]
     elif kinds.intersection(_BATCHED_PRODUCTS) and kinds.intersection(_SOFTMAXES):
         families = [Family.TRANSFORMERS]
@@ -100,7 +123,7 @@ def _families(program: Program, ops: tuple[OpProfile, ...], constants: BandConst
         families = [Family.CONVOLUTIONS if kinds.intersection(_CONVOLUTIONS) else Family.PRODUCTS]
     if has_grouped_convolutions(program.step):
         families.append(Family.GROUPED)
-    if program.replicas > _MANY_REPLICAS:
+    if program.replicas > _MANY:
         families.append(Family.MANY_REPLICAS)
     if _cycles_per_phase(program, ops) < constants.large_work_cycles_per_phase:
         families.append(Family.SMALL)
@@ -117,7 +140,7 @@ def _cycles_per_phase(program: Program, ops: Iterable[OpProfile]) -> float:
     return work / phases if phases else math.inf
 
 
-def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
+def _uncovered(program: Program, families: Collection[Family], shares: Mapping[str, float]) -> list[str]:
     locations, chip = program.locations, program.system.chip.name
     sharded = any(place.sharded for place in (locations.activations, locations.weights, locations.accumulators))
     features = {
@@ -129,6 +152,9 @@ def _uncovered(program: Program, shares: Mapping[str, float]) -> list[str]:
             shares.get("offload", 0.0) > program.calibration.band.small_share
         ),
         "sharding of more than the optimiser's state over replicas": sharded and program.replicas > 1,
+        f"training of transformers on more than {_MANY} IPUs": (
+            Family.TRANSFORMERS in families and program.replicas * program.ipus_per_replica > _MANY
+        ),
         "overlapped host transfers": program.overlaps_input or program.overlaps_output,
         "replicas in several racks": ring_of(program).groups > 1,
         f"{'training' if program.training else 'inference'} on the chip {chip}": (

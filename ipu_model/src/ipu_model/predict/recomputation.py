@@ -68,7 +68,8 @@ def _kept(step: Step, mode: Recomputation) -> Recomputed:
     pending = list(wanted)
     while pending:
         op = step.by_name[pending.pop()]
-        if op.name not in seen:
+        # The gradient of a dropout draws the mask without an op of its own.
+        if op.name not in seen and (op.stage in recomputing or op.name not in masks):
             seen.add(op.name)
             if op.name in masks or (op.stage in recomputing and op.name not in checkpoints):
                 again.add(op.name)

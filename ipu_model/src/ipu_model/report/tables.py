@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ipu_model.predict.band import family_bands
+from ipu_model.predict.band import known_errors
 from ipu_model.predict.profile import Profile
 from ipu_model.report.breakdown import categories, compute_share, device_rows, host_rows, kinds_of, phases
 from ipu_model.report.quantities import duration, percent, size, whole
@@ -98,7 +98,7 @@ def memory_categories(profile: Profile) -> Table:
 def families() -> Table:
     rows = [
         (str(family), whole(band.rows), percent(band.largest_error), f"{band.low:g} to {band.high:g}")
-        for family, band in family_bands().items()
+        for family, band in known_errors().families.items()
     ]
     head = ("programs", "published rows", "largest error", "hardware takes, times the modelled time")
     return Table("What published measurements leave open, by family", head, rows, 1)

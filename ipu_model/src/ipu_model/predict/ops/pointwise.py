@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
@@ -18,10 +18,12 @@ _MASKS = {"bernoulli": 0, "native_dropout": 1}
 
 
 def dropout_masks(step: Step) -> tuple[Tensor, ...]:
-    """Return the masks of dropouts: the backward pass draws them again from the same seed (PopART's DropoutGradOp)."""
-    return tuple(
-        mask for op in step.ops if op.kind in _MASKS for mask in step.results_of(op) if mask.index == _MASKS[op.kind]
-    )
+    """Return the masks of dropouts: the backward pass draws them again from the same seed (PopART's DropoutGradOp).
+
+    One number for each sample is stochastic depth, random numbers like any others.
+    """
+    masks = (m for op in step.ops if op.kind in _MASKS for m in step.results_of(op) if m.index == _MASKS[op.kind])
+    return tuple(mask for mask in masks if mask.elements > (mask.shape or (1,))[0])
 
 
 def pointwise(
@@ -100,7 +102,8 @@ def cost_pointwise(op: OpView) -> OpWork:
     elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
         chain = ("square", "tanh", "add", "square", "add", "add", "add")
     work, layout = chained(op, chain)
-    if op.kind in _DRAWING or (op.is_backward and not _roots_of_masks(op.step).isdisjoint(_roots_read_by(op))):
+    roots = {op.step.root(name).name for name in op.op.reads if name in op.step.tensors}
+    if op.kind in _DRAWING or (op.is_backward and roots & _roots_of_masks(op.step)):
         work = work.plus(Cycles(compute=op.device.constants.random_fixed_cycles))
     return op.takes(work, layout)
 
@@ -108,10 +111,6 @@ def cost_pointwise(op: OpView) -> OpWork:
 @remembered
 def _roots_of_masks(step: Step) -> frozenset[str]:
     return frozenset(step.root(mask.name).name for mask in dropout_masks(step))
-
-
-def _roots_read_by(op: OpView) -> Iterator[str]:
-    return (op.step.root(name).name for name in op.op.reads if name in op.step.tensors)
 
 
 _POWERS: Mapping[float, tuple[str, ...]] = {

@@ -12,6 +12,7 @@ import msgspec
 from ipu_model.predict.band import Family, FamilyBand
 from ipu_model.predict.profile import CloseBand
 from published.comparison import ComparedVerdict, Comparison, Record
+from published.message_passing import OPS, errors, left_out
 from published.ratios import ratio_errors
 from published.rows import Kind, Row, VerdictRow, published
 
@@ -50,6 +51,9 @@ def bands_of(record: Record) -> dict[Family, FamilyBand]:
     for family, rows in _evidence(record).items():
         factor, largest = _factor(rows, record), max(abs(record.errors[row.id]) for row in rows)
         bands[family] = FamilyBand(round(1 / factor, 3), round(factor, 3), len(rows), round(largest, 3))
+    counts = [float(error) for op in OPS for error in left_out(op, errors(op))]
+    factor, largest = factor_of(counts, len(counts)), max(map(abs, counts))
+    bands[Family.INDEXING] = FamilyBand(round(1 / factor, 3), round(factor, 3), len(counts), round(largest, 3))
     return bands
 
 

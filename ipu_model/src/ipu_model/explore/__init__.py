@@ -11,5 +11,6 @@ KEEP: Mapping[str, str] = {
     "replicas": "the number of replicas",
     "split": "the blocks and the number of IPUs of a replica",
     "machine": "the machine",
+    "calls": "the samples of one call",
 }
 """What a user can ask a search to leave as it is, by its name. The global batch always stays as it is."""

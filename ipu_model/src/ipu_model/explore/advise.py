@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from ipu_model.errors import Error
@@ -18,7 +17,8 @@ from ipu_model.explore.options import (
     is_in_half_precision,
     with_options,
 )
-from ipu_model.explore.split import Balance, even_starts, has_checkpoints, repeated_blocks, stage_modules
+from ipu_model.explore.split import blocks_of, has_checkpoints, repeated_blocks, split_before
+from ipu_model.explore.stages import Stages
 from ipu_model.explore.what_if import Source, host_work_of, source_of
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
@@ -227,12 +227,14 @@ def _splits(program: Program) -> Iterator[tuple[str, ...]]:
     now = len(program.step.stages)
     if program.execution is Execution.SHARDED:
         return
-    known = {tuple(stage_modules(program))}
-    for stages, balance in product((now, 2 * now), Balance):
-        names = even_starts(program, stages, balance) if stages > 1 else None
-        if names is not None and names not in known:
-            known.add(names)
-            yield names
+    known = {tuple(blocks_of(program))}
+    for count in (now, 2 * now):
+        stages = Stages(split_before(program, ()), count, shares=(None,))
+        if count > 1 and stages.is_possible:
+            for plan in (stages.fastest(math.inf), stages.leanest()):
+                if plan is not None and (names := stages.names(plan)) not in known:
+                    known.add(names)
+                    yield names
 
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:

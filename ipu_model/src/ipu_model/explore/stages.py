@@ -1,0 +1,227 @@
+"""Where stages could begin: what every stretch of a model would take and hold as a stage of its own.
+
+The cycles and bytes of modules add up to an estimate, which costs next to nothing; each program that is modelled
+corrects it. So a search finds the best cuts and shares of memory for temporary data in a few programs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipu_model.explore.split import Unit, WorkOfScopes, repeated_blocks, units_of
+from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
+from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.predict.recomputation import kept_for_backward
+from ipu_model.predict.remote import variables_of
+
+SHARES = (None, 0.4, 0.25, 0.2, 0.15, 0.1)
+"""The available memory proportions of an IPU that a search tries; `None` is the program's own."""
+_HALVINGS = 20
+Numbers: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one IPU gets: the units from `start` to before `end`, and a share of memory by its place in `SHARES`."""
+
+    start: int
+    end: int
+    share: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts of all IPUs, with estimates: cycles of the slowest for a micro-batch, bytes of the fullest tile."""
+
+    parts: tuple[Part, ...]
+    cycles: float
+    bytes: float
+
+
+class Stages:
+    """The stages that a program, which is given on one IPU, could have on several.
+
+    With `returns`, what follows the repeated blocks is one more stage, on the first IPU: where a tied weight is.
+    """
+
+    def __init__(
+        self, program: Program, ipus: int, *, returns: bool = False, shares: Sequence[float | None] = SHARES
+    ) -> None:
+        self.program, self.ipus, self.returns, self.shares = program, ipus, returns, tuple(shares)
+        units = self.units = units_of(program)
+        self.count = ipus + returns
+        self.end = _first_after_blocks(program, units) if returns else len(units)
+        self.is_possible = ipus <= self.end and self.end + returns <= len(units)
+        self._slots = [max(1, stash_slots(program.execution, self.count, stage)) for stage in range(self.count)]
+        mode = program.recomputation
+        in_pipeline = mode is Recomputation.PIPELINE
+        marked = any(op.hints.recomputation_checkpoint for op in program.step.ops)
+        work = [WorkOfScopes(_with_share(program, share)) for share in shares]
+        forward = np.array([[_sum(each.forward, unit) for unit in units] for each in work])
+        backward = np.array([[_sum(each.backward, unit) for unit in units] for each in work])
+        self._cycles = forward * (2 - (mode is Recomputation.NONE)) + backward
+        # The last stage of a pipeline recomputes only between checkpoints.
+        self._cycles_of_last = forward + backward if in_pipeline and not marked else self._cycles
+        self._temporary = np.array(
+            [[max((each.temporary.get(scope, 0.0) for scope in unit.scopes), default=0.0) for unit in units]
+             for each in work]
+        )  # fmt: skip
+        mode = Recomputation.ALL if in_pipeline else mode  # which on one IPU keeps nothing but checkpoints
+        held, stashed, live = (
+            np.array([_sum(found, unit) for unit in units]) / program.settings.device.chip.tiles
+            for found in (held_by_scope(program), kept_by_scope(program, mode), kept_by_scope(program))
+        )
+        self._held = held + live * (mode is Recomputation.ALL and not marked)
+        self._stashed = stashed
+        self.wrong = np.zeros((2, ipus, len(self.shares)))
+        """What has to be added to the estimated cycles and bytes of an IPU with a share."""
+        self.corrected = np.zeros((ipus, len(self.shares)), dtype=bool)
+        self._known: dict[tuple[int, int], tuple[Numbers, Numbers]] = {}
+
+    def names(self, plan: Plan) -> tuple[str, ...]:
+        """Return the modules at which the stages of a plan after the first begin."""
+        starts = [part.start for part in plan.parts[1:]] + [self.end] * self.returns
+        return tuple(self.units[start].name for start in starts)
+
+    def fastest(self, most_bytes: float) -> Plan | None:
+        """Return the plan whose slowest IPU is fastest, and of these the emptiest; `None` if all need more memory."""
+        if self._parts(np.inf, most_bytes) is None:
+            return None
+        cycles = _least(lambda most: self._parts(most, most_bytes) is not None, self._most(0))
+        least = _least(lambda most: self._parts(cycles, most) is not None, min(most_bytes, self._most(1)))
+        parts = self._parts(cycles, least) or ()
+        return self._plan(self._with_fastest_share(ipu, part, most_bytes) for ipu, part in enumerate(parts))
+
+    def leanest(self) -> Plan:
+        """Return the plan whose fullest tile is emptiest."""
+        least = _least(lambda most: self._parts(np.inf, most) is not None, self._most(1))
+        return self._plan(self._parts(np.inf, least) or ())
+
+    def neighbours(self, plan: Plan) -> Iterator[Plan]:
+        """Yield the plans in which one unit is on the next IPU, or one IPU has the next share."""
+        parts = plan.parts
+        for ipu, part in enumerate(parts):
+            for share in (part.share - 1, part.share + 1):
+                if 0 <= share < len(self.shares):
+                    yield self._plan((*parts[:ipu], replace(part, share=share), *parts[ipu + 1 :]))
+            for border in (part.end - 1, part.end + 1) if ipu + 1 < len(parts) else ():
+                after = parts[ipu + 1]
+                if part.start < border < after.end:
+                    moved = replace(part, end=border), replace(after, start=border)
+                    yield self._plan((*parts[:ipu], *moved, *parts[ipu + 2 :]))
+
+    def correct(self, plan: Plan, cycles: Sequence[float], held: Sequence[float]) -> None:
+        """Learn what the IPUs of a plan take and hold as modelled; their other shares are as wrong as this one was."""
+        for ipu, part in enumerate(plan.parts):
+            error = np.array([cycles[ipu], held[ipu]]) - self._of(ipu, part)
+            known = self.corrected[ipu]
+            known[part.share] = True
+            self.wrong[:, ipu, part.share] += error
+            self.wrong[:, ipu, ~known] = self.wrong[:, ipu, part.share, None]
+
+    def _plan(self, parts: Iterable[Part]) -> Plan:
+        parts = tuple(parts)
+        cycles, held = np.array([self._of(ipu, part) for ipu, part in enumerate(parts)]).T
+        at_once = self.program.execution is not Execution.SHARDED
+        return Plan(parts, float(cycles.max() if at_once else cycles.sum()), float(held.max()))
+
+    def _of(self, ipu: int, part: Part) -> Numbers:
+        found = np.array([values[part.share, part.end - part.start - 1] for values in self._loads(ipu, part.start)])
+        return found + self.wrong[:, ipu, part.share]
+
+    def _with_fastest_share(self, ipu: int, part: Part, most_bytes: float) -> Part:
+        others = [part, *(replace(part, share=share) for share in range(len(self.shares)))]
+        fitting = [other for other in others if self._of(ipu, other)[1] <= most_bytes]
+        return min(fitting or [part], key=lambda other: (round(float(self._of(ipu, other)[0])), other.share))
+
+    def _parts(self, most_cycles: float, most_bytes: float) -> list[Part] | None:
+        """Return parts that each IPU can take and hold; every one reaches as far as it can, so that others need not."""
+        parts, start = list[Part](), 0
+        for ipu in range(self.ipus):
+            left = self.end - start - (self.ipus - 1 - ipu)
+            cycles, held = self._loads(ipu, start)
+            wrong = self.wrong[:, ipu, :, None]
+            fits = (cycles[:, :left] + wrong[0] <= most_cycles) & (held[:, :left] + wrong[1] <= most_bytes)
+            reached = fits.sum(axis=1)
+            share = int(reached.argmax())
+            if not reached[share]:
+                return None
+            parts.append(Part(start, start + int(reached[share]), share))
+            start = parts[-1].end
+        return parts if start == self.end else None
+
+    def _loads(self, ipu: int, start: int) -> tuple[Numbers, Numbers]:
+        """Return estimated cycles and bytes of an IPU that begins at a unit, by share and number of units."""
+        if (ipu, start) not in self._known:
+            per_unit = self._cycles_of_last if ipu == self.count - 1 else self._cycles
+            cycles = per_unit[:, start : self.end].cumsum(axis=1)
+            held = (self._held + self._slots[ipu] * self._stashed)[start : self.end].cumsum()
+            temporary = np.maximum.accumulate(self._temporary[:, start : self.end], axis=1)
+            if self.returns and ipu == 0:
+                cycles = cycles + self._cycles_of_last[:, self.end :].sum(axis=1, keepdims=True)
+                held = held + (self._held + self._stashed)[self.end :].sum()
+                temporary = np.maximum(temporary, self._temporary[:, self.end :].max(axis=1, keepdims=True))
+            self._known[ipu, start] = cycles, held + temporary
+        return self._known[ipu, start]
+
+    def _most(self, kind: int) -> float:
+        """Return more cycles (0) or bytes (1) than any part has."""
+        return float(sum(self._loads(ipu, 0)[kind].max() for ipu in range(self.ipus)) + np.abs(self.wrong[kind]).max())
+
+
+def _least(is_enough: Callable[[float], bool], most: float) -> float:
+    """Return the least number that is enough, nearly; `most` is."""
+    low, high = 0.0, most
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def _sum(amounts: Mapping[str, float], unit: Unit) -> float:
+    return sum(amounts.get(scope, 0.0) for scope in unit.scopes)
+
+
+def _with_share(program: Program, share: float | None) -> Program:
+    if share is None:
+        return program
+    shares = dict.fromkeys(program.step.ipus, share)
+    return replace(program, settings=replace(program.settings, available_memory_proportion=shares))
+
+
+def _first_after_blocks(program: Program, units: Sequence[Unit]) -> int:
+    """Return the place of the first unit after all repeated blocks; 0 if there are no blocks."""
+    inside = tuple(f"{block}." for block in repeated_blocks(program.step))
+    last = (place for place in reversed(range(len(units))) if f"{units[place].scopes[-1]}.".startswith(inside))
+    return next(last, -1) + 1
+
+
+def held_by_scope(program: Program) -> Mapping[str, float]:
+    """Return bytes of weights, accumulators and state on the chip, by the module that reads the weight first."""
+    step, locations = program.step, program.locations
+    tensor_of = {variable.name: variable.tensor for variable in step.variables}
+    held: defaultdict[str, float] = defaultdict(float)
+    for variable in variables_of(program):
+        readers = step.readers.get(tensor_of[variable.name], ())
+        if readers:
+            size = variable.weight + variable.gradient * program.accumulates
+            held[readers[0].scope] += size + variable.state * locations.optimiser.on_chip
+    return held
+
+
+def kept_by_scope(program: Program, mode: Recomputation = Recomputation.NONE) -> Mapping[str, float]:
+    """Return bytes of what a micro-batch keeps for its backward pass, by the module that makes it."""
+    step = program.step
+    kept: defaultdict[str, float] = defaultdict(float)
+    stored = kept_for_backward(replace(program, recomputation=mode))
+    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, stored)):
+        maker = step.producer(root)
+        if maker is not None:
+            kept[maker.scope] += device_bytes(step.tensors[root])
+    return kept

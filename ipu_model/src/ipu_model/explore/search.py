@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice, product
@@ -37,8 +38,8 @@ TRIES = 5
 """The plans of one group that are modelled, each corrected by the ones before."""
 PATIENCE = 2
 """So many micro-batches in a row may bring nothing before the next larger or smaller ones are left out."""
-NEAR = 3
-"""So many groups are modelled once more with no room to spare."""
+NEAR, REFINEMENTS = 3, 12
+"""So many groups are modelled once more with no room to spare, and so many plans next to the best."""
 CALLS_IN_ONE = (1, 2, 4, 8, 16, 32)
 RISKIEST_FIRST = (
     "half_precision", "half_optimiser_state", "half_partials", "replicas", "micro_batch", "split", "optimiser_sharded",
@@ -74,9 +75,8 @@ class Search:
 
     def within(self, limits: Limits) -> Search:
         """Return a search of the same programs within other limits, which knows what this one modelled."""
-        other = Search(self.programs, self.host, limits, self.bar)
-        other.tried, other._timed, other._plans = dict(self.tried), dict(self._timed), dict(self._plans)
-        other._stages, other._corrected = dict(self._stages), dict(self._corrected)
+        other = copy(self)
+        other.limits, other.tried = limits, dict(self.tried)
         return other
 
     def run(self, *, wants_fastest: bool = True) -> None:
@@ -362,11 +362,13 @@ class Search:
         for some in ([size for size in sizes if size >= own.micro_batch], [s for s in sizes if s < own.micro_batch][::-1]):
             failures = 0
             for size in some:
-                before = self._best_speed()
+                before, tried = self._best_speed(), len(self.tried)
                 self._fastest_of(size, shapes)
-                failures = 0 if self._best_speed() > before else failures + 1
-                if before and failures == PATIENCE:
+                is_hopeless = len(self.tried) == tried
+                failures = 0 if self._best_speed() > before else failures + 1 + is_hopeless
+                if before and failures >= PATIENCE:
                     break
+        self._fill_tiles()
         self._refine()
         best = max(self.fitting(), key=lambda one: one.samples_per_second)
         for calls in CALLS_IN_ONE if "calls" not in self.limits.keep else ():
@@ -415,38 +417,41 @@ class Search:
     def _best_speed(self) -> float:
         return max((candidate.samples_per_second for candidate in self.fitting()), default=0.0)
 
-    def _refine(self) -> None:
-        """Move single modules and shares of the best plan, as long as that makes it faster."""
-        best = max(self.fitting(), key=lambda candidate: candidate.samples_per_second)
-        if best.setting not in self._plans:
-            return
-        group, plan = self._plans[best.setting]
-        waiting = list(self._neighbours(group, plan))
-        while waiting and len(self.tried) < self.budget:
-            other = waiting.pop(0)
-            candidate = self._modelled(group, other)
-            if candidate and self.has_room(candidate) and candidate.samples_per_second > best.samples_per_second:
-                best, waiting = candidate, list(self._neighbours(group, other))
-
-    def _neighbours(self, group: Setting, plan: Plan) -> list[Plan]:
-        """Return the plans next to one that may fit and be faster, the most promising first."""
-        stages = self._stages[group]
-        assert stages is not None
-        near = [(self.promise(group, other), other) for other in stages.neighbours(plan)]
-        least = self._best_speed() / (1 + UNSURE)
-        fitting = [each for each in near if each[0] > least and each[1].bytes < self._most_bytes * (1 + UNSURE)]
-        return [other for _, other in sorted(fitting, key=lambda each: -each[0])]
+    def _fill_tiles(self) -> None:
+        """Model the groups of the fastest plans that nearly fit once more, with no room to spare."""
+        full = self.within(replace(self.limits, margin=0.0))
+        known = sorted(self._plans, key=lambda setting: -self.tried[setting].samples_per_second)
+        groups = (self._plans[setting][0] for setting in known if self.tried[setting].share < HOPELESS)
+        for group in islice(dict.fromkeys(groups), NEAR):
+            full.settle(group, self._best_speed(), tries=2)
+        self.tried |= full.tried
 
     def with_no_room(self) -> Candidate | None:
-        """Return the fastest that fits if tiles may be full, from the groups of the fastest; `None` if none is faster."""
-        other, best = self.within(replace(self.limits, margin=0.0)), self._best_speed()
-        known = sorted(self._plans, key=lambda setting: -self.tried[setting].samples_per_second)
-        near = [setting for setting in known if self.tried[setting].share < HOPELESS and setting in self._plans]
-        for group in islice(dict.fromkeys(self._plans[setting][0] for setting in near), NEAR):
-            other.settle(group, best * (1 + NEGLIGIBLE_GAIN), tries=2)
-        self.tried |= other.tried
-        found = max(other.fitting(), key=lambda one: one.samples_per_second, default=None)
-        return found if found and found.samples_per_second > best * (1 + NEGLIGIBLE_GAIN) else None
+        """Return the fastest that fits if tiles may be full; `None` if it is not faster than what leaves room."""
+        fitting = [one for one in self.tried.values() if one.fits and self.is_allowed(one)]
+        found = max(fitting, key=lambda one: one.samples_per_second, default=None)
+        least = self._best_speed() * (1 + NEGLIGIBLE_GAIN)
+        return found if found and found.samples_per_second > least else None
+
+    def _refine(self) -> None:
+        """Model what is next to the fastest plans that have room, or nearly, while that promises to be faster."""
+        done: set[tuple[Setting, Plan]] = set()
+        for _ in range(REFINEMENTS):
+            best, most = self._best_speed(), self.limits.most_of_a_tile * (1 + UNSURE)
+            near = [one for one in self._plans if self.tried[one].share < most]
+            near = [one for one in near if self.tried[one].samples_per_second >= best]
+            others = [(self._plans[one][0], plan) for one in near for plan in self._neighbours(*self._plans[one])]
+            promising = [other for other in others if other not in done and self.promise(*other) > best]
+            if not promising:
+                return
+            group, plan = max(promising, key=lambda other: self.promise(*other))
+            done.add((group, plan))
+            self._modelled(group, plan)
+
+    def _neighbours(self, group: Setting, plan: Plan) -> list[Plan]:
+        stages = self._stages[group]
+        found = [] if stages is None else stages.neighbours(plan)
+        return [other for other in found if other.bytes < self._most_bytes * (1 + NEGLIGIBLE_GAIN)]
 
 
 def group_of(setting: Setting) -> Setting:

@@ -176,7 +176,8 @@ class Programs:
         """Return the stages that a program with these settings could have, whatever its split."""
         whole = self._captured_whole(setting.micro_batch, setting.half_precision, setting.checkpoints)
         program = with_options(whole, **self._options_of(replace(setting, available_memory_proportion=())))
-        return Stages(program, setting.split.ipus, returns=setting.split.returns)
+        costed = self._captured_whole(setting.micro_batch, setting.half_precision, False).step
+        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed)
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
         program = self.of(setting)

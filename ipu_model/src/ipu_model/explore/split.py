@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
+from ipu_model.predict.device import CostSettings
 from ipu_model.predict.program import Program
 from ipu_model.predict.recomputation import recomputation_over
 from ipu_model.predict.remembered import remembered
@@ -42,30 +43,35 @@ class Unit:
     backward: float
 
 
+@dataclass(frozen=True)
 class WorkOfScopes:
     """What the ops of each module take for a micro-batch: cycles of both passes, and the most temporary bytes."""
 
-    def __init__(self, program: Program) -> None:
-        self.forward: defaultdict[str, float] = defaultdict(float)
-        self.backward: defaultdict[str, float] = defaultdict(float)
-        self.temporary: defaultdict[str, float] = defaultdict(float)
-        for op in costs_of(program.step, program.settings).ops:
-            cycles = self.forward if op.phase is Phase.FORWARD else self.backward
-            cycles[op.scope] += program.settings.device.total(op.work.cycles)
-            self.temporary[op.scope] = max(self.temporary[op.scope], op.work.temporary_bytes)
+    forward: dict[str, float]
+    backward: dict[str, float]
+    temporary: dict[str, float]
 
 
-def units_of(program: Program) -> tuple[Unit, ...]:
+@remembered
+def work_of_scopes(step: Step, settings: CostSettings) -> WorkOfScopes:
+    work = WorkOfScopes(defaultdict(float), defaultdict(float), defaultdict(float))
+    for op in costs_of(step, settings).ops:
+        cycles = work.forward if op.phase is Phase.FORWARD else work.backward
+        cycles[op.scope] += settings.device.total(op.work.cycles)
+        work.temporary[op.scope] = max(work.temporary[op.scope], op.work.temporary_bytes)
+    return work
+
+
+@remembered
+def units_of(step: Step, settings: CostSettings) -> tuple[Unit, ...]:
     """Return the modules of a model in the order in which its forward pass first reaches them."""
-    work = WorkOfScopes(program)
-    forward, backward = work.forward, work.backward
-    order = dict.fromkeys(op.scope for op in program.step.forward)
-    order.update(dict.fromkeys(backward))
-    least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
-    groups = _divided(tuple(order), 0, {scope: forward[scope] + backward[scope] for scope in order}, least)
+    work = work_of_scopes(step, settings)
+    scopes = dict.fromkeys((*(op.scope for op in step.forward), *work.backward))
+    cost = {scope: work.forward.get(scope, 0.0) + work.backward.get(scope, 0.0) for scope in scopes}
+    groups = _divided(tuple(cost), 0, cost, SMALLEST_SHARE * sum(cost.values()))
     return tuple(
-        Unit(_called(name, scopes[0], order), scopes, _sum(forward, scopes), _sum(backward, scopes))
-        for name, scopes in _startable(groups, times_entered(program.step))
+        Unit(_called(name, scopes[0], cost), scopes, _sum(work.forward, scopes), _sum(work.backward, scopes))
+        for name, scopes in _startable(groups, times_entered(step))
     )
 
 

@@ -14,11 +14,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ipu_model.explore.split import Unit, WorkOfScopes, repeated_blocks, units_of
+from ipu_model.explore.split import Unit, repeated_blocks, units_of, work_of_scopes
+from ipu_model.predict.device import CostSettings
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward
 from ipu_model.predict.remote import variables_of
+from ipu_model.step import Step
 
 SHARES = (None, 0.4, 0.25, 0.2, 0.15, 0.1)
 """The available memory proportions of an IPU that a search tries; `None` is the program's own."""
@@ -47,14 +49,21 @@ class Plan:
 class Stages:
     """The stages that a program, which is given on one IPU, could have on several.
 
-    With `returns`, what follows the repeated blocks is one more stage, on the first IPU: where a tied weight is.
+    `costed` is a step with the same costs, which other stages share. With `returns`, what follows the repeated blocks is one more stage, on the first IPU: where a tied weight is.
     """
 
     def __init__(
-        self, program: Program, ipus: int, *, returns: bool = False, shares: Sequence[float | None] = SHARES
+        self,
+        program: Program,
+        ipus: int,
+        *,
+        returns: bool = False,
+        shares: Sequence[float | None] = SHARES,
+        costed: Step | None = None,
     ) -> None:
         self.program, self.ipus, self.returns, self.shares = program, ipus, returns, tuple(shares)
-        units = self.units = units_of(program)
+        costed = costed or program.step
+        units = self.units = units_of(costed, program.settings)
         self.count = ipus + returns
         self.end = _first_after_blocks(program, units) if returns else len(units)
         self.is_possible = ipus <= self.end and self.end + returns <= len(units)
@@ -62,7 +71,7 @@ class Stages:
         mode = program.recomputation
         in_pipeline = mode is Recomputation.PIPELINE
         marked = any(op.hints.recomputation_checkpoint for op in program.step.ops)
-        work = [WorkOfScopes(_with_share(program, share)) for share in shares]
+        work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
         forward = np.array([[_sum(each.forward, unit) for unit in units] for each in work])
         backward = np.array([[_sum(each.backward, unit) for unit in units] for each in work])
         self._cycles = forward * (2 - (mode is Recomputation.NONE)) + backward
@@ -188,11 +197,9 @@ def _sum(amounts: Mapping[str, float], unit: Unit) -> float:
     return sum(amounts.get(scope, 0.0) for scope in unit.scopes)
 
 
-def _with_share(program: Program, share: float | None) -> Program:
-    if share is None:
-        return program
+def _with_share(program: Program, share: float | None) -> CostSettings:
     shares = dict.fromkeys(program.step.ipus, share)
-    return replace(program, settings=replace(program.settings, available_memory_proportion=shares))
+    return program.settings if share is None else replace(program.settings, available_memory_proportion=shares)
 
 
 def _first_after_blocks(program: Program, units: Sequence[Unit]) -> int:

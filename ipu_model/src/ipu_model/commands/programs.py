@@ -72,6 +72,11 @@ def register(subparsers: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--keep", type=one_of(KEEP), action="append", default=[], metavar="WHAT",
         help=f"leave this as it is: {stays}; may be given several times",
     )  # fmt: skip
+    for parser in (fit, advise):
+        parser.add_argument(
+            "--margin", type=share, default=0.05, metavar="SHARE",
+            help="the share of the fullest tile that stays free (default: %(default)s)",
+        )  # fmt: skip
     for parser, run in ((report, run_report), (compare, run_compare), (fit, run_fit), (advise, run_advise)):
         add_page(parser)
         add_modelling(parser)
@@ -121,7 +126,7 @@ def run_fit(arguments: Namespace) -> int:
     source, host = given.source(), host_work_of(given.thing, host_of(arguments))
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
-        progress=sys.stderr.isatty(),
+        margin=arguments.margin, progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
     print(result)
     finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
@@ -150,7 +155,7 @@ def run_advise(arguments: Namespace) -> None:
     with said_if_slow(f"modelling changes of {given.name}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
-        advice = advise(replace(source, program=now.program), host=host, profile=now)
+        advice = advise(replace(source, program=now.program), host=host, profile=now, margin=arguments.margin)
     print("\n".join(_advice(now, advice, given.name)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 
@@ -166,7 +171,7 @@ def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
             yield from textwrap.wrap(text, _WIDTH, initial_indent="   ", subsequent_indent="   ")
         yield from (f"       {line}" for line in item.how.splitlines())
     if advice.note or not advice:
-        missing = "makes this program fit for certain" if advice.note else "that was tried makes it better"
+        missing = "makes this program fit with room to spare" if advice.note else "that was tried makes it better"
         yield f"\nNo single change {missing}. To combine changes, run: python -m ipu_model fit {shlex.quote(name)}"
 
 
@@ -203,6 +208,13 @@ def seconds(text: str) -> float:
         return value
     nearest = "0.001 for a millisecond" if value is None else "0"
     raise ArgumentTypeError(f"it takes a number of seconds from 0 on, such as {nearest}, not {text!r}")
+
+
+def share(text: str) -> float:
+    value = _number(text)
+    if value is not None and 0 <= value < 1:
+        return value
+    raise ArgumentTypeError(f"it takes a share from 0 to below 1, such as 0.05, not {text!r}")
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:

@@ -14,8 +14,8 @@ from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
 from ipu_model.explore.fit_result import MARGIN, Candidate, FasterLoader, Fit, FitResult, Limits, Note
 from ipu_model.explore.options import checked_count, checked_margin, code_of, did_you_mean, on_machine
-from ipu_model.explore.search import NEGLIGIBLE_GAIN, RISKIEST_FIRST, Search, group_of, message_of
-from ipu_model.explore.settings import Programs, Setting
+from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of, message_of
+from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import modules_of
 from ipu_model.explore.what_if import host_work_of, source_of
 from ipu_model.predict import profile_program, samples_per_second
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MOST_CONFIRMED = 4
 _BOW = "Bow"
 _NAMED = 3
+_NEAR = 0.9
+"""Of other kinds, what reaches this share of the fastest is worth mentioning."""
 
 
 def make_it_fit(
@@ -128,7 +130,7 @@ class Findings:
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
             refusals=tuple(self._refusals),
-            close=() if fastest is None else tuple(self._runners_up(fastest)),
+            close=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
             left_out=tuple(self._left_out()),
         )
 
@@ -138,26 +140,9 @@ class Findings:
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
 
     def _simplified(self, fastest: Candidate) -> Candidate:
-        """Return the fastest that fits without the changes that bring it next to nothing."""
+        """Return the fastest without the changes that bring it next to nothing, and with longer calls if they help."""
         least = self._least_speed(fastest.samples_per_second)
-        now = fastest
-        for name in RISKIEST_FIRST:
-            setting = self._set_back(now.setting, name)
-            ways = self.search.recomputations(setting.split, setting.replicas, setting.micro_batch)
-            is_possible = (setting.recomputation, setting.checkpoints) in ways
-            if setting != now.setting and is_possible and self.search.speed(setting) >= least:
-                candidate = self.search.candidate(setting)
-                now = candidate if self.search.has_room(candidate) else now
-        return now
-
-    def _set_back(self, now: Setting, name: str) -> Setting:
-        start = self.programs.start
-        if name == "replicas":
-            wider = start.ipus > now.ipus
-            return now if wider else replace(now, split=start.split, replicas=start.replicas)
-        if name == "split" and now.split.ipus != start.split.ipus:
-            return now
-        return replace(now, **{name: getattr(start, name)})
+        return self.search.longer(self.search.undone(fastest, least))
 
     def _cheapest_fit(self) -> Fit | None:
 
@@ -178,7 +163,7 @@ class Findings:
         derived: Fit | None = None
         for candidate, _ in zip(candidates, range(_MOST_CONFIRMED)):
             fit = self._fit(candidate)
-            has_room = fit.share <= self.limits.most_of_a_tile
+            has_room = self.limits.allow(fit.share)
             if has_room and not fit.refused:
                 return fit
             if has_room and derived is None:
@@ -221,22 +206,23 @@ class Findings:
         del self.search.tried[candidate.setting]
         return candidate if self.search.has_room(candidate) else None
 
-    def _runners_up(self, fastest: Fit) -> Iterator[tuple[str, Candidate]]:
-        """Yield what would be faster with less room or more luck, and the next fastest that was found otherwise."""
-        search, best = self.search, fastest.samples_per_second * (1 + NEGLIGIBLE_GAIN)
-        tight = search.with_no_room() if self.limits.margin else None
-        if tight is not None:
-            yield "With no room to spare", tight
-            best = tight.samples_per_second * (1 + NEGLIGIBLE_GAIN)
-        close = [one for one in search.tried.values() if one.verdict is Verdict.CLOSE and search.is_allowed(one)]
-        closest = max(close, key=lambda one: one.samples_per_second, default=None)
-        if closest is not None and closest.samples_per_second > best:
-            yield "If it fits", closest
-        chosen = fastest.candidate.setting
-        others = [one for one in search.fitting() if group_of(one.setting) != group_of(chosen)]
-        second = max(others, key=lambda one: one.samples_per_second, default=None)
-        if second is not None:
-            yield "The next fastest of another kind", second
+    def _runners_up(self, fastest: Candidate) -> Iterator[tuple[str, Candidate]]:
+        """Yield what would be faster with less room or more luck, and the next fastest of another kind."""
+        search, best = self.search, fastest.samples_per_second
+
+        def first(what: str, those: Iterable[Candidate], least: float) -> Iterator[tuple[str, Candidate]]:
+            found = max(those, key=lambda one: one.samples_per_second, default=fastest)
+            found = search.candidate(replace(found.setting, calls=fastest.setting.calls))
+            if found.samples_per_second > least:
+                yield what, found
+
+        tried = [one for one in search.tried.values() if search.is_allowed(one)]
+        faster = best * (1 + NEGLIGIBLE_GAIN)
+        yield from first("With no room to spare", (one for one in tried if one.fits), faster)
+        yield from first("If it fits", (one for one in tried if one.verdict is Verdict.CLOSE), faster)
+        kind = group_of(fastest.setting)
+        others = (one for one in search.fitting() if group_of(one.setting) != kind)
+        yield from first("The next fastest of another kind", others, best * _NEAR)
 
     def _left_out(self) -> Iterator[Note]:
         if self.programs.source.again is None and "micro-batch" not in self.limits.keep:

@@ -32,6 +32,10 @@ class Limits:
     def most_of_a_tile(self) -> float:
         return min(1 - self.margin, close_band().low)
 
+    def allow(self, share: float) -> bool:
+        """Whether a program that needs this share of the fullest tile leaves the margin free."""
+        return share <= self.most_of_a_tile
+
     @property
     def room(self) -> str:
         return room_in_words(self.margin)

@@ -28,8 +28,8 @@ MOST_IPUS = 64
 """The most IPUs of one process."""
 NEGLIGIBLE_GAIN = 0.01
 """The fastest program goes without changes, replicas and IPUs that bring less than this share of its speed."""
-UNSURE = 0.03
-"""What is estimated to be slower than the best by more than this share is not modelled."""
+UNSURE, FIRST_UNSURE = 0.03, 0.1
+"""What is estimated to be slower than the best by more than this share is not modelled; the first of its group."""
 HOPELESS = 1.25
 """What is estimated to need this share of the memory that there may be is not modelled."""
 MOST_OPS, FEWEST, MOST = 600_000, 60, 400
@@ -40,10 +40,10 @@ PATIENCE = 2
 """So many micro-batches in a row may bring nothing before the next larger or smaller ones are left out."""
 NEAR, REFINEMENTS = 3, 12
 """So many groups are modelled once more with no room to spare, and so many plans next to the best."""
-CALLS_IN_ONE = (1, 2, 4, 8, 16, 32)
+CALLS_IN_ONE = (2, 4, 8, 16, 32)
 RISKIEST_FIRST = (
-    "half_precision", "half_optimiser_state", "half_partials", "replicas", "micro_batch", "split", "optimiser_sharded",
-    "optimiser_off_chip", "checkpoints", "recomputation", "available_memory_proportion", "calls",
+    "half_precision", "half_optimiser_state", "half_partials", "micro_batch", "split", "optimiser_sharded",
+    "optimiser_off_chip", "checkpoints", "recomputation", "available_memory_proportion",
 )  # fmt: skip
 """What a search sets back to the program's own value, one after the other."""
 _EXACTLY = ("split", "available_memory_proportion")
@@ -54,9 +54,9 @@ class Search:
     """One search: what was modelled so far, and the order in which it goes on.
 
     A group is a setting without cuts and shares of memory, for which `Stages` has the most promising plans. On each
-    number of IPUs the leanest group decides whether any fits. From the leanest that fits, the search undoes changes, the
-    riskiest first, to the cheapest. For the fastest, it models plans of the most promising group, until none promises
-    more than the best that fits, and then of other micro-batches, as long as they make it faster.
+    number of IPUs the leanest group decides whether any fits. From the leanest that fits, the search undoes changes,
+    the riskiest first, to the cheapest. For the fastest, it models plans of the most promising group, until none
+    promises more than the best that fits, and then of other micro-batches, as long as they make it faster.
     """
 
     def __init__(self, programs: Programs, host: HostWork, limits: Limits, bar: tqdm[Any]) -> None:
@@ -88,16 +88,18 @@ class Search:
             lean = {count: self._leanest(count) for count in sorted(powers | {own}) if count <= most}
             fitting = {count: candidate for count, candidate in lean.items() if candidate and self.has_room(candidate)}
             if fitting:
-                self._cheapest(fitting[min(fitting)].setting)
+                self.undone(fitting[min(fitting)])
                 if wants_fastest:
                     self._fastest(fitting, most)
                 return
 
     def fitting(self) -> list[Candidate]:
-        return [candidate for candidate in self.tried.values() if self.has_room(candidate) and self.is_allowed(candidate)]
+        return [
+            candidate for candidate in self.tried.values() if self.has_room(candidate) and self.is_allowed(candidate)
+        ]
 
     def has_room(self, candidate: Candidate) -> bool:
-        return candidate.share <= self.limits.most_of_a_tile
+        return self.limits.allow(candidate.share)
 
     def is_allowed(self, candidate: Candidate) -> bool:
         """Whether a candidate has no more IPUs than were asked for, which the program itself may have."""
@@ -113,7 +115,9 @@ class Search:
                 memory = memory_of_program(self.programs.of(setting))
                 speed, cycles = self._time(setting)
                 loads = tuple(zip(cycles, (ipu.max_tile_bytes for ipu in memory)))
-                self.tried[setting] = Candidate(setting, memory.verdict, memory.share, speed, loads, processes=processes)
+                self.tried[setting] = Candidate(
+                    setting, memory.verdict, memory.share, speed, loads, processes=processes
+                )
             except (Error, AssertionError) as problem:
                 self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
         return self.tried[setting]
@@ -208,25 +212,24 @@ class Search:
         if "split" in self.limits.keep and group.split.ipus > 1:
             return None
         if group not in self._stages:
-            stages = self.programs.stages(group)
-            self._stages[group] = stages
-            like = self._corrected.get(self._kind_of(group)) or self._corrected.get(group.split)
+            try:
+                self._stages[group] = self.programs.stages(group)
+            except Error:
+                self._stages[group] = None
+        stages = self._stages[group]
+        if stages is not None and not stages.corrected.any():
+            like = next((self._corrected[kind] for kind in _kinds_of(group) if kind in self._corrected), None)
             if like is not None:
                 stages.wrong = like.wrong.copy()
-        return self._stages[group]
-
-    @staticmethod
-    def _kind_of(group: Setting) -> tuple[object, ...]:
-        """Return what groups have in common that are about as wrong: they differ in micro-batches and replicas."""
-        return (
-            group.split, group.recomputation, group.checkpoints, group.half_precision, group.optimiser_off_chip,
-            group.optimiser_sharded,
-        )  # fmt: skip
+        return stages
 
     # --- the plans of one group
 
     def settle(self, group: Setting, wanted: float = 0.0, *, tries: int = TRIES) -> Candidate | None:
-        """Model plans of a group as long as they promise more than `wanted`, and return the fastest with room."""
+        """Model plans of a group as long as they promise more than `wanted`, and return the fastest with room.
+
+        If nothing is wanted (0), the first that has room will do.
+        """
         stages, best = self._stages_of(group), None
         if stages is None:
             return self._settle_as_split(group, wanted)
@@ -236,13 +239,16 @@ class Search:
                 plan = stages.leanest()
                 if plan.bytes > self._most_bytes * (HOPELESS if number == 0 else 1 + UNSURE):
                     break
-            if self.promise(group, plan) * (1 + UNSURE) <= wanted:
+            if self.promise(group, plan) * (1 + self._doubt(stages)) <= wanted:
                 break
             candidate = self._modelled(group, plan)
             if candidate is None:
                 break
             if self.has_room(candidate) and candidate.samples_per_second > wanted:
-                best, wanted = candidate, candidate.samples_per_second
+                best, is_enough = candidate, not wanted
+                wanted = candidate.samples_per_second
+                if is_enough:
+                    break
         return best
 
     def _settle_as_split(self, group: Setting, wanted: float) -> Candidate | None:
@@ -267,7 +273,7 @@ class Search:
         self._plans[setting] = group, plan
         cycles, held = zip(*candidate.loads)
         stages.correct(plan, cycles, held)
-        self._corrected[self._kind_of(group)] = self._corrected[group.split] = stages
+        self._corrected |= dict.fromkeys(_kinds_of(group), stages)
         busiest = replace(plan, cycles=max(cycles))
         self._promises_kept[self._rate_of(group)] = candidate.samples_per_second / self._estimate(stages, busiest)
         return candidate
@@ -285,6 +291,10 @@ class Search:
         filling = 0 if program.execution is Execution.SHARDED else (stages.count - 1) * (1 + program.training)
         seconds = program.system.chip.seconds(plan.cycles * (count + filling) * updates)
         return program.samples_per_call / call_time(program, self.host, seconds).total
+
+    @staticmethod
+    def _doubt(stages: Stages) -> float:
+        return UNSURE if stages.corrected.any() else FIRST_UNSURE
 
     @staticmethod
     def _rate_of(group: Setting) -> tuple[object, ...]:
@@ -317,33 +327,33 @@ class Search:
         is_lean = group.optimiser_off_chip + group.optimiser_sharded + group.checkpoints
         return stages.leanest().bytes if stages is not None and stages.is_possible else 0.0, -is_lean
 
-    def _cheapest(self, now: Setting) -> None:
-        """Model what is cheapest on the fewest IPUs: from the leanest back to the program, while it still has room."""
+    def undone(self, now: Candidate, wanted: float = 0.0) -> Candidate:
+        """Return a candidate without changes, the riskiest first, that it needs neither for room nor for this speed."""
         for name in RISKIEST_FIRST:
-            for setting in self._ways_back(now, name):
-                found = self.candidate(setting) if name in _EXACTLY else self.settle(group_of(setting), tries=2)
-                if found is not None and self.has_room(found):
-                    now = found.setting
+            for setting in self._ways_back(now.setting, name):
+                found = self.candidate(setting) if name in _EXACTLY else self.settle(group_of(setting), wanted, tries=2)
+                if found and self.has_room(found) and found.samples_per_second >= wanted:
+                    now = found
                     break
+        return now
 
     def _ways_back(self, now: Setting, name: str) -> Iterator[Setting]:
         """Yield the settings to try that set one option back, that with the program's own value first."""
         start = self.programs.start
         if name == "micro_batch":
-            larger = (rows for rows in self._micro_batches(now.replicas) if now.micro_batch < rows <= start.micro_batch)
-            yield from (replace(now, micro_batch=rows) for rows in reversed(list(larger)))
+            between = [rows for rows in self._micro_batches(now.replicas) if now.micro_batch < rows < start.micro_batch]
+            yield from (replace(now, micro_batch=rows) for rows in (start.micro_batch, *reversed(between)))
         elif name in ("checkpoints", "recomputation"):
             ways = self.recomputations(now.split, now.replicas, now.micro_batch)
             for way, marked in ways[: ways.index((now.recomputation, now.checkpoints))]:
                 if marked == (now.checkpoints and name == "recomputation"):
                     yield replace(now, recomputation=way, checkpoints=marked)
-        elif name == "split":
-            if now.split.ipus == start.split.ipus:
-                yield replace(now, split=start.split, available_memory_proportion=())
-                yield replace(now, split=start.split)
-        elif name == "available_memory_proportion":
-            yield replace(now, available_memory_proportion=())
-        elif name not in ("replicas", "calls") and getattr(now, name) != getattr(start, name):  # it has the fewest
+        elif name == "split" and now.split.ipus == start.split.ipus:
+            yield from (
+                replace(now, split=start.split, available_memory_proportion=share)
+                for share in ((), now.available_memory_proportion)
+            )
+        elif name != "split" and getattr(now, name) != getattr(start, name):
             yield replace(now, **{name: getattr(start, name)})
 
     # --- what is fastest
@@ -359,7 +369,10 @@ class Search:
                 may_return = count > 1 and "split" not in self.limits.keep
                 shapes += [(Split(count, None, returns), replicas) for returns in (False, True)[: 1 + may_return]]
         sizes = sorted({size for _, replicas in shapes for size in self._micro_batches(replicas)})
-        for some in ([size for size in sizes if size >= own.micro_batch], [s for s in sizes if s < own.micro_batch][::-1]):
+        for some in (
+            [size for size in sizes if size >= own.micro_batch],
+            [s for s in sizes if s < own.micro_batch][::-1],
+        ):
             failures = 0
             for size in some:
                 before, tried = self._best_speed(), len(self.tried)
@@ -370,11 +383,15 @@ class Search:
                     break
         self._fill_tiles()
         self._refine()
-        best = max(self.fitting(), key=lambda one: one.samples_per_second)
+
+    def longer(self, now: Candidate) -> Candidate:
+        """Return a candidate with as many calls in one as make it faster."""
         for calls in CALLS_IN_ONE if "calls" not in self.limits.keep else ():
-            more = self.candidate(replace(best.setting, calls=calls))
-            if self.speed(replace(best.setting, calls=2 * calls)) < more.samples_per_second * (1 + NEGLIGIBLE_GAIN):
+            more = replace(now.setting, calls=calls)
+            if self.speed(more) < now.samples_per_second * (1 + NEGLIGIBLE_GAIN):
                 break
+            now = self.candidate(more)
+        return now
 
     def _fastest_of(self, size: int, shapes: Iterable[tuple[Split, int]]) -> None:
         half = self._halves()[-1]
@@ -389,10 +406,10 @@ class Search:
             promised, wanted = self._promise_of(group), self._wanted(group)
             if waiting and promised < -waiting[0][0]:  # what was modelled meanwhile made it less promising
                 heappush(waiting, (-promised, number, group))
-            elif promised * (1 + UNSURE) > wanted:
-                self.settle(group, wanted)
-            else:
+            elif promised * (1 + FIRST_UNSURE) <= wanted:
                 return
+            else:
+                self.settle(group, wanted)
 
     def _promise_of(self, group: Setting) -> float:
         """Return what a group promises, 0 if it needs far too much memory, and less the more it may need."""
@@ -426,13 +443,6 @@ class Search:
             full.settle(group, self._best_speed(), tries=2)
         self.tried |= full.tried
 
-    def with_no_room(self) -> Candidate | None:
-        """Return the fastest that fits if tiles may be full; `None` if it is not faster than what leaves room."""
-        fitting = [one for one in self.tried.values() if one.fits and self.is_allowed(one)]
-        found = max(fitting, key=lambda one: one.samples_per_second, default=None)
-        least = self._best_speed() * (1 + NEGLIGIBLE_GAIN)
-        return found if found and found.samples_per_second > least else None
-
     def _refine(self) -> None:
         """Model what is next to the fastest plans that have room, or nearly, while that promises to be faster."""
         done: set[tuple[Setting, Plan]] = set()
@@ -456,6 +466,13 @@ class Search:
 
 def group_of(setting: Setting) -> Setting:
     return replace(setting, split=setting.split._replace(starts=None), available_memory_proportion=(), calls=1)
+
+
+def _kinds_of(group: Setting) -> Iterator[tuple[object, ...]]:
+    """Yield what groups have in common whose estimates are about as wrong, those that are most alike first."""
+    place = group.split, group.half_precision, group.optimiser_off_chip, group.optimiser_sharded
+    yield *place, group.recomputation, group.checkpoints
+    yield place
 
 
 def message_of(problem: Error | AssertionError) -> str:

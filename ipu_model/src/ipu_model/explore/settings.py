@@ -53,9 +53,9 @@ class Split(NamedTuple):
 class Setting:
     """What a search sets the options of a program to, by their names in `OPTIONS`, without what follows from it.
 
-    `checkpoints`: outputs of repeated blocks are kept. `available_memory_proportion` is that of each IPU, `None` for the
-    program's own. `calls` of the program become one, by more device iterations. `machine` is a name, or `None` for one
-    with room of the same chip. `micro_batch` is no option, because it needs another capture.
+    `checkpoints`: outputs of repeated blocks are kept. `available_memory_proportion` has one for each IPU, `None` for
+    the program's own. `calls` of the program become one, by more device iterations. `machine` is a name, or `None` for
+    one with room of the same chip. `micro_batch` is no option, because it needs another capture.
     """
 
     micro_batch: int

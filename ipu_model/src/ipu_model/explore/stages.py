@@ -6,6 +6,7 @@ corrects it. So a search finds the best cuts and shares of memory for temporary 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ipu_model.explore.split import Unit, repeated_blocks, units_of, work_of_scopes
+from ipu_model.explore.split import Unit, repeated_blocks, split_before, units_of, work_of_scopes
 from ipu_model.predict.device import CostSettings
+from ipu_model.predict.links import ring_of
+from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.recomputation import kept_for_backward
-from ipu_model.predict.remote import variables_of
+from ipu_model.predict.recomputation import kept_for_backward, recomputation_over
+from ipu_model.predict.remote import Mover, variables_of
 from ipu_model.step import Step
 
 SHARES = (None, 0.4, 0.25, 0.2, 0.15, 0.1)
@@ -49,7 +52,8 @@ class Plan:
 class Stages:
     """The stages that a program, which is given on one IPU, could have on several.
 
-    `costed` is a step with the same costs, which other stages share. With `returns`, what follows the repeated blocks is one more stage, on the first IPU: where a tied weight is.
+    With `returns`, what follows the repeated blocks is one more stage, on the first IPU: where a tied weight is.
+    `costed` is a step with the same costs, which other stages share.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Stages:
         work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
         forward = np.array([[_sum(each.forward, unit) for unit in units] for each in work])
         backward = np.array([[_sum(each.backward, unit) for unit in units] for each in work])
+        backward += [_sum(cycles_of_weights(program, ipus), unit) for unit in units]
         self._cycles = forward * (2 - (mode is Recomputation.NONE)) + backward
         # The last stage of a pipeline recomputes only between checkpoints.
         self._cycles_of_last = forward + backward if in_pipeline and not marked else self._cycles
@@ -100,17 +105,17 @@ class Stages:
 
     def fastest(self, most_bytes: float) -> Plan | None:
         """Return the plan whose slowest IPU is fastest, and of these the emptiest; `None` if all need more memory."""
-        if self._parts(np.inf, most_bytes) is None:
+        if self._parts(math.inf, most_bytes) is None:
             return None
         cycles = _least(lambda most: self._parts(most, most_bytes) is not None, self._most(0))
         least = _least(lambda most: self._parts(cycles, most) is not None, min(most_bytes, self._most(1)))
         parts = self._parts(cycles, least) or ()
-        return self._plan(self._with_fastest_share(ipu, part, most_bytes) for ipu, part in enumerate(parts))
+        return self.estimated(self._with_fastest_share(ipu, part, most_bytes) for ipu, part in enumerate(parts))
 
     def leanest(self) -> Plan:
         """Return the plan whose fullest tile is emptiest."""
-        least = _least(lambda most: self._parts(np.inf, most) is not None, self._most(1))
-        return self._plan(self._parts(np.inf, least) or ())
+        least = _least(lambda most: self._parts(math.inf, most) is not None, self._most(1))
+        return self.estimated(self._parts(math.inf, least) or ())
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """Yield the plans in which one unit is on the next IPU, or one IPU has the next share."""
@@ -118,23 +123,23 @@ class Stages:
         for ipu, part in enumerate(parts):
             for share in (part.share - 1, part.share + 1):
                 if 0 <= share < len(self.shares):
-                    yield self._plan((*parts[:ipu], replace(part, share=share), *parts[ipu + 1 :]))
+                    yield self.estimated((*parts[:ipu], replace(part, share=share), *parts[ipu + 1 :]))
             for border in (part.end - 1, part.end + 1) if ipu + 1 < len(parts) else ():
                 after = parts[ipu + 1]
                 if part.start < border < after.end:
                     moved = replace(part, end=border), replace(after, start=border)
-                    yield self._plan((*parts[:ipu], *moved, *parts[ipu + 2 :]))
+                    yield self.estimated((*parts[:ipu], *moved, *parts[ipu + 2 :]))
 
     def correct(self, plan: Plan, cycles: Sequence[float], held: Sequence[float]) -> None:
-        """Learn what the IPUs of a plan take and hold as modelled; their other shares are as wrong as this one was."""
+        """Learn what the IPUs of a plan take and hold; with unknown shares, they are as wrong as with its own."""
         for ipu, part in enumerate(plan.parts):
-            error = np.array([cycles[ipu], held[ipu]]) - self._of(ipu, part)
-            known = self.corrected[ipu]
-            known[part.share] = True
-            self.wrong[:, ipu, part.share] += error
-            self.wrong[:, ipu, ~known] = self.wrong[:, ipu, part.share, None]
+            guessed = np.array([values[:, part.end - part.start - 1] for values in self._loads(ipu, part.start)])
+            is_same = (guessed == guessed[:, part.share, None]).all(axis=0)
+            error = np.array([cycles[ipu], held[ipu]]) - guessed[:, part.share]
+            self.wrong[:, ipu, is_same | ~self.corrected[ipu]] = error[:, None]
+            self.corrected[ipu] |= is_same
 
-    def _plan(self, parts: Iterable[Part]) -> Plan:
+    def estimated(self, parts: Iterable[Part]) -> Plan:
         parts = tuple(parts)
         cycles, held = np.array([self._of(ipu, part) for ipu, part in enumerate(parts)]).T
         at_once = self.program.execution is not Execution.SHARDED
@@ -184,6 +189,17 @@ class Stages:
         return float(sum(self._loads(ipu, 0)[kind].max() for ipu in range(self.ipus)) + np.abs(self.wrong[kind]).max())
 
 
+def even_cuts(program: Program, ipus: int) -> list[tuple[str, ...]]:
+    """Return the modules at which stages on so many IPUs begin that take, and then that hold, as equal parts as can be.
+
+    Programs of too few modules have none.
+    """
+    recomputation = recomputation_over(program, program.execution, ipus)
+    stages = Stages(replace(split_before(program, ()), recomputation=recomputation), ipus, shares=(None,))
+    plans = (stages.fastest(math.inf), stages.leanest()) if stages.is_possible else ()
+    return [stages.names(plan) for plan in plans if plan is not None]
+
+
 def _least(is_enough: Callable[[float], bool], most: float) -> float:
     """Return the least number that is enough, nearly; `most` is."""
     low, high = 0.0, most
@@ -198,8 +214,9 @@ def _sum(amounts: Mapping[str, float], unit: Unit) -> float:
 
 
 def _with_share(program: Program, share: float | None) -> CostSettings:
-    shares = dict.fromkeys(program.step.ipus, share)
-    return program.settings if share is None else replace(program.settings, available_memory_proportion=shares)
+    if share is None:
+        return program.settings
+    return replace(program.settings, available_memory_proportion=dict.fromkeys(program.step.ipus, share))
 
 
 def _first_after_blocks(program: Program, units: Sequence[Unit]) -> int:
@@ -220,6 +237,21 @@ def held_by_scope(program: Program) -> Mapping[str, float]:
             size = variable.weight + variable.gradient * program.accumulates
             held[readers[0].scope] += size + variable.state * locations.optimiser.on_chip
     return held
+
+
+def cycles_of_weights(program: Program, ipus: int) -> Mapping[str, float]:
+    """Return cycles for each micro-batch of accumulating and updating weights, and moving their state, by module."""
+    step, device, mover = program.step, program.settings.device, Mover(program, ring_of(program))
+    scopes = {v.name: step.readers[v.tensor][0].scope for v in step.variables if v.tensor in step.readers}
+    updates = 1 / program.batching.accumulation
+    cycles: defaultdict[str, float] = defaultdict(float)
+    for cost in variable_costs(program):
+        share = updates if cost.part == UPDATE_PART else 1
+        cycles[scopes.get(cost.variable, "")] += device.total(cost.work.cycles) * share
+    for variable in variables_of(program) if program.training else ():
+        moved = mover.cycles([mover.update([variable])], [0])[0].total
+        cycles[scopes.get(variable.name, "")] += moved * updates * ipus  # which stream at once, or in turn
+    return cycles
 
 
 def kept_by_scope(program: Program, mode: Recomputation = Recomputation.NONE) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import islice, product
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import Error
@@ -38,8 +38,8 @@ TRIES = 5
 """The plans of one group that are modelled, each corrected by the ones before."""
 PATIENCE = 2
 """So many micro-batches in a row may bring nothing before the next larger or smaller ones are left out."""
-NEAR, REFINEMENTS = 3, 12
-"""So many groups are modelled once more with no room to spare, and so many plans next to the best."""
+NEAR = 3
+"""So many groups are modelled once more, with no room to spare, too."""
 CALLS_IN_ONE = (2, 4, 8, 16, 32)
 RISKIEST_FIRST = (
     "half_precision", "half_optimiser_state", "half_partials", "micro_batch", "split", "optimiser_sharded",
@@ -76,7 +76,7 @@ class Search:
     def within(self, limits: Limits) -> Search:
         """Return a search of the same programs within other limits, which knows what this one modelled."""
         other = copy(self)
-        other.limits, other.tried = limits, dict(self.tried)
+        other.limits, other.tried, other._plans = limits, dict(self.tried), dict(self._plans)
         return other
 
     def run(self, *, wants_fastest: bool = True) -> None:
@@ -225,31 +225,34 @@ class Search:
 
     # --- the plans of one group
 
-    def settle(self, group: Setting, wanted: float = 0.0, *, tries: int = TRIES) -> Candidate | None:
+    def settle(self, group: Setting, wanted: float = 0.0, *, tries: int = 0) -> Candidate | None:
         """Model plans of a group as long as they promise more than `wanted`, and return the fastest with room.
 
-        If nothing is wanted (0), the first that has room will do.
+        With `tries`, there are so many, and the first that has room and is as fast as wanted will do.
         """
-        stages, best = self._stages_of(group), None
+        stages = self._stages_of(group)
         if stages is None:
             return self._settle_as_split(group, wanted)
-        for number in range(tries if stages.is_possible else 0):
+        found = self._fastest_known(group, wanted)
+        for number in range((tries or TRIES) if stages.is_possible and not (tries and found) else 0):
             plan = stages.fastest(self._most_bytes)
             if plan is None:
                 plan = stages.leanest()
                 if plan.bytes > self._most_bytes * (HOPELESS if number == 0 else 1 + UNSURE):
                     break
-            if self.promise(group, plan) * (1 + self._doubt(stages)) <= wanted:
+            if self.promise(group, plan) * (1 + self._doubt(stages)) <= wanted or not self._is_new(group, plan):
                 break
-            candidate = self._modelled(group, plan)
-            if candidate is None:
-                break
-            if self.has_room(candidate) and candidate.samples_per_second > wanted:
-                best, is_enough = candidate, not wanted
-                wanted = candidate.samples_per_second
-                if is_enough:
+            found = self._fastest_known(group, wanted)
+            if found is not None:
+                wanted = found.samples_per_second
+                if tries:
                     break
-        return best
+        return found
+
+    def _fastest_known(self, group: Setting, wanted: float) -> Candidate | None:
+        known = (self.tried[setting] for setting, (its, _) in self._plans.items() if its == group)
+        fitting = (one for one in known if self.has_room(one) and one.samples_per_second >= wanted)
+        return max(fitting, key=lambda one: one.samples_per_second, default=None)
 
     def _settle_as_split(self, group: Setting, wanted: float) -> Candidate | None:
         for share in SHARES:
@@ -258,8 +261,8 @@ class Search:
                 return self.candidate(setting)
         return None
 
-    def _modelled(self, group: Setting, plan: Plan) -> Candidate | None:
-        """Return the candidate of a plan, after correcting its group's estimates; `None` if it is known or refused."""
+    def _is_new(self, group: Setting, plan: Plan) -> bool:
+        """Model a plan and correct the estimates of its group, unless it is known or refused."""
         stages = self._stages[group]
         assert stages is not None
         own, starts = self.programs.start.split, stages.names(plan)
@@ -269,14 +272,14 @@ class Search:
         is_known = self._plans.get(setting, (None,))[0] == group
         candidate = self.candidate(setting)
         if is_known or candidate.refused:
-            return None
+            return False
         self._plans[setting] = group, plan
         cycles, held = zip(*candidate.loads)
         stages.correct(plan, cycles, held)
         self._corrected |= dict.fromkeys(_kinds_of(group), stages)
         busiest = replace(plan, cycles=max(cycles))
         self._promises_kept[self._rate_of(group)] = candidate.samples_per_second / self._estimate(stages, busiest)
-        return candidate
+        return True
 
     def promise(self, group: Setting, plan: Plan) -> float:
         """Return the samples a second that a plan would reach if its group kept promises as those like it did."""
@@ -319,7 +322,7 @@ class Search:
             if (found := self.settle(group, tries=3)) is not None:
                 return found
             if (stages := self._stages_of(group)) is not None and stages.is_possible:
-                self._modelled(group, stages.leanest())
+                self._is_new(group, stages.leanest())
         return None
 
     def _least_bytes(self, group: Setting) -> tuple[float, int]:
@@ -381,8 +384,7 @@ class Search:
                 failures = 0 if self._best_speed() > before else failures + 1 + is_hopeless
                 if before and failures >= PATIENCE:
                     break
-        self._fill_tiles()
-        self._refine()
+        self._look_again()
 
     def longer(self, now: Candidate) -> Candidate:
         """Return a candidate with as many calls in one as make it faster."""
@@ -434,34 +436,15 @@ class Search:
     def _best_speed(self) -> float:
         return max((candidate.samples_per_second for candidate in self.fitting()), default=0.0)
 
-    def _fill_tiles(self) -> None:
-        """Model the groups of the fastest plans that nearly fit once more, with no room to spare."""
-        full = self.within(replace(self.limits, margin=0.0))
+    def _look_again(self) -> None:
+        """Model groups of the fastest plans that nearly fit once more, with their room and with no room to spare."""
+        limits = self.limits
         known = sorted(self._plans, key=lambda setting: -self.tried[setting].samples_per_second)
-        groups = (self._plans[setting][0] for setting in known if self.tried[setting].share < HOPELESS)
-        for group in islice(dict.fromkeys(groups), NEAR):
-            full.settle(group, self._best_speed(), tries=2)
-        self.tried |= full.tried
-
-    def _refine(self) -> None:
-        """Model what is next to the fastest plans that have room, or nearly, while that promises to be faster."""
-        done: set[tuple[Setting, Plan]] = set()
-        for _ in range(REFINEMENTS):
-            best, most = self._best_speed(), self.limits.most_of_a_tile * (1 + UNSURE)
-            near = [one for one in self._plans if self.tried[one].share < most]
-            near = [one for one in near if self.tried[one].samples_per_second >= best]
-            others = [(self._plans[one][0], plan) for one in near for plan in self._neighbours(*self._plans[one])]
-            promising = [other for other in others if other not in done and self.promise(*other) > best]
-            if not promising:
-                return
-            group, plan = max(promising, key=lambda other: self.promise(*other))
-            done.add((group, plan))
-            self._modelled(group, plan)
-
-    def _neighbours(self, group: Setting, plan: Plan) -> list[Plan]:
-        stages = self._stages[group]
-        found = [] if stages is None else stages.neighbours(plan)
-        return [other for other in found if other.bytes < self._most_bytes * (1 + NEGLIGIBLE_GAIN)]
+        groups = [self._plans[setting][0] for setting in known if self.tried[setting].share < HOPELESS]
+        for group, margin in product(list(dict.fromkeys(groups))[:NEAR], dict.fromkeys((limits.margin, 0.0))):
+            self.limits = replace(limits, margin=margin)
+            self.settle(group, self._best_speed())
+        self.limits = limits
 
 
 def group_of(setting: Setting) -> Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ from ipu_model.predict.recomputation import kept_for_backward, recomputation_ove
 from ipu_model.predict.remote import Mover, variables_of
 from ipu_model.step import Step
 
-SHARES = (None, 0.4, 0.25, 0.2, 0.15, 0.1)
+SHARES = (None, 0.4, 0.25, 0.2, 0.17, 0.14, 0.12, 0.1)
 """The available memory proportions of an IPU that a search tries; `None` is the program's own."""
 _HALVINGS = 20
 Numbers: TypeAlias = NDArray[np.float64]
@@ -76,23 +76,19 @@ class Stages:
         in_pipeline = mode is Recomputation.PIPELINE
         marked = any(op.hints.recomputation_checkpoint for op in program.step.ops)
         work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
-        forward = np.array([[_sum(each.forward, unit) for unit in units] for each in work])
-        backward = np.array([[_sum(each.backward, unit) for unit in units] for each in work])
-        backward += [_sum(cycles_of_weights(program, ipus), unit) for unit in units]
+        forward = np.array([_by_unit(each.forward, units) for each in work])
+        backward = np.array([_by_unit(each.backward, units) for each in work])
+        backward += _by_unit(cycles_of_weights(program, ipus), units)
         self._cycles = forward * (2 - (mode is Recomputation.NONE)) + backward
         # The last stage of a pipeline recomputes only between checkpoints.
         self._cycles_of_last = forward + backward if in_pipeline and not marked else self._cycles
-        self._temporary = np.array(
-            [[max((each.temporary.get(scope, 0.0) for scope in unit.scopes), default=0.0) for unit in units]
-             for each in work]
-        )  # fmt: skip
+        self._temporary = np.array([_by_unit(each.temporary, units, max) for each in work])
         mode = Recomputation.ALL if in_pipeline else mode  # which on one IPU keeps nothing but checkpoints
-        held, stashed, live = (
-            np.array([_sum(found, unit) for unit in units]) / program.settings.device.chip.tiles
+        held, self._stashed, live = (
+            _by_unit(found, units) / program.settings.device.chip.tiles
             for found in (held_by_scope(program), kept_by_scope(program, mode), kept_by_scope(program))
         )
         self._held = held + live * (mode is Recomputation.ALL and not marked)
-        self._stashed = stashed
         self.wrong = np.zeros((2, ipus, len(self.shares)))
         """What has to be added to the estimated cycles and bytes of an IPU with a share."""
         self.corrected = np.zeros((ipus, len(self.shares)), dtype=bool)
@@ -116,19 +112,6 @@ class Stages:
         """Return the plan whose fullest tile is emptiest."""
         least = _least(lambda most: self._parts(math.inf, most) is not None, self._most(1))
         return self.estimated(self._parts(math.inf, least) or ())
-
-    def neighbours(self, plan: Plan) -> Iterator[Plan]:
-        """Yield the plans in which one unit is on the next IPU, or one IPU has the next share."""
-        parts = plan.parts
-        for ipu, part in enumerate(parts):
-            for share in (part.share - 1, part.share + 1):
-                if 0 <= share < len(self.shares):
-                    yield self.estimated((*parts[:ipu], replace(part, share=share), *parts[ipu + 1 :]))
-            for border in (part.end - 1, part.end + 1) if ipu + 1 < len(parts) else ():
-                after = parts[ipu + 1]
-                if part.start < border < after.end:
-                    moved = replace(part, end=border), replace(after, start=border)
-                    yield self.estimated((*parts[:ipu], *moved, *parts[ipu + 2 :]))
 
     def correct(self, plan: Plan, cycles: Sequence[float], held: Sequence[float]) -> None:
         """Learn what the IPUs of a plan take and hold; with unknown shares, they are as wrong as with its own."""
@@ -209,8 +192,10 @@ def _least(is_enough: Callable[[float], bool], most: float) -> float:
     return high
 
 
-def _sum(amounts: Mapping[str, float], unit: Unit) -> float:
-    return sum(amounts.get(scope, 0.0) for scope in unit.scopes)
+def _by_unit(
+    amounts: Mapping[str, float], units: Iterable[Unit], join: Callable[[Iterable[float]], float] = sum
+) -> Numbers:
+    return np.array([join([amounts.get(scope, 0.0) for scope in unit.scopes]) for unit in units])
 
 
 def _with_share(program: Program, share: float | None) -> CostSettings:

@@ -430,7 +430,7 @@ def test_a_warning_about_the_module_is_logged_once(caplog: pytest.LogCaptureFixt
 
 
 def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    result = linear(1, ipus=1, progress=True)
+    result = linear(1, ipus=1, progress=True, keep="calls")
     assert both(result)[0].changes == ()
     assert result.code == ""
     assert str(result).startswith("inference as it is: fits")
@@ -438,6 +438,17 @@ def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.Capt
     assert not any(line.startswith("    ") for line in str(result).splitlines())
     bar = r"programs modelled: [0-9]+ in [0-9:]+, 1 IPU x 1 replica, micro-batch"
     assert re.search(bar, capsys.readouterr().err)
+
+
+def test_calls_become_longer_where_that_is_faster_and_stay_if_asked_to() -> None:
+    """The host's part of a call is most of the time of one linear layer, and is shared by the updates of a call."""
+    fastest = both(chained())[0]
+    calls = fastest.candidate.setting.calls
+    assert calls > 1
+    assert f"opts.deviceIterations({calls})" in fastest.code
+    shorter = both(chained(keep="calls"))[0]
+    assert shorter.candidate.setting == replace(fastest.candidate.setting, calls=1)
+    assert shorter.samples_per_second < fastest.samples_per_second
 
 
 def test_lines_come_with_hints() -> None:

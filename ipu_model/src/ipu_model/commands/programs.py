@@ -117,10 +117,12 @@ def run_compare(arguments: Namespace) -> None:
 
 def run_fit(arguments: Namespace) -> int:
     check_page(arguments)
-    from ipu_model.explore.fit import make_it_fit
-    from ipu_model.explore.what_if import host_work_of
-    from ipu_model.report.page import html_report
-    from ipu_model.sources import given_by
+    from ipu_model.sources import given_by, said_if_slow
+
+    with said_if_slow("loading the model"):
+        from ipu_model.explore.fit import make_it_fit
+        from ipu_model.explore.what_if import host_work_of
+        from ipu_model.report.page import html_report
 
     given = given_by(arguments.source)
     source, host = given.source(), host_work_of(given.thing, host_of(arguments))

@@ -38,7 +38,7 @@ TRIES = 5
 """The plans of one group that are modelled, each corrected by the ones before."""
 PATIENCE = 2
 """So many micro-batches in a row may bring nothing before the next larger or smaller ones are left out."""
-NEAR = 2
+NEAR = 3
 """So many groups are modelled once more, with no room to spare, too."""
 CALLS_IN_ONE = (2, 4, 8, 16, 32)
 RISKIEST_FIRST = (

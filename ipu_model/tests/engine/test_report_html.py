@@ -173,7 +173,8 @@ def test_the_page_needs_no_matplotlib() -> None:
 def test_a_search_has_a_section_with_what_fits_its_code_and_every_setting_or_what_keeps_it() -> None:
     page = Page(html_report(inference_profile(), fit=search_result()))
     for part in (
-        "The fastest and the cheapest that was found", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)",
+        "The fastest and the cheapest that was found", "split over 4 IPUs",
+        "poptorch.BeginBlock(model.layer, ipu_id=1)",
         "3 settings, of which 1 fits with 5 % of the fullest tile free",
     ):  # fmt: skip
         assert part in page.words

@@ -56,8 +56,9 @@ def make_it_fit(
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
     with the arguments of `ipu_model.profile_module`. The search never changes the global batch. `ipus` is the most
     IPUs to use, in all processes together (default: those of the machine, or as many as the first program that fits
-    needs). `keep` names what must stay as it is (see `ipu_model.explore.KEEP`), and `margin` is the share of the fullest
-    tile that must stay free. `host` defaults to the work that a `Profile` was modelled with. `progress` shows a bar (default: in a terminal and in a notebook). For example::
+    needs). `keep` names what must stay as it is (see `ipu_model.explore.KEEP`), and `margin` is the share of the
+    fullest tile that must stay free. `host` defaults to the work that a `Profile` was modelled with. `progress` shows a
+    bar (default: in a terminal and in a notebook). For example::
 
         print(ipu_model.make_it_fit(training_model, ipus=4, keep="precision").code)
 

@@ -238,7 +238,7 @@ class Search:
             plan = stages.fastest(self._most_bytes)
             if plan is None:
                 plan = stages.leanest()
-                if plan.bytes > self._most_bytes * (HOPELESS if number == 0 else 1 + UNSURE):
+                if plan.bytes > self._most_bytes * (HOPELESS if number == 0 else 1 + FIRST_UNSURE):
                     break
             if self.promise(group, plan) * (1 + self._doubt(stages)) <= wanted or not self._is_new(group, plan):
                 break

@@ -275,7 +275,7 @@ def _described(problem: BaseException) -> str:
 
 
 @contextmanager
-def said_if_slow(doing: str, *, patience: float = 2.0) -> Iterator[None]:
+def said_if_slow(doing: str, *, patience: float = 0.5) -> Iterator[None]:
     """Show on a terminal what is being done, and for how many seconds, once it takes longer than `patience` seconds."""
     if not sys.stderr.isatty():
         yield

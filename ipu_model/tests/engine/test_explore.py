@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 from cost_support import SETTINGS, Trained, calling, cycles, squares, stepped
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn, zeros
 
 from ipu_model.batching import Batching, Keep
@@ -22,15 +21,13 @@ from ipu_model.explore.advise import advise, other_loaders
 from ipu_model.explore.options import OPTIONS, Risk, with_byte_inputs, with_options
 from ipu_model.explore.scaling import scaling, update_time
 from ipu_model.explore.split import (
-    Balance,
-    even_split,
-    even_starts,
+    blocks_of,
     repeated_blocks,
     split_before,
-    stage_modules,
     units_of,
     with_checkpoints,
 )
+from ipu_model.explore.stages import Part, Stages, even_cuts
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
 from ipu_model.predict.costs import costs_of, total_of
@@ -71,7 +68,7 @@ SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
     ({"available_memory_proportion": 0.2}, shares, (0.2, 0.2)),
     ({"available_memory_proportion": {1: 0.3}}, shares, (0.6, 0.3)),
     ({"available_memory_proportion": {"IPU1": 0.3}}, shares, (0.6, 0.3)),
-    ({"split": "model.layer3.6"}, lambda p: list(stage_modules(p)), ["model.layer3.6"]),
+    ({"split": "model.layer3.6"}, lambda p: list(blocks_of(p)), ["model.layer3.6"]),
     ({"half_partials": True}, lambda p: p.settings.half_partials, True),
     ({"optimizer": SGD}, lambda p: p.optimiser, SGD),
     ({"optimizer": SGD, "half_optimiser_state": True}, lambda p: p.optimiser, HALVED),
@@ -162,9 +159,10 @@ def test_only_the_inputs_that_the_host_sends_become_bytes() -> None:
 
 
 def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
-    units = units_of(PROGRAM)
+    units = units_of(PROGRAM.step, PROGRAM.settings)
     names = [unit.name for unit in units]
-    assert names[:5] == ["model.conv1", "model.bn1", "model.relu", "model.maxpool", "model.layer1.0"]
+    # The first block, on the largest images, takes so much that it is divided.
+    assert names[:5] == ["model.conv1", "model.bn1", "model.relu", "model.maxpool", "model.layer1.0.conv1"]
     assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
     whole = SETTINGS.device.total(total_of(costs_of(PROGRAM.step, PROGRAM.settings).ops))
     assert sum(unit.forward + unit.backward for unit in units) == pytest.approx(whole)
@@ -174,40 +172,77 @@ def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
     # A module that runs twice begins no block.
     shared = nn.Linear(64, 64)
     step = stepped(Trained(nn.Sequential(nn.Linear(64, 64), shared, nn.Linear(64, 64), shared)), torch.zeros(8, 64))
-    assert not any(unit.name.endswith(".1") for unit in units_of(Program(step, True)))
+    assert not any(unit.name.endswith(".1") for unit in units_of(step, SETTINGS))
 
 
-@given(st.lists(st.integers(1, 50), min_size=3, max_size=8), st.integers(2, 3), st.integers(1, 3))
-def test_no_other_cuts_are_better(units: list[int], stages: int, factor: int) -> None:
-    """Against every way to cut, one by one; stages but the last cost `factor` times as much."""
-    costs = [[unit * (factor if stage < stages - 1 else 1) for unit in units] for stage in range(stages)]
+def chain(*widths: int) -> Program:
+    """Return the training of linear layers in a row, of which every one has a GELU of its own."""
+    layers = (nn.Sequential(nn.Linear(*both), nn.GELU()) for both in itertools.pairwise(widths))
+    step = stepped(Trained(nn.Sequential(*layers)), torch.zeros(64, widths[0]))
+    return Program(step, True, Batching(accumulation=16), recomputation=Recomputation.PIPELINE)
 
-    def slowest(cuts: tuple[int, ...]) -> float:
-        bounds = (0, *cuts, len(units))
-        return max(sum(costs[s][bounds[s] : bounds[s + 1]]) for s in range(stages))
 
-    best = min(slowest(cuts) for cuts in itertools.combinations(range(1, len(units)), stages - 1))
-    assert slowest(even_split(costs)) == best
+@pytest.mark.parametrize("seed", range(3))
+def test_no_other_cuts_and_shares_are_estimated_to_be_better(seed: int) -> None:
+    """Against every way to cut a chain of random layers, one by one, with several limits of memory."""
+    stages = Stages(chain(*random.Random(seed).choices((256, 1024, 2048), k=7)), 3, shares=(None, 0.1))
+    ends = range(1, len(stages.units))
+    plans = [
+        stages.estimated(Part(*each) for each in zip((0, *cuts), (*cuts, len(stages.units)), shares))
+        for cuts in itertools.combinations(ends, 2)
+        for shares in itertools.product((0, 1), repeat=3)
+    ]
+    least = min(plan.bytes for plan in plans)
+    assert stages.leanest().bytes == pytest.approx(least, rel=1e-3)
+    assert stages.fastest(0.99 * least) is None
+    for most in (1.01 * least, 1.2 * least, math.inf):
+        found = stages.fastest(most)
+        assert found is not None
+        assert found.bytes <= most
+        assert found.cycles == pytest.approx(min(plan.cycles for plan in plans if plan.bytes <= most), rel=3e-3)
+
+
+def test_what_was_modelled_corrects_estimates_of_the_same_ipu() -> None:
+    stages = Stages(chain(*[512] * 9), 2)
+    plan = stages.fastest(math.inf)
+    assert plan is not None
+    stages.correct(plan, (7e6, 5e6), (4e5, 3e5))
+    assert stages.estimated(plan.parts) == replace(plan, cycles=pytest.approx(7e6), bytes=pytest.approx(4e5))
+    # So units go to the IPU that turned out to be faster.
+    other = stages.fastest(math.inf)
+    assert other is not None
+    assert other.parts[0].end < plan.parts[0].end
 
 
 def test_even_stages_are_those_of_blocks_at_their_modules_or_hold_less_memory() -> None:
     # Before layer3[8], IPU 0 is the slower one (published trace): the even split begins earlier.
-    assert even_starts(PROGRAM, 2) in {("model.layer3.6",), ("model.layer3.7",)}
-    assert even_starts(PROGRAM, 1000) is None
-    names = even_starts(PROGRAM, 4)
-    assert names is not None
+    assert even_cuts(PROGRAM, 2)[0] in {("model.layer3.6",), ("model.layer3.7",)}
+    assert even_cuts(PROGRAM, 1000) == []
+    names = even_cuts(PROGRAM, 4)[0]
     split = split_before(PROGRAM, names)
     assert [stage.ipu for stage in split.step.stages] == [0, 1, 2, 3]
-    assert list(stage_modules(split)) == list(names)
+    assert all(name.startswith(begun) for name, begun in zip(names, blocks_of(split), strict=True))
     # A wide layer of 4 x 1,024^2 weights before four narrow ones that take as much time and hold few weights.
     narrow = [nn.Sequential(nn.Linear(1024, 1024), *(nn.GELU() for _ in range(12))) for _ in range(4)]
     module = nn.Sequential(nn.Linear(1024, 4096), nn.Linear(4096, 1024), *narrow)
     program = Program(stepped(Trained(module), torch.zeros(256, 1024)), True, Batching(accumulation=4))
-    time, memory = (
-        memory_of_program(split_before(program, even_starts(program, 2, balance) or ())).max_tile_bytes
-        for balance in (Balance.TIME, Balance.MEMORY)
-    )
+    time, memory = (memory_of_program(split_before(program, names)).max_tile_bytes for names in even_cuts(program, 2))
     assert memory <= time
+
+
+def test_the_last_stage_can_be_on_the_first_ipu_again() -> None:
+    """A pipeline of three stages on two IPUs, whose first IPU works for two of them."""
+    program = chain(*[256] * 7)
+    blocks = {"module.2.0": 1, "module.5.0": 0}
+    split = with_options(program, split=blocks)
+    assert OPTIONS["split"].now(split) == blocks
+    assert [stage.ipu for stage in split.step.stages] == [0, 1, 0]
+    assert split.ipus_per_replica == 2
+    with pytest.raises(Error, match="2 x 3 - 1 = 5 for a pipeline of 3 stages"):
+        with_options(program, split=blocks, gradient_accumulation=4)
+    words = "split over 2 IPUs at 'module.2.0', 'module.5.0' (on IPU 0 again)"
+    assert OPTIONS["split"].change(program, blocks) == words
+    assert "AutoStage.AutoIncrement" in OPTIONS["split"].line(program, blocks)
 
 
 def test_a_split_is_what_blocks_at_those_modules_give() -> None:
@@ -217,11 +252,11 @@ def test_a_split_is_what_blocks_at_those_modules_give() -> None:
     assert (stages["exp"], stages["sin"], stages["cos"]) == (0, 0, 1)
     # Against the capture of the published program, whose second block begins at layer3[8].
     elsewhere = split_before(PROGRAM, ["model.layer2.0"])
-    assert list(stage_modules(elsewhere)) == ["model.layer2.0"]
+    assert list(blocks_of(elsewhere)) == ["model.layer2.0"]
     there = split_before(elsewhere, ["model.layer3.8"])
     assert profile_program(there) == profile_program(PROGRAM)
     three = split_before(PROGRAM, ["model.layer1", "model.layer3.2", "model.layer4.1"])
-    assert list(stage_modules(three)) == ["model.layer1.0", "model.layer3.2", "model.layer4.1"]
+    assert list(blocks_of(three)) == ["model.layer1.0", "model.layer3.2", "model.layer4.1"]
     assert len(split_before(PROGRAM, []).step.stages) == 1
     # A program of one IPU recomputes once it has two.
     one = replace(split_before(PROGRAM, []), recomputation=Recomputation.NONE)

@@ -173,15 +173,16 @@ def test_the_page_needs_no_matplotlib() -> None:
 def test_a_search_has_a_section_with_what_fits_its_code_and_every_setting_or_what_keeps_it() -> None:
     page = Page(html_report(inference_profile(), fit=search_result()))
     for part in (
-        "The fastest and the cheapest that fits", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)",
-        "3 settings, of which 1 fits for certain",
+        "The fastest and the cheapest that was found", "split over 4 IPUs",
+        "poptorch.BeginBlock(model.layer, ipu_id=1)",
+        "3 settings, of which 1 fits with 5 % of the fullest tile free",
     ):  # fmt: skip
         assert part in page.words
     assert [(c["marks"], c["share"], c["ipus"], c["split"]) for c in data_of(page.text)["fit"]] == [
-        ("fastest, cheapest", 0.6, 4, "equal time"), ("", 1.0, 2, "as it is"), ("as it is", 2.0, 1, "as it is"),
+        ("fastest, cheapest", 0.6, 4, "layer on IPU 1"), ("", 1.0, 2, "as it is"), ("as it is", 2.0, 1, "as it is"),
     ]  # fmt: skip
     words = Page(html_report(inference_profile(), fit=search_result(fastest=False))).words
-    assert "Nothing fits for certain. It is big." in words
+    assert "Nothing fits with 5 % of the fullest tile free. It is big." in words
     assert "The nearest" in words
 
 

@@ -196,7 +196,7 @@ class TestFirstSteps:
         assert [(step.text, step.risk) for step in steps.steps] == [("split over 4 IPUs", Risk.SCHEDULE)]
         steps = first_steps(pipeline_profile(fits=False), (), search_result(fastest=False))
         assert steps is not None
-        assert steps.headline.startswith("Nothing fits for certain. The nearest: ")
+        assert steps.headline.startswith("Nothing fits with 5 % of the fullest tile free. The nearest: ")
         assert steps.explanation == "It is big."
 
     def test_without_one_it_is_advice_that_fits_or_the_search_or_nothing(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable
@@ -23,12 +24,14 @@ from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.explore.lines import micro_batch_line
-from ipu_model.explore.options import code_of
+from ipu_model.explore.options import code_of, with_options
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
 from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import has_checkpoints, with_checkpoints
 from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
+from ipu_model.predict import profile_program
+from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
 from ipu_model.step import Step
@@ -44,6 +47,7 @@ def loss(x: Tensor) -> Tensor:
     return poptorch.identity_loss(x, "mean")
 
 
+NOTHING = "Nothing fits with 5 % of the fullest tile free"
 Case = tuple[nn.Module, dict[str, Any]]
 
 
@@ -126,7 +130,8 @@ def test_the_printed_lines_build_the_programs_that_were_found(searched: Any) -> 
         assert fit.is_confirmed == bool(fit.changes)
         assert fit.candidate.samples_per_second == pytest.approx(fit.samples_per_second, rel=1e-9)
         assert fit.candidate.share == fit.profile.memory.max_tile_bytes / fit.profile.memory.tile_bytes
-        assert fit.profile.samples_per_call == start.samples_per_call  # the same global batch
+        # The same global batch, of which a call may have several.
+        assert fit.profile.samples_per_call == start.samples_per_call * fit.candidate.setting.calls
 
 
 def test_nothing_that_was_tried_is_better(searched: Any) -> None:
@@ -136,7 +141,7 @@ def test_nothing_that_was_tried_is_better(searched: Any) -> None:
     possible = [tried for tried in result.tried if not tried.refused]
     for tried in possible:
         is_as_fast = tried.samples_per_second * (1 - NEGLIGIBLE_GAIN) > fastest.samples_per_second
-        assert not (tried.fits and tried.ipus < fastest.candidate.ipus and is_as_fast)
+        assert not (result.limits.allow(tried.share) and tried.ipus < fastest.candidate.ipus and is_as_fast)
     for best in result.frontier:
         assert not any(o.share < best.share and o.samples_per_second >= best.samples_per_second for o in possible)
 
@@ -161,7 +166,7 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works() -> None:
     result = fitted(transformer(4, 2048, half=False, accumulation=32), ipus=1, keep="precision")
     text = str(result)
     assert not result.found
-    assert "Nothing fits for certain within the limits that you set (at most 1 IPU, precision stays)" in text
+    assert f"{NOTHING} within the limits that you set (at most 1 IPU, precision stays)" in text
     assert "The fullest tile of IPU 0 needs" in result.binds
     assert "is always live" in result.binds
     assert result.instead is not None
@@ -170,6 +175,50 @@ def test_what_does_not_fit_is_explained_with_the_nearest_that_works() -> None:
     # As few limits are dropped as possible: more IPUs are enough, and the types can stay.
     assert result.instead.candidate.setting.half_precision == result.start.setting.half_precision
     assert "This fits within wider limits (M2000, precision stays): " in text
+
+
+def small_tiles(share: float) -> System:
+    """Return an M2000 whose tiles have this share of their memory."""
+    system = system_named("M2000")
+    return replace(system, chip=replace(system.chip, tile_bytes=int(share * system.chip.tile_bytes)))
+
+
+@pytest.fixture(scope="module")
+def crowded() -> FitResult:
+    """A search on four IPUs whose tiles are so small that memory decides."""
+    return fitted(transformer(4, 256), machine=small_tiles(0.25), ipus=4, keep=("replicas", "calls"))
+
+
+def test_the_search_finds_nearly_the_best_of_a_space_that_is_enumerated(crowded: FitResult) -> None:
+    """Two cuts, checkpoints or not, state on the chip or not, three shares of memory, two micro-batches."""
+    best = 0.0
+    for rows, first in itertools.product((1, 2), (0, 1)):
+        module, given = transformer(4, 256, accumulation=64 // rows)
+        given["inputs"] = tuple(x.expand(rows, -1) for x in given["inputs"])
+        program = ipu_model.profile_module(module, **given, machine=small_tiles(0.25)).program
+        blocks = [f"blocks.{first}", f"blocks.{first + 1}", f"blocks.{first + 2}"]
+        split = with_options(program, split=blocks, half_optimiser_state=True, half_partials=True)
+        marks = [f"blocks.{number}" for number in range(4)]
+        for marked, off_chip, share in itertools.product((False, True), (False, True), (0.1, 0.2, 0.6)):
+            plan = with_options(split, optimiser_off_chip=off_chip, available_memory_proportion=share)
+            profile = profile_program(with_options(plan, checkpoints=marks) if marked else plan)
+            if crowded.limits.allow(profile.memory.share):
+                best = max(best, profile.samples_per_second)
+    assert best > 0
+    assert both(crowded)[0].samples_per_second >= 0.97 * best
+
+
+def test_recommendations_leave_room_and_what_a_full_tile_would_bring_is_said(crowded: FitResult) -> None:
+    fastest, cheapest = both(crowded)
+    assert max(fastest.share, cheapest.share) <= 0.95
+    text = str(crowded)
+    assert "that was found with 5 % of the fullest tile free: " in text
+    fuller = [tried for tried in crowded.tried if tried.fits and not crowded.limits.allow(tried.share)]
+    gained = max((tried.samples_per_second for tried in fuller), default=0.0) / fastest.samples_per_second - 1
+    assert ("With no room to spare: " in text) == (gained > NEGLIGIBLE_GAIN)
+    full = fitted(transformer(4, 256), machine=small_tiles(0.25), ipus=4, keep=("replicas", "calls"), margin=0)
+    assert both(full)[0].samples_per_second >= fastest.samples_per_second
+    assert "that was found with no room to spare: " in str(full)
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +256,7 @@ def test_a_limit_between_two_powers_of_two_says_which_count() -> None:
         ({"keep": ("split", "speed")}, "keep cannot name 'speed'"),
         ({"ipus": 0}, "ipus must be a whole number from 1 on, not 0"),
         ({"machine": "POD3"}, "no machine 'POD3'"),
+        ({"margin": 5}, "margin is the share of the fullest tile that stays free, from 0 to below 1, not 5: 0.05"),
     ],
 )
 def test_bad_requests_get_a_clear_answer(asked: dict[str, Any], answer: str) -> None:
@@ -256,7 +306,7 @@ def test_if_nothing_can_be_tried_the_rule_is_named(search: Callable[[], FitResul
     result = search()
     assert result.nearest is None
     assert result.binds == rule
-    assert f"Nothing fits for certain within the limits that you set ({result.limits}). {rule}" in str(result)
+    assert f"{NOTHING} within the limits that you set ({result.limits}). {rule}" in str(result)
     assert result.instead is not None
 
 
@@ -377,7 +427,7 @@ def test_a_warning_about_the_module_is_logged_once(caplog: pytest.LogCaptureFixt
 
 
 def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    result = linear(1, ipus=1, progress=True)
+    result = linear(1, ipus=1, progress=True, keep="calls")
     assert both(result)[0].changes == ()
     assert result.code == ""
     assert str(result).startswith("inference as it is: fits")
@@ -385,6 +435,17 @@ def test_what_fits_best_has_no_code_and_a_bar_names_programs(capsys: pytest.Capt
     assert not any(line.startswith("    ") for line in str(result).splitlines())
     bar = r"programs modelled: [0-9]+ in [0-9:]+, 1 IPU x 1 replica, micro-batch"
     assert re.search(bar, capsys.readouterr().err)
+
+
+def test_calls_become_longer_where_that_is_faster_and_stay_if_asked_to() -> None:
+    """The host's part of a call is most of the time of one linear layer, and is shared by the updates of a call."""
+    fastest = both(chained())[0]
+    calls = fastest.candidate.setting.calls
+    assert calls > 1
+    assert f"opts.deviceIterations({calls})" in fastest.code
+    shorter = both(chained(keep="calls"))[0]
+    assert shorter.candidate.setting == replace(fastest.candidate.setting, calls=1)
+    assert shorter.samples_per_second < fastest.samples_per_second
 
 
 def test_lines_come_with_hints() -> None:
@@ -414,7 +475,8 @@ def test_a_profile_has_no_module_so_that_micro_batches_stay() -> None:
     several = ipu_model.profile_module(Chain(2), (torch.ones(64, 8),) * 2, trainable(2, 8), training=True)
     result = ipu_model.make_it_fit(several)
     assert {tried.setting.micro_batch for tried in result.tried} == {8}
-    assert "The search tried no other micro-batches" in str(result)
+    words = "free, without other micro-batches (make_it_fit(module, inputs, options, ...) tries them): "
+    assert words in str(result)
     one = ipu_model.make_it_fit(ipu_model.profile_module(Chain(1), (X, X), quiet(), training=True), ipus=4)
     assert one.found
     assert {tried.setting.replicas for tried in one.tried} == {1}

@@ -73,6 +73,11 @@ def register(subparsers: argparse._SubParsersAction[ArgumentParser]) -> None:
         "--keep", type=one_of(KEEP), action="append", default=[], metavar="WHAT",
         help=f"leave this as it is: {stays}; may be given several times",
     )  # fmt: skip
+    for parser in (fit, advise):
+        parser.add_argument(
+            "--margin", type=share, default=0.05, metavar="SHARE",
+            help="the share of the fullest tile that stays free (default: %(default)s)",
+        )  # fmt: skip
     for parser, run in ((report, run_report), (compare, run_compare), (fit, run_fit), (advise, run_advise)):
         parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file")
         parser.add_argument("--open", action="store_true", help="show the page in your browser")
@@ -115,16 +120,18 @@ def run_compare(arguments: Namespace) -> None:
 
 def run_fit(arguments: Namespace) -> int:
     check_page(arguments)
-    from ipu_model.explore.fit import make_it_fit
-    from ipu_model.explore.what_if import host_work_of
-    from ipu_model.report.page import html_report
-    from ipu_model.sources import given_by
+    from ipu_model.sources import given_by, said_if_slow
+
+    with said_if_slow("loading the model"):
+        from ipu_model.explore.fit import make_it_fit
+        from ipu_model.explore.what_if import host_work_of
+        from ipu_model.report.page import html_report
 
     thing, source = given_by(arguments.source)
     host = host_work_of(thing, host_of(arguments))
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
-        progress=sys.stderr.isatty(),
+        margin=arguments.margin, progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
     print(result)
     finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
@@ -153,8 +160,9 @@ def run_advise(arguments: Namespace) -> None:
     with said_if_slow(f"modelling changes of {arguments.source}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
-        advice = advise(replace(source, program=now.program), host=host, profile=now)
-    print("\n".join(_advice(now, advice, arguments.source)))
+        advice = advise(replace(source, program=now.program), host=host, profile=now, margin=arguments.margin)
+    print("
+".join(_advice(now, advice, arguments.source)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 
 
@@ -169,7 +177,7 @@ def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
             yield from textwrap.wrap(text, _WIDTH, initial_indent="   ", subsequent_indent="   ")
         yield from (f"       {line}" for line in item.how.splitlines())
     if advice.note or not advice:
-        missing = "makes this program fit for certain" if advice.note else "that was tried makes it better"
+        missing = "makes this program fit with room to spare" if advice.note else "that was tried makes it better"
         yield f"\nNo single change {missing}. To combine changes, run: python -m ipu_model fit {shlex.quote(name)}"
 
 
@@ -201,6 +209,13 @@ def seconds(text: str) -> float:
         return value
     nearest = "0.001 for a millisecond" if value is None else "0"
     raise ArgumentTypeError(f"it takes a number of seconds from 0 on, such as {nearest}, not {text!r}")
+
+
+def share(text: str) -> float:
+    value = _number(text)
+    if value is not None and 0 <= value < 1:
+        return value
+    raise ArgumentTypeError(f"it takes a share from 0 to below 1, such as 0.05, not {text!r}")
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:

@@ -10,6 +10,7 @@ KEEP: Mapping[str, str] = {
     "micro-batch": "the rows of a micro-batch",
     "replicas": "the number of replicas",
     "split": "the blocks and the number of IPUs of a replica",
+    "calls": "the samples of a call",
     "machine": "the machine",
 }
 """What a user can ask a search to leave as it is, by its name. The global batch always stays as it is."""

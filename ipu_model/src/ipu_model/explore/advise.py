@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from ipu_model.errors import Error
+from ipu_model.explore.fit_result import MARGIN, Limits
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import (
     OPTIONS,
     Risk,
+    checked_margin,
     has_half_state,
     has_variables_of,
     is_in_half_precision,
     with_options,
 )
-from ipu_model.explore.split import Balance, even_starts, has_checkpoints, repeated_blocks, stage_modules
+from ipu_model.explore.split import blocks_of, has_checkpoints, repeated_blocks
+from ipu_model.explore.stages import even_cuts
 from ipu_model.explore.what_if import Source, host_work_of, source_of
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
@@ -34,15 +36,14 @@ LEAST_SAVING = 0.05
 MOST_ITEMS = 8
 RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
 """By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
-_VERDICTS = (Verdict.FITS, Verdict.CLOSE, Verdict.DOES_NOT_FIT)
 
 
 @dataclass(frozen=True)
 class Advice:
     """A modelled change, the line of code for it (`how`), its effect on throughput and the fullest tile, and why.
 
-    `evidence` has figures before and after, `cost` what it costs ("" for nothing). Of changes of one `kind`, advice has
-    the most useful only.
+    `evidence` has figures before and after, `cost` what it costs ("" for nothing), `share` is that of the fullest tile.
+    Of changes of one `kind`, advice has the most useful only.
     """
 
     change: str
@@ -55,6 +56,7 @@ class Advice:
     evidence: str = ""
     cost: str = ""
     kind: str = ""
+    share: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -79,7 +81,7 @@ class AdviceList(Sequence[Advice]):
     @property
     def note(self) -> str:
         searches = f"{self.search} searches combinations of changes."
-        return "" if self.is_enough else f"No single change makes this program fit for certain. {searches}"
+        return "" if self.is_enough else f"No single change makes this program fit with room to spare. {searches}"
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -109,6 +111,7 @@ def advise(
     *,
     host: HostWork | None = None,
     profile: Profile | None = None,
+    margin: float = MARGIN,
     **module: Any,
 ) -> AdviceList:
     """Return the changes that make a program fit or faster, the most useful first.
@@ -117,27 +120,28 @@ def advise(
     with the `inputs`, `options` and further arguments of `ipu_model.profile_module`. `profile` is its profile, if you
     already have it. `host` is by default the work that the profile was modelled with.
 
-    If the program fits, changes that would not fit for certain are left out, and the others are ranked by speed for
-    each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is only
-    distributed differently, and by 4 if the numerics change. If it does not fit for certain, they are ranked by memory.
-    Raises `Error` if `thing` is none of these, or has not been compiled.
+    If the program fits with the share `margin` of the fullest tile free, so do all changes, and they are ranked by
+    speed for each unit of risk: the logarithm of the gain, divided by 1 if the results stay the same, by 2 if work is
+    only distributed differently, and by 4 if the numerics change. If it needs more, they are ranked by memory. Raises
+    `Error` if `thing` is none of these, or has not been compiled.
     """
     host = host_work_of(thing if profile is None else profile, host)
     source = source_of(thing, inputs, options, **module)
     before = profile if profile is not None and profile.host == host else profile_program(source.program, host)
-    items = list(_modelled(source, host, before))
-    if before.verdict is Verdict.FITS:
-        items = [item for item in items if item.fits and item.samples_per_second_factor >= LEAST_GAIN]
+    room, items = Limits(margin=checked_margin(margin)), list(_modelled(source, host, before))
+    has_room = room.allow(before.memory.share)
+    if has_room:
+        items = [item for item in items if room.allow(item.share) and item.samples_per_second_factor >= LEAST_GAIN]
         items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
     else:
         most = -LEAST_SAVING * before.memory.max_tile_bytes
         items = [item for item in items if item.fits or item.max_tile_bytes_change < most]
-        items.sort(key=lambda item: (_VERDICTS.index(item.verdict), item.max_tile_bytes_change))
+        items.sort(key=lambda item: (not room.allow(item.share), item.max_tile_bytes_change))
     best_of_kind: dict[str, Advice] = {}
     for item in items:
         best_of_kind.setdefault(item.kind, item)
     best = tuple(best_of_kind.values())[:MOST_ITEMS]
-    is_enough = before.verdict is Verdict.FITS or any(item.fits for item in best)
+    is_enough = has_room or any(room.allow(item.share) for item in best)
     return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
 
 
@@ -187,7 +191,7 @@ def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, befo
         f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled)."
     )
     gained = factor, bytes_change, after.verdict
-    return Advice(change, how, *gained, explanation, risk, evidence, cost="; ".join(costs), kind=kind)
+    return Advice(change, how, *gained, explanation, risk, evidence, "; ".join(costs), kind, shares[1])
 
 
 def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
@@ -227,12 +231,12 @@ def _splits(program: Program) -> Iterator[tuple[str, ...]]:
     now = len(program.step.stages)
     if program.execution is Execution.SHARDED:
         return
-    known = {tuple(stage_modules(program))}
-    for stages, balance in product((now, 2 * now), Balance):
-        names = even_starts(program, stages, balance) if stages > 1 else None
-        if names is not None and names not in known:
-            known.add(names)
-            yield names
+    known = {tuple(blocks_of(program))}
+    for count in (now, 2 * now):
+        for names in even_cuts(program, count) if count > 1 else ():
+            if names not in known:
+                known.add(names)
+                yield names
 
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:

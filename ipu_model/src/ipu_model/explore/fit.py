@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.errors import Error
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
-from ipu_model.explore.fit_result import Candidate, FasterLoader, Fit, FitResult, Limits, Note
-from ipu_model.explore.options import checked_count, code_of, did_you_mean, on_machine
-from ipu_model.explore.search import NEGLIGIBLE_GAIN, RISKIEST_FIRST, Search, message_of
-from ipu_model.explore.settings import Programs, Setting
+from ipu_model.explore.fit_result import MARGIN, Candidate, FasterLoader, Fit, FitResult, Limits, Note
+from ipu_model.explore.options import checked_count, checked_margin, code_of, did_you_mean, on_machine
+from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of, message_of
+from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import modules_of
 from ipu_model.explore.what_if import host_work_of, source_of
 from ipu_model.predict import profile_program, samples_per_second
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MOST_CONFIRMED = 4
 _BOW = "Bow"
 _NAMED = 3
+_NEAR = 0.9
+"""Of other kinds, what reaches this share of the fastest is worth mentioning."""
 
 
 def make_it_fit(
@@ -46,6 +48,7 @@ def make_it_fit(
     machine: str | System | None = None,
     ipus: int | None = None,
     keep: str | Iterable[str] = (),
+    margin: float = MARGIN,
     progress: bool | None = None,
 ) -> FitResult:
     """Search combinations of settings for the fastest and for the cheapest program that fits.
@@ -53,8 +56,9 @@ def make_it_fit(
     `thing` is a compiled executor (also one whose program did not fit), a `Profile`, a `Program`, or a plain module
     with the arguments of `ipu_model.profile_module`. The search never changes the global batch. `ipus` is the most
     IPUs to use, in all processes together (default: those of the machine, or as many as the first program that fits
-    needs). `keep` names what must stay as it is (see `ipu_model.explore.KEEP`). `host` defaults to the work that a
-    `Profile` was modelled with. `progress` shows a bar (default: in a terminal and in a notebook). For example::
+    needs). `keep` names what must stay as it is (see `ipu_model.explore.KEEP`), and `margin` is the share of the
+    fullest tile that must stay free. `host` defaults to the work that a `Profile` was modelled with. `progress` shows a
+    bar (default: in a terminal and in a notebook). For example::
 
         print(ipu_model.make_it_fit(training_model, ipus=4, keep="precision").code)
 
@@ -72,7 +76,7 @@ def make_it_fit(
         source = replace(source, program=on_machine(source.program, system))
     names_chip = isinstance(machine, str) and is_chip(machine)
     named = "" if machine is None or names_chip else source.program.system.name
-    limits = Limits(most, frozenset(stays), is_chip_given=machine is not None, machine=named)
+    limits = Limits(most, frozenset(stays), machine is not None, named, checked_margin(margin))
     with _bar(progress) as bar:
         search = Search(Programs(source), host, limits, bar)
         search.run()
@@ -127,6 +131,8 @@ class Findings:
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
             refusals=tuple(self._refusals),
+            close=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
+            left_out=tuple(self._left_out()),
         )
 
     def _least_speed(self, speed: float) -> float:
@@ -135,35 +141,9 @@ class Findings:
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
 
     def _simplified(self, fastest: Candidate) -> Candidate:
-        """Return the fastest that fits without the changes that bring it next to nothing."""
+        """Return the fastest without the changes that bring it next to nothing, and with longer calls if they help."""
         least = self._least_speed(fastest.samples_per_second)
-        now = fastest
-        for name in RISKIEST_FIRST:
-            setting = self._set_back(now.setting, name)
-            ways = self.search.recomputations(setting.split.ipus, setting.replicas, setting.micro_batch)
-            is_possible = (setting.recomputation, setting.checkpoints) in ways
-            if setting != now.setting and is_possible and self.search.speed(setting) >= least:
-                candidate = self.search.candidate(setting)
-                now = candidate if candidate.fits else now
-        # IPUs with room get back the program's own share of memory for temporary data.
-        share = now.setting.available_memory_proportion
-        if share is None:
-            return now
-        for ipu in range(now.setting.split.ipus):
-            more = share._replace(own=share.own | {ipu})
-            setting = replace(now.setting, available_memory_proportion=more)
-            if self.search.speed(setting) > now.samples_per_second:
-                candidate = self.search.candidate(setting)
-                now, share = (candidate, more) if candidate.fits else (now, share)
-        return now
-
-    def _set_back(self, now: Setting, name: str) -> Setting:
-        start = self.programs.start
-        if name == "replicas":
-            return now if start.ipus > now.ipus else replace(now, split=start.split, replicas=start.replicas)
-        if name == "split" and now.split.ipus != start.split.ipus:
-            return now
-        return replace(now, **{name: getattr(start, name)})
+        return self.search.longer(self.search.undone(fastest, least))
 
     def _cheapest_fit(self) -> Fit | None:
 
@@ -184,9 +164,10 @@ class Findings:
         derived: Fit | None = None
         for candidate, _ in zip(candidates, range(_MOST_CONFIRMED)):
             fit = self._fit(candidate)
-            if fit.profile.verdict is Verdict.FITS and not fit.refused:
+            has_room = self.limits.allow(fit.share)
+            if has_room and not fit.refused:
                 return fit
-            if fit.profile.verdict is Verdict.FITS and derived is None:
+            if has_room and derived is None:
                 derived = fit
         return derived
 
@@ -224,7 +205,32 @@ class Findings:
             return None
         candidate = self.search.candidate(replace(fastest.candidate.setting, machine=_BOW))
         del self.search.tried[candidate.setting]
-        return candidate if candidate.fits else None
+        return candidate if self.search.has_room(candidate) else None
+
+    def _runners_up(self, fastest: Candidate) -> Iterator[tuple[str, Candidate]]:
+        """Yield what would be faster with less room or more luck, and the next fastest of another kind."""
+        search, best = self.search, fastest.samples_per_second
+
+        def first(what: str, those: Iterable[Candidate], least: float) -> Iterator[tuple[str, Candidate]]:
+            found = max(those, key=lambda one: one.samples_per_second, default=fastest)
+            found = search.candidate(replace(found.setting, calls=fastest.setting.calls))
+            if found.samples_per_second > least:
+                yield what, found
+
+        tried = [one for one in search.tried.values() if search.is_allowed(one)]
+        faster = best * (1 + NEGLIGIBLE_GAIN)
+        yield from first("With no room to spare", (one for one in tried if one.fits), faster)
+        yield from first("If it fits", (one for one in tried if one.verdict is Verdict.CLOSE), faster)
+        kind = group_of(fastest.setting)
+        others = (one for one in search.fitting() if group_of(one.setting) != kind)
+        yield from first("The next fastest of another kind", others, best * _NEAR)
+
+    def _left_out(self) -> Iterator[Note]:
+        if self.programs.source.again is None and "micro-batch" not in self.limits.keep:
+            yield Note(
+                "other micro-batches", "make_it_fit(module, inputs, options, ...) tries them",
+                "python -m ipu_model fit program.py:function tries them",
+            )  # fmt: skip
 
     def _faster_loaders(self, fit: Fit) -> Iterator[FasterLoader]:
         program = self.programs.of(fit.candidate.setting)
@@ -254,12 +260,6 @@ class Findings:
         if elsewhere is not None:
             text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
             yield Note(text, f'machine="{_BOW}" searches there.', f"--machine {_BOW} searches there.")
-        if self.programs.source.again is None and "micro-batch" not in keep:
-            yield Note(
-                "The search tried no other micro-batches, because a saved program has no module to capture again.",
-                "make_it_fit(module, inputs, options, ...) tries them.",
-                "To try them, name the function that returns the module: python -m ipu_model fit program.py:function",
-            )
         asked = self.limits.ipus
         if asked is None:
             most = self.search.most * processes

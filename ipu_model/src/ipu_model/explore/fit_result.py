@@ -8,41 +8,71 @@ from dataclasses import dataclass, field, replace
 
 from ipu_model.explore.lines import code_block
 from ipu_model.explore.settings import Change, Setting
-from ipu_model.predict.profile import Profile, Verdict
+from ipu_model.predict.profile import Profile, Verdict, close_band
 from ipu_model.report.quantities import counted
+
+MARGIN = 0.05
+"""The share of the fullest tile that recommendations leave free: the model misses fullest tiles by about as much."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a search: IPUs of all processes, what stays, if a machine or chip is given, and which machine."""
+    """The limits of a search: IPUs of all processes, what stays, if a machine or chip is given, and which machine.
+
+    `margin` is the share of the fullest tile that stays free.
+    """
 
     ipus: int | None = None
     keep: frozenset[str] = frozenset()
     is_chip_given: bool = False
     machine: str = ""
+    margin: float = MARGIN
+
+    @property
+    def most_of_a_tile(self) -> float:
+        return min(1 - self.margin, close_band().low)
+
+    def allow(self, share: float) -> bool:
+        """Whether a program that needs this share of the fullest tile leaves the margin free."""
+        return share <= self.most_of_a_tile
+
+    @property
+    def room(self) -> str:
+        return room_in_words(self.margin)
 
     def wider(self, own_machine: str) -> Iterator[Limits]:
-        """Yield wider limits: without `ipus`, without what stays, without both; what stays needs a near machine."""
+        """Yield wider limits: no room, no `ipus`, nothing stays, neither; what stays needs a near machine."""
+        if self.margin:
+            yield replace(self, margin=0.0)
         if self.ipus is not None and self.keep:
             yield replace(self, ipus=None, machine=self.machine or own_machine)
             yield replace(self, keep=frozenset())
         if self.ipus is not None or self.keep or self.machine:
-            yield Limits(is_chip_given=self.is_chip_given)
+            yield Limits(is_chip_given=self.is_chip_given, margin=self.margin)
 
     def __str__(self) -> str:
         most = "" if self.ipus is None else f"at most {counted(self.ipus, 'IPU')}"
         stays = (f"{name} stays" for name in sorted(self.keep))
-        return ", ".join(text for text in (most, self.machine, *stays) if text)
+        room = "" if self.margin else "no room to spare"
+        return ", ".join(text for text in (most, self.machine, *stays, room) if text)
+
+
+def room_in_words(margin: float) -> str:
+    return f"with {100 * margin:.3g} % of the fullest tile free" if margin else "with no room to spare"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting that was tried: verdict, share of the fullest tile, speed; `refused` says why it is impossible."""
+    """A setting that was tried: verdict, share of the fullest tile, speed; `refused` says why it is impossible.
+
+    `loads` are the cycles of a micro-batch in which each IPU does not wait, and the bytes of its fullest tile.
+    """
 
     setting: Setting
     verdict: Verdict = Verdict.DOES_NOT_FIT
     share: float = float("inf")
     samples_per_second: float = 0.0
+    loads: tuple[tuple[float, float], ...] = ()
     refused: str = ""
     processes: int = 1
 
@@ -135,6 +165,7 @@ class FitResult:
     program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search, and
     `elsewhere` the fastest program on a machine of a faster chip. `loaders` are other ways to load the data with which
     the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
+    `close` are the runners-up, each with what is to be said of it; `left_out` was not searched.
     """
 
     name: str
@@ -151,6 +182,12 @@ class FitResult:
     loaders: tuple[FasterLoader, ...] = ()
     limits: Limits = field(default_factory=Limits)
     refusals: tuple[str, ...] = ()
+    close: tuple[tuple[str, Candidate], ...] = ()
+    left_out: tuple[Note, ...] = ()
+
+    @property
+    def nothing_fits(self) -> str:
+        return f"Nothing fits {room_in_words(self.limits.margin)}"
 
     @property
     def found(self) -> bool:
@@ -169,17 +206,19 @@ class FitResult:
             wider = f"This fits within wider limits ({left})" if left else "This fits without limits"
             others = (("The nearest", self.nearest), (wider, self.instead))
             return tuple((title, fit) for title, fit in others if fit is not None)
+        without = "".join(f", without {note.text} ({note.in_python})" for note in self.left_out)
+        found = f"that was found {self.limits.room}{without}"
         if fastest.candidate == cheapest.candidate:
             if not fastest.changes:
                 return (("No setting that was tried is faster or uses fewer IPUs", fastest),)
-            return (("The fastest and the cheapest that fits", fastest),)
+            return ((f"The fastest and the cheapest {found}", fastest),)
         if cheapest.candidate.ipus < fastest.candidate.ipus:
-            heading = "The cheapest that fits, on the fewest IPUs"
+            heading = "The cheapest, on the fewest IPUs"
         elif not cheapest.changes:
             heading = "It fits as it is, on the same number of IPUs"
         else:
-            heading = "The cheapest that fits, on the same number of IPUs, but with fewer changes or less risky ones"
-        return ("The fastest that fits", fastest), (heading, cheapest)
+            heading = "The cheapest, on the same number of IPUs, but with fewer changes or less risky ones"
+        return (f"The fastest {found}", fastest), (heading, cheapest)
 
     @property
     def code(self) -> str:
@@ -203,7 +242,11 @@ class FitResult:
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
-        return replace(self, notes=tuple(replace(note, in_python=note.in_shell) for note in self.notes))
+
+        def turned(notes: tuple[Note, ...]) -> tuple[Note, ...]:
+            return tuple(replace(note, in_python=note.in_shell) for note in notes)
+
+        return replace(self, notes=turned(self.notes), left_out=turned(self.left_out))
 
     def __str__(self) -> str:
         start = self.start
@@ -211,10 +254,11 @@ class FitResult:
         parts = [f"{self.name} as it is: {start.verdict} ({how})."]
         if not self.found:
             asked = f" within the limits that you set ({self.limits})" if str(self.limits) else ""
-            parts.append(f"Nothing fits for certain{asked}. {self.binds}".rstrip())
+            parts.append(f"{self.nothing_fits}{asked}. {self.binds}".rstrip())
         for title, fit in self.programs:
             parts += [f"{title}: {fit.text()}", *code_block(fit.code)]
-        return "\n\n".join((*parts, *self._loading(), "\n".join(self._remarks())))
+        runners_up = [f"{what}: {candidate}" for what, candidate in self.close]
+        return "\n\n".join((*parts, *runners_up, *self._loading(), "\n".join(self._remarks())))
 
     def __repr__(self) -> str:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]

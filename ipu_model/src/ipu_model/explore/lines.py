@@ -49,10 +49,12 @@ def _items_of(names: Sequence[str]) -> str:
     return ", ".join(items)
 
 
-def split_lines(program: Program, names: Sequence[str]) -> str:
-    begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for ipu, name in enumerate(names, 1)]
-    removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not names else []
-    return "\n".join((*removed, *begins))
+def split_lines(program: Program, blocks: Mapping[str, int]) -> str:
+    begins = [f"poptorch.BeginBlock({module_of(name)}, ipu_id={ipu})" for name, ipu in blocks.items()]
+    removed = ["poptorch.removeBlocks(model)"] if program.step.block_entries or not blocks else []
+    # Without it, blocks on one IPU are one stage.
+    automatic = "opts.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))"
+    return "\n".join((*removed, *begins, *[automatic] * (0 in blocks.values())))
 
 
 def checkpoint_lines(program: Program, names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
 from ipu_model.explore import lines
-from ipu_model.explore.split import has_checkpoints, split_before, stage_modules, with_checkpoints
+from ipu_model.explore.split import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
@@ -136,6 +136,12 @@ def checked_count(name: str, value: object) -> int:
     return value
 
 
+def checked_margin(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise Error(f"margin is the share of the fullest tile that stays free, from 0 to below 1, not {value!r}: 0.05.")
+    return float(value)
+
+
 def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
     def read(value: object) -> Chosen:
         try:
@@ -254,9 +260,11 @@ def _proportion_change(program: Program, value: Any) -> str:
 
 
 def _split_change(_: Program, value: Any) -> str:
-    names = _names(value)
-    quoted = ", ".join(map(repr, names))
-    return f"split over {len(names) + 1} IPUs at {quoted}" if names else "no split: all blocks on one IPU"
+    blocks = blocks_at(value)
+    if not blocks:
+        return "no split: all blocks on one IPU"
+    on = {name: repr(name) + " (on IPU 0 again)" * (ipu == 0) for name, ipu in blocks.items()}
+    return f"split over {len({0, *blocks.values()})} IPUs at {', '.join(on.values())}"
 
 
 def _checkpoints_change(_: Program, value: Any) -> str:
@@ -331,9 +339,9 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "split",
-            lambda program: tuple(stage_modules(program)),
-            lambda program, value: split_before(program, _names(value)),
-            lambda program, value: lines.split_lines(program, _names(value)),
+            blocks_of,
+            split_before,
+            lambda program, value: lines.split_lines(program, blocks_at(value)),
             "A pipeline runs at the speed of its slowest stage. With blocks that begin at these modules, the modelled "
             "times of the stages are most even.",
             risk=Risk.SCHEDULE,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from ipu_model.errors import Error
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import OPTIONS, Risk, on_machine, with_options
-from ipu_model.explore.split import Balance, even_starts, repeated_blocks, split_before, stage_modules
+from ipu_model.explore.split import blocks_of, repeated_blocks, split_before
+from ipu_model.explore.stages import Stages
 from ipu_model.explore.what_if import Source
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict.hardware import system_with
@@ -33,25 +34,28 @@ _NORMS_OVER_BATCH = ("native_batch_norm", "_native_batch_norm", "cudnn_batch_nor
 
 
 class Split(NamedTuple):
-    """The IPUs of a replica, and by what their stages are even (`None`: split as the program is)."""
+    """The IPUs of a replica, where stages begin (`None`: as they do now), and if the last one is on IPU 0 again."""
 
     ipus: int
-    balance: Balance | None = None
+    starts: tuple[str, ...] | None = None
+    returns: bool = False
 
+    @property
+    def blocks(self) -> dict[str, int]:
+        """The IPUs of blocks by the modules at which they begin."""
+        return {name: ipu % self.ipus for ipu, name in enumerate(self.starts or (), 1)}
 
-class Share(NamedTuple):
-    """An available memory proportion of every IPU, except of those that keep the program's own."""
-
-    proportion: float
-    own: frozenset[int] = frozenset()
+    def __str__(self) -> str:
+        return counted(self.ipus, "IPU") + ", the last stage on IPU 0 again" * self.returns
 
 
 @dataclass(frozen=True)
 class Setting:
     """What a search sets the options of a program to, by their names in `OPTIONS`, without what follows from it.
 
-    `checkpoints`: outputs of repeated blocks are kept. `machine` is a name, or `None` for one with room of the same
-    chip. `micro_batch` is no option, because it needs another capture.
+    `checkpoints`: outputs of repeated blocks are kept. `available_memory_proportion` has one for each IPU, `None` for
+    the program's own. `calls` of the program become one, by more device iterations. `machine` is a name, or `None` for
+    one with room of the same chip. `micro_batch` is no option, because it needs another capture.
     """
 
     micro_batch: int
@@ -64,7 +68,8 @@ class Setting:
     half_optimiser_state: bool = False
     optimiser_off_chip: bool = False
     optimiser_sharded: bool = False
-    available_memory_proportion: Share | None = None
+    available_memory_proportion: tuple[float | None, ...] = ()
+    calls: int = 1
     machine: str | None = None
 
     @property
@@ -78,15 +83,21 @@ class Setting:
         words = ("float16", "off chip", "sharded")
         return list(compress(words, (self.half_optimiser_state, self.optimiser_off_chip, self.optimiser_sharded)))
 
+    @property
+    def proportions(self) -> dict[int, float]:
+        """The memory proportions that differ from the program's own, by IPU."""
+        return {ipu: share for ipu, share in enumerate(self.available_memory_proportion) if share is not None}
+
     def __str__(self) -> str:
-        share = self.available_memory_proportion
+        shares = [f"{share:g}" for share in dict.fromkeys(self.proportions.values())]
         parts = [
-            f"{counted(self.split.ipus, 'IPU')} x {counted(self.replicas, 'replica')}",
+            f"{self.split} x {counted(self.replicas, 'replica')}",
             f"micro-batch {self.micro_batch}",
             "float16" if self.half_precision else "",
             f"recomputation {self.recomputation.value}{' from checkpoints' * self.checkpoints}",
             f"state {' '.join(self.state)}" if self.state else "",
-            f"memory proportion {share.proportion:g}" if share else "",
+            f"memory proportion {' and '.join(shares)}" if shares else "",
+            f"{self.calls} calls in one" if self.calls > 1 else "",
             self.machine or "",
         ]
         return ", ".join(part for part in parts if part)
@@ -108,8 +119,8 @@ class Programs:
     def __init__(self, source: Source) -> None:
         self.source, self.base = source, source.program
         self._captured: dict[tuple[int, bool], Program | Error] = {}
-        self._placed: dict[tuple[int, bool, bool, tuple[str, ...] | None], Program] = {}
-        self._starts: dict[tuple[object, ...], tuple[str, ...] | None] = {}
+        self._placed: dict[tuple[int, bool, bool, Split], Program] = {}
+        self._whole: dict[tuple[int, bool, bool], Program] = {}
         batching = self.base.batching
         steps = batching.accumulation if self.base.training else batching.steps
         self.rows = self.base.samples_per_micro_batch * batching.replicas * steps
@@ -128,7 +139,7 @@ class Programs:
         system, ipus = self.base.system, setting.ipus * self.base.processes
         if setting.machine is not None or system.ipus < ipus:
             system = system_with(setting.machine or system.chip.name, ipus)
-        return on_machine(with_options(placed, **self._options_of(setting, placed)), system)
+        return on_machine(with_options(placed, **self._options_of(setting)), system)
 
     def micro_batches(self, replicas: int, micro_batch: int) -> int:
         """Return how many micro-batches one replica needs for the global batch."""
@@ -138,11 +149,11 @@ class Programs:
             raise Error(f"{what} do not divide the global batch of {self.rows}.")
         return count
 
-    def execution(self, ipus: int, replicas: int, micro_batch: int) -> Execution:
+    def execution(self, split: Split, replicas: int, micro_batch: int) -> Execution:
         """Return how IPUs share the work: one after another where there are too few micro-batches for a pipeline."""
-        if self.base.execution is not Execution.PIPELINED or ipus == 1:
+        if self.base.execution is not Execution.PIPELINED or split.ipus == 1:
             return self.base.execution
-        needed = fewest_micro_batches(ipus, training=self.base.training)
+        needed = fewest_micro_batches(split.ipus + split.returns, training=self.base.training)
         return Execution.PIPELINED if self.micro_batches(replicas, micro_batch) >= needed else Execution.SHARDED
 
     def changed_options(self, setting: Setting) -> dict[str, Any]:
@@ -157,9 +168,16 @@ class Programs:
                 changed[name] = now
         if setting.checkpoints:
             changed["checkpoints"] = repeated_blocks(program.step)
-        if setting.available_memory_proportion is not None:
-            changed["available_memory_proportion"] = _shares(setting.available_memory_proportion, program)
+        if setting.proportions:
+            changed["available_memory_proportion"] = self._shares(setting)
         return changed
+
+    def stages(self, setting: Setting) -> Stages:
+        """Return the stages that a program with these settings could have, whatever its split."""
+        whole = self._captured_whole(setting.micro_batch, setting.half_precision, setting.checkpoints)
+        program = with_options(whole, **self._options_of(replace(setting, available_memory_proportion=())))
+        costed = self._captured_whole(setting.micro_batch, setting.half_precision, False).step
+        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed)
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
         program = self.of(setting)
@@ -182,12 +200,11 @@ class Programs:
         if self.source.again is None or setting == self.start:
             return None
         program = self.of(setting)
-        is_split = setting.split.balance is not None
         changes = ModuleChanges(
             micro_batch=setting.micro_batch,
             batching=program.batching,
             half=setting.half_precision and not self.start.half_precision,
-            begins={name: ipu for ipu, name in enumerate(stage_modules(program), 1)} if is_split else None,
+            begins=None if setting.split.starts is None else blocks_of(program),
             sharded=program.execution is Execution.SHARDED,
             checkpoints=repeated_blocks(program.step) if setting.checkpoints else None,
         )
@@ -209,32 +226,28 @@ class Programs:
 
     def _on_ipus(self, setting: Setting) -> Program:
         """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        starts = None if setting.split.balance is None else self._starts_of(setting, setting.split.balance)
-        key = setting.micro_batch, setting.half_precision, setting.checkpoints, starts
+        micro_batch, half, split = setting.micro_batch, setting.half_precision, setting.split
+        key = micro_batch, half, setting.checkpoints, split
         if key not in self._placed:
-            program = self._captured_with(setting.micro_batch, setting.half_precision)
-            if starts is not None:
-                program = split_before(split_before(program, ()), starts)
-            elif setting.split.ipus != self.start.split.ipus:
+            if split.starts is not None:
+                whole = self._captured_whole(micro_batch, half, setting.checkpoints)
+                self._placed[key] = split_before(whole, split.blocks)
+            elif split.ipus != self.start.split.ipus:
                 raise Error("Another number of IPUs needs other blocks.")
-            if setting.checkpoints:
-                program = with_options(program, checkpoints=repeated_blocks(program.step))
-            self._placed[key] = program
+            else:
+                program = self._captured_with(micro_batch, half)
+                self._placed[key] = _with_checkpoints(program) if setting.checkpoints else program
         return self._placed[key]
 
-    def _starts_of(self, setting: Setting, balance: Balance) -> tuple[str, ...]:
-        ipus = setting.split.ipus
-        execution = self.execution(ipus, setting.replicas, setting.micro_batch)
-        recomputes = setting.recomputation is not Recomputation.NONE
-        key = setting.micro_batch, setting.half_precision, ipus, balance, execution, recomputes
-        if key not in self._starts:
-            captured = self._captured_with(setting.micro_batch, setting.half_precision)
-            whole = replace(captured, execution=execution, recomputation=setting.recomputation)
-            self._starts[key] = even_starts(whole, ipus, balance)
-        starts = self._starts[key]
-        if starts is None:
-            raise Error(f"The model has fewer modules than {ipus} IPUs.")
-        return starts
+    def _captured_whole(self, micro_batch: int, half: bool, checkpoints: bool) -> Program:
+        """Return a captured program without blocks."""
+        key = micro_batch, half, checkpoints
+        if key not in self._whole:
+            if checkpoints:
+                self._whole[key] = _with_checkpoints(self._captured_whole(micro_batch, half, False))
+            else:
+                self._whole[key] = split_before(self._captured_with(micro_batch, half), ())
+        return self._whole[key]
 
     def _captured_with(self, micro_batch: int, half: bool) -> Program:
         key = micro_batch, half
@@ -273,27 +286,34 @@ class Programs:
                 f"{' in float16' if changes.half else ''}: {type(problem).__name__}: {text}."
             ) from problem
 
-    def _options_of(self, setting: Setting, placed: Program) -> dict[str, Any]:
+    def _options_of(self, setting: Setting) -> dict[str, Any]:
         replicas, micro_batch, trains = setting.replicas, setting.micro_batch, self.base.training
         options: dict[str, Any] = {
-            "execution": self.execution(setting.split.ipus, replicas, micro_batch),
+            "execution": self.execution(setting.split, replicas, micro_batch),
             "replicas": replicas,
-            "gradient_accumulation" if trains else "device_iterations": self.micro_batches(replicas, micro_batch),
         }
+        count = self.micro_batches(replicas, micro_batch)
+        if trains:
+            options["gradient_accumulation"], count = count, self.base.batching.device_iterations
+        options["device_iterations"] = count * setting.calls
         for name in ("recomputation", "optimiser_off_chip", "optimiser_sharded") if trains else ():
             options[name] = getattr(setting, name)
         for name in ("half_partials", "half_optimiser_state"):
             # To set them to what they are could level types that differ.
             if getattr(setting, name) != getattr(self.start, name):
                 options[name] = getattr(setting, name)
-        if setting.available_memory_proportion is not None:
-            options["available_memory_proportion"] = _shares(setting.available_memory_proportion, placed)
+        if setting.proportions:
+            options["available_memory_proportion"] = self._shares(setting)
         return options
+
+    def _shares(self, setting: Setting) -> dict[int, float]:
+        own = self.base.settings.available_memory_proportion.items()
+        return {**{ipu: share for ipu, share in own if ipu < setting.split.ipus}, **setting.proportions}
 
 
 def _placed_modules(program: Program) -> set[tuple[str, int]]:
     return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
 
 
-def _shares(share: Share, program: Program) -> dict[int, float]:
-    return dict.fromkeys((ipu for ipu in program.step.ipus if ipu not in share.own), share.proportion)
+def _with_checkpoints(program: Program) -> Program:
+    return with_options(program, checkpoints=repeated_blocks(program.step))

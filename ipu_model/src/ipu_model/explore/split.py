@@ -5,20 +5,18 @@ from __future__ import annotations
 import difflib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
-from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
-from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.recomputation import kept_for_backward, recomputation_over
+from ipu_model.predict.device import CostSettings
+from ipu_model.predict.program import Program
+from ipu_model.predict.recomputation import recomputation_over
 from ipu_model.predict.remembered import remembered
-from ipu_model.predict.remote import variables_of
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
-SMALLEST_SHARE = 0.05
+SMALLEST_SHARE = 0.03
 """A module that costs less than this share of the model is not divided into its parts."""
 _FEWEST_OPS = 6
 """Modules with fewer forward ops are no blocks: a checkpoint after each of them would keep everything."""
@@ -45,20 +43,35 @@ class Unit:
     backward: float
 
 
-def units_of(program: Program) -> tuple[Unit, ...]:
+@dataclass(frozen=True)
+class WorkOfScopes:
+    """What the ops of each module take for a micro-batch: cycles of both passes, and the most temporary bytes."""
+
+    forward: dict[str, float]
+    backward: dict[str, float]
+    temporary: dict[str, float]
+
+
+@remembered
+def work_of_scopes(step: Step, settings: CostSettings) -> WorkOfScopes:
+    work = WorkOfScopes(defaultdict(float), defaultdict(float), defaultdict(float))
+    for op in costs_of(step, settings).ops:
+        cycles = work.forward if op.phase is Phase.FORWARD else work.backward
+        cycles[op.scope] += settings.device.total(op.work.cycles)
+        work.temporary[op.scope] = max(work.temporary[op.scope], op.work.temporary_bytes)
+    return work
+
+
+@remembered
+def units_of(step: Step, settings: CostSettings) -> tuple[Unit, ...]:
     """Return the modules of a model in the order in which its forward pass first reaches them."""
-    forward: defaultdict[str, float] = defaultdict(float)
-    backward: defaultdict[str, float] = defaultdict(float)
-    for phase, cycles in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward)):
-        for op in costs_of(program.step, program.settings).of(phase=phase):
-            cycles[op.scope] += program.settings.device.total(op.work.cycles)
-    order = dict.fromkeys(op.scope for op in program.step.forward)
-    order.update(dict.fromkeys(backward))
-    least = SMALLEST_SHARE * (sum(forward.values()) + sum(backward.values()))
-    groups = _divided(tuple(order), 0, {scope: forward[scope] + backward[scope] for scope in order}, least)
+    work = work_of_scopes(step, settings)
+    scopes = dict.fromkeys((*(op.scope for op in step.forward), *work.backward))
+    cost = {scope: work.forward.get(scope, 0.0) + work.backward.get(scope, 0.0) for scope in scopes}
+    groups = _divided(tuple(cost), 0, cost, SMALLEST_SHARE * sum(cost.values()))
     return tuple(
-        Unit(_called(name, scopes[0], order), scopes, _sum(forward, scopes), _sum(backward, scopes))
-        for name, scopes in _startable(groups, times_entered(program.step))
+        Unit(_called(name, scopes[0], cost), scopes, _sum(work.forward, scopes), _sum(work.backward, scopes))
+        for name, scopes in _startable(groups, times_entered(step))
     )
 
 
@@ -128,85 +141,21 @@ def times_entered(step: Step) -> dict[str, int]:
     return times
 
 
-class Balance(str, Enum):
-    """What a split makes even: the time of the stages, or what they hold in memory."""
-
-    TIME = "time"
-    MEMORY = "memory"
-
-
-def even_starts(program: Program, stages: int, by: Balance = Balance.TIME) -> tuple[str, ...] | None:
-    """Return the modules at which to begin each stage after the first, as even as can be; `None`: too few modules.
-
-    Stages but the last run forward twice if the program recomputes; memory counts weights with state, and stashes.
-    """
-    units = units_of(program)
-    if len(units) < stages or stages < 1:
-        return None
-    recomputes = recomputation_over(program, program.execution, stages) is not Recomputation.NONE
-    if by is Balance.TIME:
-        once = [(unit.backward, unit.forward) for unit in units]
-        times = [2 if recomputes and stage < stages - 1 else 1 for stage in range(stages)]
-    else:
-        held, kept = _held_by_scope(program), _kept_by_scope(program)
-        once = [(_sum(held, unit.scopes), _sum(kept, unit.scopes)) for unit in units]
-        stashes = program.training and not recomputes
-        times = [max(1, stash_slots(program.execution, stages, s)) if stashes else 1 for s in range(stages)]
-    costs = [[constant + count * repeated for constant, repeated in once] for count in times]
-    return tuple(units[cut].name for cut in even_split(costs))
+def blocks_at(value: str | Iterable[str] | Mapping[str, int]) -> Mapping[str, int]:
+    """Return the IPUs of blocks by the modules at which they begin: names alone stand for IPU 1, 2, ..."""
+    if isinstance(value, Mapping):
+        return value
+    return {name: ipu for ipu, name in enumerate([value] if isinstance(value, str) else value, 1)}
 
 
-def even_split(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Return where stages after the first begin so that the slowest is fastest, from `costs[stage][unit]`."""
-    stages, units = len(costs), len(costs[0])
-    best: list[list[tuple[float, int]]] = [[(float("inf"), 0)] * (units + 1) for _ in range(stages)]
-    for end in range(1, units + 1):
-        best[0][end] = (sum(costs[0][:end]), 0)
-    for stage in range(1, stages):
-        for end in range(stage + 1, units + 1):
-            tail = 0.0
-            for start in range(end - 1, stage - 1, -1):
-                tail += costs[stage][start]
-                slowest = max(best[stage - 1][start][0], tail)
-                if slowest < best[stage][end][0]:
-                    best[stage][end] = (slowest, start)
-    cuts, end = [], units
-    for stage in range(stages - 1, 0, -1):
-        end = best[stage][end][1]
-        cuts.append(end)
-    return tuple(reversed(cuts))
-
-
-def _held_by_scope(program: Program) -> Mapping[str, float]:
-    step, locations = program.step, program.locations
-    tensor_of = {variable.name: variable.tensor for variable in step.variables}
-    held: defaultdict[str, float] = defaultdict(float)
-    for variable in variables_of(program):
-        readers = step.readers.get(tensor_of[variable.name], ())
-        if readers:
-            size = variable.weight + variable.gradient * program.accumulates
-            held[readers[0].scope] += size + variable.state * locations.optimiser.on_chip
-    return held
-
-
-def _kept_by_scope(program: Program) -> Mapping[str, float]:
-    step = program.step
-    stored = kept_for_backward(replace(program, recomputation=Recomputation.NONE))
-    kept: defaultdict[str, float] = defaultdict(float)
-    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, stored)):
-        maker = step.producer(root)
-        if maker is not None:
-            kept[maker.scope] += device_bytes(step.tensors[root])
-    return kept
-
-
-def split_before(program: Program, names: Sequence[str]) -> Program:
-    """Return the program split into stages that begin at these modules, each stage on an IPU of its own.
+def split_before(program: Program, blocks: str | Iterable[str] | Mapping[str, int]) -> Program:
+    """Return the program split into stages that begin at these modules, on IPUs as `blocks_at` reads them.
 
     As with `poptorch.BeginBlock`, forward ops belong to the stage that began last, backward ops to their forward op's,
     or else to that of their module's last one. Recomputation that is PopTorch's default stays the default.
     """
-    waiting = list(names)
+    ipus = [0, *blocks_at(blocks).values()]
+    waiting = list(blocks_at(blocks))
     stage_of_op: dict[str, int] = {}
     stage_of_scope: dict[str, int] = {}
     begins: list[int] = []
@@ -225,19 +174,23 @@ def split_before(program: Program, names: Sequence[str]) -> Program:
             of_scope = stage_of_scope.get(op.scope, len(begins))
             stage_of_op[op.name] = of_scope if op.forward_op is None else bisect_right(begins, op.forward_op)
 
-    places = {stage: Placement(str(stage), stage, stage) for stage in stage_of_op.values()}
+    places = {stage: Placement(str(stage), stage, ipus[stage]) for stage in stage_of_op.values()}
 
     def moved(op: Op) -> Op:
         place = places[stage_of_op[op.name]]
         return op if place == op.placement else replace(op, placement=place)
 
     step = with_ops(program.step, moved, tuple(places.values()))
-    recomputation = recomputation_over(program, program.execution, len(begins) + 1)
+    recomputation = recomputation_over(program, program.execution, len(set(ipus)))
     return replace(program, step=step, recomputation=recomputation, reserved_ipus=None)
 
 
-def stage_modules(program: Program) -> Iterator[str]:
-    """Yield the module at which each stage after the first begins: the outermost one that the stage before lacks."""
+def blocks_of(program: Program) -> dict[str, int]:
+    """Return the IPU of each stage after the first by the module at which it begins.
+
+    That is the outermost module which the stages before lack.
+    """
+    blocks: dict[str, int] = {}
     before: set[str] = set()
     scopes = {op.scope for op in program.step.forward}
     last = 0
@@ -245,8 +198,10 @@ def stage_modules(program: Program) -> Iterator[str]:
         modules = modules_of(op.scope)
         if op.stage > last:
             last = op.stage
-            yield _called(next((name for name in modules if name not in before), op.scope), op.scope, scopes)
+            name = _called(next((name for name in modules if name not in before), op.scope), op.scope, scopes)
+            blocks[name] = op.ipu
         before.update(modules)
+    return blocks
 
 
 @remembered

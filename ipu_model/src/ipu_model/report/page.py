@@ -55,10 +55,11 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
 
 def _described(result: FitResult) -> str:
     low, high = close_band()
-    fitting = sum(candidate.fits for candidate in result.modelled)
+    limits = result.limits
+    fitting = sum(limits.allow(candidate.share) for candidate in result.modelled)
     return (
         f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
-        f"{fitting} {'fits' if fitting == 1 else 'fit'} for certain. Between {percent(low)} and {percent(high)} of a "
+        f"{fitting} {'fits' if fitting == 1 else 'fit'} {limits.room}. Between {percent(low)} and {percent(high)} of a "
         "tile the model cannot tell. No setting beats those on the line in both memory and throughput. Settings that "
         "need more memory than the picture shows are drawn at its right edge."
     )
@@ -235,7 +236,7 @@ def _candidates(result: FitResult) -> list[dict[str, Any]]:
         marks = [name for name, fit in best if fit is not None and fit.candidate == candidate]
         marks += ["as it is"] if candidate == result.start else []
         setting = candidate.setting
-        balance, share = setting.split.balance, setting.available_memory_proportion
+        blocks, shares = setting.split.blocks, dict.fromkeys(setting.proportions.values())
         precision = "float16" if setting.half_precision else "as it is"
         rows.append({
             "marks": ", ".join(marks),
@@ -247,11 +248,11 @@ def _candidates(result: FitResult) -> list[dict[str, Any]]:
             "ipus": candidate.ipus,
             "replicas": setting.replicas,
             "micro_batch": setting.micro_batch,
-            "split": "as it is" if balance is None else f"equal {balance.value}",
+            "split": ", ".join(f"{name} on IPU {ipu}" for name, ipu in blocks.items()) or "as it is",
             "precision": precision + ", half partials" * setting.half_partials,
             "recomputation": setting.recomputation.value + ", checkpoints" * setting.checkpoints,
             "state": ", ".join(setting.state) or "as it is",
-            "proportion": "as it is" if share is None else f"{share.proportion:g}",
+            "proportion": ", ".join(f"{share:g}" for share in shares) or "as it is",
         })  # fmt: skip
     return rows
 
@@ -337,8 +338,8 @@ def first_steps(profile: Profile, advice: Sequence[Advice], fit: FitResult | Non
     if first.fits:
         return _of_advice(title, first)
     explanation = (
-        "No single change that was tried makes it fit for certain. The most useful one changes the fullest tile by "
-        f"{first.max_tile_bytes_change / 1024:+,.0f} KiB: {first.change}. {_FOLDER}"
+        "No single change that was tried makes it fit with room to spare. The most useful one changes the fullest tile "
+        f"by {first.max_tile_bytes_change / 1024:+,.0f} KiB: {first.change}. {_FOLDER}"
     )
     return FirstSteps(title, "Search for several changes together", None, explanation, code=_FIT_COMMAND)
 
@@ -353,7 +354,7 @@ def _of_search(fit: FitResult, best: Fit) -> FirstSteps:
     runs = "runs at" if fit.start.fits else "fits and runs at"
     headline = f"With {counted(len(changes), 'change')} it {runs} {where}"
     if not fit.found:
-        headline = f"Nothing fits for certain. The nearest: {where}"
+        headline = f"{fit.nothing_fits}. The nearest: {where}"
     return FirstSteps(title, headline, profile.verdict, "" if fit.found else fit.binds, changes, best.code)
 
 

@@ -20,12 +20,12 @@ from poptorch._backend.weights import Optimisation
 from poptorch._backend.wrapping import refuse_wrapped, shallow_copy
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
-from poptorch.enums import ConnectionType
+from poptorch.enums import AutoStage, ConnectionType
 from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint
 from poptorch.ops.blocks import BeginBlock, removeBlocks
 from poptorch.options import Options
 from poptorch.options.backend import validate_options
-from poptorch.options.strategies import ShardedExecution
+from poptorch.options.strategies import PipelinedExecution, ShardedExecution
 
 if TYPE_CHECKING:
     from ipu_model.predict.hardware import System
@@ -230,6 +230,8 @@ def captured_again(
         wanted.Training.gradientAccumulation(changes.batching.accumulation)
     if changes.sharded:
         wanted.setExecutionStrategy(ShardedExecution())
+    elif 0 in (changes.begins or {}).values():  # blocks on one IPU are stages of their own
+        wanted.setExecutionStrategy(PipelinedExecution(AutoStage.AutoIncrement))
     own = own_options(wanted, training)
     slices, new_slices = batching_of(options).slices, batching_of(own).slices
     rows = next((tensor.shape[0] // slices for tensor in arguments.tensors if tensor.dim()), 1)

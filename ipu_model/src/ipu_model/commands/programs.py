@@ -161,8 +161,7 @@ def run_advise(arguments: Namespace) -> None:
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
         advice = advise(replace(source, program=now.program), host=host, profile=now, margin=arguments.margin)
-    print("
-".join(_advice(now, advice, arguments.source)))
+    print("\n".join(_advice(now, advice, arguments.source)))
     finish_page(arguments, None, lambda: html_report(now, advice))
 
 

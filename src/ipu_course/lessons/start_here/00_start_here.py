@@ -293,7 +293,7 @@ lesson.explore(resnet)
 #
 # Ask four questions of every profile. **Does it fit?** The fullest tile decides. **What is the bottleneck?** **Where
 # do the cycles go?** **How sure is that?** The explorer above has pictures for the first three. For the fourth, a
-# profile has an **error band**: real IPUs should need 0.91 to 1.10 times this profile's time on the device.
+# profile has an **error band**: real IPUs should need 0.85 to 1.17 times this profile's time on the device.
 #
 # **Exercise 3** (3 min). In exercise 1 you spread 10 bytes for each parameter evenly. What does the model say? Choose
 # "What fills the memory?" above, and add up the variables (weights), optimiser state and gradient accumulators on the

@@ -211,7 +211,7 @@ show.table([{"micro-batch x accumulation": name,
 # %% [markdown]
 # PopTorch keeps one **accumulator** for each weight, however many gradients you add to it, so memory use does not
 # change with the accumulation. A larger micro-batch enlarges all activations. Read the last verdict as "probably not":
-# it lies above the model's band of *too close to call*, but that band was fitted.
+# it lies only just above the model's band of *too close to call*, and that band was fitted.
 #
 # ## Choose between Mean and Sum
 #

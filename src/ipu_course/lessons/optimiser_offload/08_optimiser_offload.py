@@ -299,7 +299,7 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #
 # * Momentum keeps one tensor for each weight, Adam two. Only the update needs them.
 # * Off the chip, they cost two trips per update: bytes x 2 / rate, whatever the accumulation.
-# * A threshold moves the few large tensors and leaves the many small ones: here, 60 KiB for 9 ms an update.
+# * A threshold moves the few large tensors and leaves the many small ones: here, 61 KiB for 9 ms an update.
 # * More accumulation makes the copies rarer. Weights and accumulators are needed too often to be moved.
 # * With replicas, sharding saves the same memory without copies.
 #

@@ -2,7 +2,7 @@
 # # Optimiser state: on the chip or off it
 #
 # In 32 bits, the workshop's ResNet-101 runs out of memory on two IPUs [1]. Halve its micro-batch to 32 images, and the
-# fullest tile still needs **671 KiB**, though it has only 624 (modelled). **180 KiB** of that are the state of the
+# fullest tile still needs **672 KiB**, though it has only 624 (modelled). **180 KiB** of that are the state of the
 # optimiser, AdamW. It sits there during every forward and backward pass, although only the weight update reads it.
 #
 # You can move it off the chip. The program then fits, but each update has to fetch the state and write it back. How
@@ -138,7 +138,7 @@ show_places({"state on the chip": on_chip, "state off the chip": off_chip},
 #
 # ## Make it fit at the lowest cost
 #
-# The program now fits with more than 130 KiB to spare, so you moved more than necessary. Settings have a threshold:
+# The program now fits with 150 KiB to spare, so you moved more than necessary. Settings have a threshold:
 # `minElementsForOffChip(n)` keeps tensors with fewer than *n* elements on the chip. Finish the settings before you
 # hand them over: `setOptimizerLocation` **copies** them. `setWeightLocation`, `setAccumulatorLocation` and
 # `setActivationLocation` take the same settings.
@@ -299,7 +299,7 @@ show_sharding(resnet, replicas=(2, 4, 8), machine="POD16")
 #
 # * Momentum keeps one tensor for each weight, Adam two. Only the update needs them.
 # * Off the chip, they cost two trips per update: bytes x 2 / rate, whatever the accumulation.
-# * A threshold moves the few large tensors and leaves the many small ones: here, 60 KiB for 9 ms an update.
+# * A threshold moves the few large tensors and leaves the many small ones: here, 61 KiB for 9 ms an update.
 # * More accumulation makes the copies rarer. Weights and accumulators are needed too often to be moved.
 # * With replicas, sharding saves the same memory without copies.
 #

@@ -2,7 +2,7 @@
 # # Sharded debugging
 #
 # A colleague trains ResNet-101 on four IPUs. It compiles, and every loss is right. But each weight update takes
-# 91.7 ms where 58.0 ms would be enough (modelled): **1.58 times as long**. A second network gets 98 % of its images
+# 91.7 ms where 57.9 ms would be enough (modelled): **1.58 times as long**. A second network gets 98 % of its images
 # right and does damage all the same. Neither prints an error. How do you find such faults?
 #
 # *Plan 55 minutes, 22 of them for the exercises; the notebook itself runs in under one. Before it: lesson 06.* You will
@@ -310,7 +310,7 @@ show_ipus({"as found": faulty.profile()})
 # order. The second fault causes no error at all.
 #
 # **Exercise 3** (8 min). Which IPU is `idle`, and which one is `crowded` with the work of two stages? Each is a number
-# from 0 to 3. Then write `place(resnet)`, so that all four IPUs work and an update takes 58.0 ms or less. You may move
+# from 0 to 3. Then write `place(resnet)`, so that all four IPUs work and an update takes 57.9 ms or less. You may move
 # the blocks: a shorter update is a better score.
 
 # %% tags=["exercise"]

@@ -2,7 +2,7 @@
 # # Where memory goes
 #
 # In half precision, ResNet-101 has 85 MiB of weights. The two IPUs of the workshop have 1,794 MiB. And yet the
-# program fills **528 of the 624 KiB** of its fullest tile, and a micro-batch of 128 instead of 64 images no longer
+# program fills **529 of the 624 KiB** of its fullest tile, and a micro-batch of 128 instead of 64 images no longer
 # fits (both modelled). Where has all the memory gone?
 #
 # Part one of the course was about speed. Part two is about memory, and it begins with a map: you take a tile apart,
@@ -258,7 +258,7 @@ lesson.check(3, freed_from_32, freed_from_2, freed_by_sgd, using=profiled)
 # Move the slider to each of the four, and read the column "fullest tile". Then stay at 2 and change the optimiser.
 
 # %% [markdown] tags=["solution"]
-# With the network above, about 165 KiB, about 7, and about 56. Below some micro-batch, half precision or another
+# With the network above, about 164 KiB, about 7.5, and about 55. Below some micro-batch, half precision or another
 # optimiser frees more than halving the micro-batch again. A smaller micro-batch need not change the training: more
 # accumulation keeps the global batch, and takes no memory for activations ([lesson 02](02)).
 
@@ -300,13 +300,14 @@ print(f"with half the micro-batch, your network's code changes by "
 # In lesson 00 you spread 10 bytes for each of 44.5 million parameters over two IPUs: 147.8 KiB a tile. But the profile
 # said 225 for IPU 1. Which tiles are to blame?
 #
-# A **tile mapping** says which tile holds which elements. The simplest one is linear: the first tile takes the first
-# piece, and so on. As far as we remember PopLibs, a tile in use holds at least 256 bytes of a convolution's weight,
-# since very small pieces would cost more in code and exchange than they save.
+# A **tile mapping** says which tile holds which elements. The simplest one is linear: tiles in a row take one piece
+# each, in order. In the public source of PopLibs [5], a tile that holds any of a convolution's weight holds at least
+# 256 bytes of it, and a weight that needs only some of the tiles lies on the last ones. (Many very small pieces would
+# need more code for exchanges.)
 #
 # **Exercise 4** (9 min). Write `map_linearly(elements, element_bytes)`. It returns a list with the bytes of one
 # weight on each of the 1,472 tiles. Every tile in use holds the same whole number of elements: as few as possible,
-# but at least 256 bytes. The first piece is on tile 0, and the last tile in use gets the rest.
+# but at least 256 bytes. The tiles in use are the last ones, and the very last of them, tile 1471, gets the rest.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -314,16 +315,17 @@ print(f"with half the micro-batch, your network's code changes by "
 ### STARTER:     ...
 def map_linearly(elements, element_bytes):
     piece = max(-(-elements // 1472), 256 // element_bytes)
-    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(1472)]
+    held = [element_bytes * min(piece, elements - start) for start in range(0, elements, piece)]
+    return [0] * (1472 - len(held)) + held
 ### END SOLUTION
 lesson.check(4, map_linearly)
 
 # %% [markdown] tags=["hint"]
-# First find the elements of one piece: the larger of two numbers. `-(-a // b)` rounds up. Then tile *t* holds what
-# is left after *t* pieces, but no more than one piece.
+# First find the elements of one piece: the larger of two numbers. `-(-a // b)` rounds up. Then make a list of the
+# pieces, of which only the last may be smaller, and put the tiles that hold nothing before it.
 
 # %% [markdown] tags=["solution"]
-# A weight of 4,096 float16 elements, 8 KiB, lies on 32 tiles, and all those tiles are the first ones.
+# A weight of 4,096 float16 elements, 8 KiB, lies on 32 tiles, and all those tiles are the last ones.
 
 # %%
 layers = {0: [resnet.conv1, resnet.layer1, resnet.layer2, *resnet.layer3[:8]],
@@ -334,14 +336,15 @@ print(f"{lesson.published('imbalance_resnet50').kind}: fullest tile to mean: "
 
 # %% [markdown]
 # So *no tile* is to blame for the 225 KiB. The late layers have three quarters of the parameters, so IPU 1 holds 224
-# KiB on *every* tile. This is **IPU imbalance**, and only another cut helps. IPU 0 shows the other kind, **tile
-# imbalance**: many small weights all begin on tile 0, so its fullest tile holds 30 % more than the mean. Larger
-# tensors would help, or weights that begin on different tiles. (PopTorch has a setting for the latter,
+# KiB on *nearly every* tile. This is **IPU imbalance**, and only another cut helps. IPU 0 shows the other kind, **tile
+# imbalance**: many small weights all lie on the last tiles, so its fullest tile holds 30 % more than the mean. Larger
+# tensors would help, or weights that lie on different tiles. (PopTorch has a setting for the latter,
 # `options.Training.setConvolutionDithering(True)`. The model does not compute its effect.)
 #
-# How far can you trust this? The 256 bytes are remembered, not published. Over all data, the model's IPU 0 has a ratio
-# of fullest tile to mean of 1.05. The published ratio is larger, but it belongs to another network. Which data cause it
-# on hardware is an open question.
+# How far can you trust this? The 256 bytes and the last tiles are published, but PopLibs maps each weight as the plan
+# of its convolution uses it, not simply in order. Over all data, the model's IPU 0 has a ratio of fullest tile to mean
+# of 1.05. The published ratio is larger, but it belongs to another network. Which data cause it on hardware is an open
+# question.
 #
 # ## Recognise a costly tile mapping
 #
@@ -411,5 +414,7 @@ print(f"{lesson.published('prearrange').kind}: {lesson.published('prearrange').t
 #    IPU](https://docs.graphcore.ai/projects/memory-performance-optimisation/)*, sections 2.2, 3.1, 3.2, 4.1, 4.3.1
 #    (table 4.1) and 4.8. Of 2.3, 3.3 to 3.5 and 5.6 we know the headings only; the procedures for them are ours.
 # 4. Rajbhandari et al., *[ZeRO](https://arxiv.org/abs/1910.02054)*, 2019.
+# 5. Graphcore, [PopLibs](https://github.com/graphcore/poplibs), public source of convolutions, for SDK 2 and 3:
+#    `mapActivationsOrWeights` in `lib/poplin`.
 #
 # **Next:** You know what fills a tile. Now make each part smaller, and learn what every technique costs.

@@ -12,7 +12,7 @@ from ipu_course.exercises import open_parts
 
 TILES = 1472
 STATE_BYTES = 4  # PopTorch keeps optimiser state and accumulators in float32 unless the optimiser says otherwise
-LEAST_BYTES = 256  # of a weight on a tile; recalled from PopLibs, not published
+LEAST_BYTES = 256  # of a weight on a tile that has any of it: PopLibs' public source, mapActivationsOrWeights
 Counting = TypeVar("Counting", bound=Callable[..., Any])
 
 
@@ -59,13 +59,19 @@ def kept_tensors(network: nn.Module, images: Tensor) -> dict[int, int]:
     return kept
 
 
-def map_linearly(elements: int, element_bytes: int) -> list[int]:
-    """Return the bytes of a weight on each of the 1,472 tiles, the first piece on tile 0.
+def map_linearly(elements: int, element_bytes: int) -> list[float]:
+    """Return the bytes of a weight on each of the 1,472 tiles, of which the last ones are in use.
 
-    All tiles but the last in use hold the same whole number of elements, and no less than 256 bytes.
+    All tiles in use but the very last hold the same whole number of elements, and no less than 256 bytes.
     """
     piece = max(math.ceil(elements / TILES), LEAST_BYTES // element_bytes)
-    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(TILES)]
+    return [element_bytes * held for held in on_last_tiles(elements, piece)]
+
+
+def on_last_tiles(total: float, piece: float) -> list[float]:
+    """Return what each tile holds when the last tiles hold a piece each, and the very last one what is left."""
+    pieces = [min(piece, total - place * piece) for place in range(TILES) if place * piece < total]
+    return [0] * (TILES - len(pieces)) + pieces
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -22,6 +22,7 @@ from ipu_course.lessons.where_memory_goes.by_hand import (
     kept_for_backward,
     kept_tensors,
     map_linearly,
+    on_last_tiles,
 )
 
 if TYPE_CHECKING:
@@ -407,29 +408,38 @@ def _even(elements: int, element_bytes: int) -> list[float]:
     return [element_bytes * elements / TILES] * TILES
 
 
-def _no_least(elements: int, element_bytes: int) -> list[int]:
-    piece = math.ceil(elements / TILES)
-    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(TILES)]
-
-
-def _least_elements(elements: int, element_bytes: int) -> list[int]:
-    piece = max(math.ceil(elements / TILES), LEAST_BYTES)
-    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(TILES)]
-
-
-def _full_last(elements: int, element_bytes: int) -> list[int]:
+def _first_tiles(elements: int, element_bytes: int) -> list[float]:
     right = map_linearly(elements, element_bytes)
-    return [right[0] if held else 0 for held in right]
+    held = [each for each in right if each]
+    return held + [0] * (TILES - len(held))
+
+
+def _backwards(elements: int, element_bytes: int) -> list[float]:
+    return _first_tiles(elements, element_bytes)[::-1]
+
+
+def _no_least(elements: int, element_bytes: int) -> list[float]:
+    return [element_bytes * held for held in on_last_tiles(elements, math.ceil(elements / TILES))]
+
+
+def _least_elements(elements: int, element_bytes: int) -> list[float]:
+    piece = max(math.ceil(elements / TILES), LEAST_BYTES)
+    return [element_bytes * held for held in on_last_tiles(elements, piece)]
+
+
+def _full_last(elements: int, element_bytes: int) -> list[float]:
+    right = map_linearly(elements, element_bytes)
+    return [max(right) if held else 0 for held in right]
 
 
 def _split_elements(elements: int, element_bytes: int) -> list[float]:
-    total, piece = elements * element_bytes, max(elements * element_bytes / TILES, LEAST_BYTES)
-    return [max(0.0, min(piece, total - tile * piece)) for tile in range(TILES)]
+    total = elements * element_bytes
+    return on_last_tiles(total, max(total / TILES, LEAST_BYTES))
 
 
-def _one_more(elements: int, element_bytes: int) -> list[int]:
+def _one_more(elements: int, element_bytes: int) -> list[float]:
     piece = max(elements // TILES + 1, LEAST_BYTES // element_bytes)
-    return [element_bytes * max(0, min(piece, elements - tile * piece)) for tile in range(TILES)]
+    return [element_bytes * held for held in on_last_tiles(elements, piece)]
 
 
 def _in_elements(elements: int, element_bytes: int) -> list[float]:
@@ -442,6 +452,8 @@ _MAP_MISTAKES: tuple[tuple[Callable[[int, int], Sequence[float]], str], ...] = (
             "on few tiles."),
     (_no_least, "You leave out the least piece: a tile in use holds at least 256 bytes of a weight."),
     (_least_elements, "You take at least 256 elements. The rule says 256 bytes."),
+    (_first_tiles, "Your tiles in use are the first ones. Weights lie on the last ones, up to tile 1471."),
+    (_backwards, "Your pieces lie backwards. They stay in order, so the last tile, 1471, gets the rest."),
     (_full_last, "You fill the last tile in use as much as the others. It only gets the rest."),
     (_split_elements, _CUT),
     (_one_more, "Your piece has one element too many when the tiles can share a weight without a rest: -(-a // b) is "
@@ -476,7 +488,7 @@ def map_hint(mapping: Any) -> str | None:
             return f"For {words}, your tiles hold {total:,.0f} bytes together instead of {elements * element_bytes:,}."
         if any(held % element_bytes for held in found if held is not None):
             return f"Wrong for {words}. {_CUT}"
-        return f"For {words}, tile 0 holds {right[0]:,} bytes, and {sum(map(bool, right)):,} tiles are in use."
+        return f"For {words}, tile 1471 holds {right[-1]:,} bytes, and {sum(map(bool, right)):,} tiles are in use."
     return None
 
 
@@ -488,5 +500,5 @@ def _short(value: object) -> str:
 MAP = Exercise(
     names=("map_linearly",),
     find_hint=map_hint,
-    praise="A weight of 8 KiB lies on 32 tiles, the first of which is always tile 0.",
+    praise="A weight of 8 KiB lies on 32 tiles, the last of which is always tile 1471.",
 )

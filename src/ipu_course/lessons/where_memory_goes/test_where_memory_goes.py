@@ -139,13 +139,14 @@ class TestTilesOfTheWorkshop:
     def test_the_text_s_numbers(self) -> None:
         profile, _ = workshop()
         first, second = (parameter_tiles(memory) for memory in profile.memory)
-        assert sum(second) / 1472 / KIB == pytest.approx(224, abs=0.5)  # "224 KiB on every tile"
+        assert sum(second) / 1472 / KIB == pytest.approx(224, abs=0.5)  # "224 KiB on nearly every tile"
+        assert sorted(second)[15] / KIB == pytest.approx(224, abs=0.5)
         assert max(first) / sum(first) * 1472 == pytest.approx(1.3, abs=0.01)  # "30 % more than the mean"
         assert sum(second) / sum(first) == pytest.approx(3.1, abs=0.05)  # "three times the parameters"
         memory = profile.memory[0]
         assert memory.max_tile_bytes / memory.total_bytes * 1472 == pytest.approx(1.05, abs=0.005)
-        assert f"{profile.memory.max_tile_bytes / KIB:.0f}" == "528"
-        assert code_kib(memory) * KIB / memory.max_tile_bytes == pytest.approx(0.38, abs=0.005)
+        assert f"{profile.memory.max_tile_bytes / KIB:.0f}" == "529"
+        assert code_kib(memory) * KIB / memory.max_tile_bytes == pytest.approx(0.37, abs=0.005)
 
     def test_the_table_says_whose_mapping_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
         profile, layers = workshop()
@@ -164,7 +165,7 @@ class TestMapping:
         held = [each for each in tiles if each]
         assert sum(tiles) == elements * element_bytes
         assert len(tiles) == 1472
-        assert tiles[: len(held)] == held, "the tiles in use are the first ones"
+        assert tiles[1472 - len(held) :] == held, "the tiles in use are the last ones"
         assert len(set(held[:-1])) <= 1
         assert min(256, elements * element_bytes) <= held[0]
 

@@ -56,7 +56,7 @@ def show_parameter_tiles(profile: Profile, mapping: TileMapping, layers: Mapping
     )
     show.figure(
         parameter_tiles_figure(modelled, by_hand),
-        "IPU 1 has three times the parameters; on IPU 0 the first tiles have more than the last.",
+        "IPU 1 has three times the parameters; on IPU 0 the last tiles have more than the first.",
         f"KiB of parameters on each of 1,472 tiles of two IPUs. {words}.",
     )
     rows: list[dict[str, object]] = [

@@ -208,7 +208,7 @@ JOIN = Exercise(
     names=("Together",),
     find_hint=together_hint,
     praise="The same outputs from two tensors, which lie evenly on all tiles. It also needs less code and less time, "
-    "because one product takes the place of 560.",
+    "because one product takes the place of 710.",
 )
 
 # ------------------------------------------------------------------------------- exercise 4

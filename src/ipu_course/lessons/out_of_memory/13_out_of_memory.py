@@ -247,8 +247,8 @@ lesson.check(4, widths, using=profiles.c)
 # ones?
 
 # %% [markdown] tags=["solution"]
-# The code shrinks to less than a tenth. `[80] * 18 + [136] * 18 + [208] * 17` fits, too: with three or four groups of equal
-# blocks, as many published networks have them, only the first layer of each group has a shape of its own.
+# The code shrinks to less than a tenth. `[80] * 18 + [136] * 18 + [208] * 17` fits, too: with three or four groups of
+# equal blocks, as many published networks have them, only the first layer of each group has a shape of its own.
 #
 # On hardware, C would meet another limit even earlier. Code may only lie in a part of a tile's memory, about a third of
 # it (assumed), and C has far more code than that. The IPU Model does not check this limit.

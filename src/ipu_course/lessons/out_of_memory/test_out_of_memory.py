@@ -158,7 +158,7 @@ class TestCheckpoints:
             assert f"{kib_with_checkpoints(places):.0f} KiB" in notes, places
 
     def test_equal_layers_need_less_than_a_tenth_of_the_code(self, profiles: Profiles) -> None:
-        """The text says that C has more code than a third of a tile, and that equal widths leave less than a tenth of it."""
+        """The text: C has more code than a third of a tile, and equal widths leave less than a tenth of it."""
         with torch.device("meta"):
             equal = facts_of(C.modelled(convolutions([152] * 53)).profile())
         found = facts_of(profiles.c)

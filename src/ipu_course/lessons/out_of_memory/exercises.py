@@ -90,7 +90,7 @@ def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str
 WALK = Exercise(
     names=("causes",),
     find_hint=causes_hint,
-    praise="Five programs need the same number of bytes, for five causes.",
+    praise="Five programs need nearly the same number of bytes, for five causes.",
 )
 
 # ------------------------------------------------------------------------------- exercise 2

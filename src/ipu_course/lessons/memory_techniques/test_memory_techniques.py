@@ -101,7 +101,7 @@ class TestNetwork:
 
 class TestText:
     def test_the_plain_program_is_44_per_cent_too_large(self) -> None:
-        assert round(kib(PLAIN)) == 896
+        assert round(kib(PLAIN)) == 897
         assert f"{kib(PLAIN) / 624 - 1:.0%}" == "44%"
 
     def test_no_technique_is_enough_alone_and_two_ipus_are(self) -> None:
@@ -123,7 +123,7 @@ class TestText:
         assert outcome_of(TechniqueChoice(slices=8)).kib == outcome_of(TechniqueChoice(slices=4)).kib
 
     def test_the_instructor_s_numbers_of_outlining(self) -> None:
-        assert round(more_code_kib()) == 75
+        assert round(more_code_kib()) == 62
 
     def test_phases_are_much_slower_than_a_pipeline(self) -> None:
         assert two_ipus("sharded").samples_per_second < two_ipus("pipelined").samples_per_second
@@ -171,7 +171,25 @@ class TestEveryChoice:
         best = fastest_that_fits(stored().combinations)
         assert outcome_of(best.choice) == best
         assert best.rate > modelled(PLAIN).samples_per_second
-        assert best.choice == TechniqueChoice(proportion=0.2, half_partials=True, kept=BEST_SET, own_op=True)
+        assert best.choice == TechniqueChoice(slices=4, half_partials=True, kept=BEST_SET, own_op=True)
+
+    def test_what_the_text_says_of_keeping_room(self) -> None:
+        """The text: left of 593 KiB, and 11 % slower; the fastest fills nearly 99 % of its tile."""
+        every, room = stored().combinations, 0.95 * 624
+        best = fastest_that_fits(every)
+        roomy = fastest_that_fits(tuple(each for each in every if each.kib <= room))
+        assert round(room) == 593
+        assert f"{best.kib / 624:.0%}" == "99%"
+        assert f"{1 - roomy.rate / best.rate:.0%}" == "11%"
+        assert roomy.choice == TechniqueChoice(proportion=0.2, half_partials=True, kept=(), own_op=True)
+
+    def test_a_proportion_in_place_of_slices_is_too_close_to_call(self) -> None:
+        """The solution's text: with 0.2, though not with 0.1."""
+        found = {each.choice: each.verdict for each in stored().combinations}
+        one, smaller = (
+            TechniqueChoice(proportion=each, half_partials=True, kept=BEST_SET, own_op=True) for each in (0.2, 0.1)
+        )
+        assert (found[one], found[smaller]) == ("too close to call", FITS)
 
     def test_the_command_checks_and_writes(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: Any) -> None:
         monkeypatch.setattr(every_choice, "enumerate_choices", lambda processes: stored())
@@ -296,7 +314,7 @@ class TestShown:
 
     def test_the_figure_shows_the_learner_s_program(self, capsys: pytest.CaptureFixture[str]) -> None:
         show_sets(best_block)
-        assert "Yours: 617 KiB" in capsys.readouterr().out
+        assert "Yours: 618 KiB" in capsys.readouterr().out
 
         def still_open(block: Block, x: Tensor) -> Tensor: ...
 

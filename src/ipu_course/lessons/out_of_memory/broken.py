@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RECOMPUTE_ALL = 4  # PopART's RecomputationType: all but what the checkpoints keep
 CHANNELS, BLOCKS = 64, 8
-EXPERTS, EXPERT_WIDTH = 560, 32
+EXPERTS, EXPERT_WIDTH = 710, 32
 WIDTHS = tuple(32 + 4 * place for place in range(53))
 WIDE, LAYERS = 2048, 14
 WORDS, WORD_SIZE = 60_000, 256
@@ -153,7 +153,7 @@ class BrokenProgram:
 
 
 A = BrokenProgram("A", "8 convolutions of 64 channels, 8 images of 128 x 128", Blocks, 8, (3, 128, 128))
-B = BrokenProgram("B", "560 linear layers of 32 x 32 side by side, AdamW", lambda: with_head(Experts(experts())), 4,
+B = BrokenProgram("B", "710 linear layers of 32 x 32 side by side, AdamW", lambda: with_head(Experts(experts())), 4,
                   (EXPERT_WIDTH,), adam=True)  # fmt: skip
 C = BrokenProgram("C", "53 convolutions of 32 to 240 channels, 2 images of 16 x 16", convolutions, 2, (3, 16, 16))
 D = BrokenProgram("D", "14 linear layers of 2,048 x 2,048, AdamW", linear_layers, 4, (3, 16, 16), adam=True)

@@ -90,7 +90,7 @@ def _cause_hint(program: BrokenProgram, profile: Profile, answer: object) -> str
 WALK = Exercise(
     names=("causes",),
     find_hint=causes_hint,
-    praise="Five programs need the same number of bytes, for five causes.",
+    praise="Five programs need nearly the same number of bytes, for five causes.",
 )
 
 # ------------------------------------------------------------------------------- exercise 2
@@ -208,7 +208,7 @@ JOIN = Exercise(
     names=("Together",),
     find_hint=together_hint,
     praise="The same outputs from two tensors, which lie evenly on all tiles. It also needs less code and less time, "
-    "because one product takes the place of 560.",
+    "because one product takes the place of 710.",
 )
 
 # ------------------------------------------------------------------------------- exercise 4

@@ -70,12 +70,12 @@ class SumUp(nn.Module):
 
 class TestPrograms:
     def test_all_need_about_as_much(self, profiles: Profiles) -> None:
-        """The text says 13 or 14 % too many."""
+        """The text says 710,000 to 735,000 bytes, 12 to 15 % too many."""
         for profile in profiles:
             assert profile.verdict.value == "does not fit"
             facts = facts_of(profile)
-            assert f"{facts.fullest / facts.limit - 1:.0%}" in ("13%", "14%")
-            assert 720e3 < facts.fullest < 735e3
+            assert f"{facts.fullest / facts.limit - 1:.0%}" in ("12%", "13%", "14%", "15%")
+            assert 710e3 < facts.fullest < 735e3
 
     def test_each_has_a_cause_of_its_own(self, profiles: Profiles) -> None:
         found = {program.name: cause_of(facts_of(profile)) for program, profile in zip(PROGRAMS, profiles)}
@@ -97,7 +97,7 @@ class TestPrograms:
         a, b, _, d, _ = map(facts_of, profiles)
         assert a.over == 1_365
         assert b.over == 16
-        assert b.average < b.limit / 2
+        assert b.average < b.limit / 3
         weights = sum(each.numel() for each in PROGRAMS[3].network().parameters())
         assert round(weights / 1e6) == 60
         assert d.parameters > d.code
@@ -157,12 +157,12 @@ class TestCheckpoints:
         for places in ((2, 4, 6), (2, 5), (3,), tuple(range(8)), ()):
             assert f"{kib_with_checkpoints(places):.0f} KiB" in notes, places
 
-    def test_equal_layers_need_a_ninth_of_the_code(self, profiles: Profiles) -> None:
-        """The text says that C has more code than a third of a tile, and that equal widths leave a ninth of it."""
+    def test_equal_layers_need_less_than_a_tenth_of_the_code(self, profiles: Profiles) -> None:
+        """The text: C has more code than a third of a tile, and equal widths leave less than a tenth of it."""
         with torch.device("meta"):
             equal = facts_of(C.modelled(convolutions([152] * 53)).profile())
         found = facts_of(profiles.c)
-        assert round(found.code / equal.code) == 9
+        assert 10 < found.code / equal.code < 11
         assert found.code > found.limit / 3 > equal.code
 
 

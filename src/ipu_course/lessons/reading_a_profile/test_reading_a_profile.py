@@ -210,7 +210,7 @@ class TestPrograms:
         state = mend_all().c.memory[0].bytes_by_category["optimiser state"]
         assert round(state / 1024, -1) == 180
         full = [each.memory.max_tile_bytes for each in (programs.c.profile, mend_all().c)]
-        assert f"{full[1] / full[0] - 1:.0%}" == "79%"
+        assert f"{full[1] / full[0] - 1:.0%}" == "80%"
         executed = [engine.phases(each)["OnTileExecute"] for each in (programs.c.profile, mend_all().c)]
         assert executed[0] == executed[1]
 
@@ -219,8 +219,9 @@ class TestPrograms:
         assert limit_of(with_workers(ENOUGH_WORKERS - 1)) == "loader"
 
     def test_the_projection_takes_longer_than_four_layers(self) -> None:
+        """The text: longer than four layers, and shorter than four layers with the lookup of the words."""
         busy = list(engine.busy_shares(mend_all().b).values())
-        assert busy[3] == max(busy)
+        assert busy[0] > busy[3] > max(busy[1:3])
 
     def test_moving_one_layer_is_not_enough(self, programs: SlowPrograms) -> None:
         moved = sentences(place(3, 7, 10)).profile().samples_per_second
@@ -229,9 +230,9 @@ class TestPrograms:
     def test_the_text_s_two_best_cuts(self, text: str) -> None:
         """`all_cuts` enumerates them all, which takes minutes; here are its first two and a neighbour."""
         rates = [sentences(place_at(begins)).profile().samples_per_second for begins in ((4, 8, 12), (3, 7, 11))]
-        assert [f"{rate:,.0f}" for rate in rates] == ["4,577", "3,989"]
-        assert "4,577 sentences per second" in text
-        assert "next best reaches 3,989" in text
+        assert [f"{rate:,.0f}" for rate in rates] == ["4,463", "3,985"]
+        assert "4,463 sentences per second" in text
+        assert "next best reaches 3,985" in text
         assert sentences(place_at((3, 8, 12))).profile().samples_per_second < rates[1]
 
 

@@ -387,6 +387,14 @@ def close_shares() -> tuple[float, float]:
 
 
 @needs_the_model
+def largest_ratio_error() -> float:
+    """Return how far the model was off at most when it compared two published programs that differ in one thing."""
+    from ipu_model.predict.band import known_errors
+
+    return known_errors().ratios["all"].largest
+
+
+@needs_the_model
 def fits_in_a_word(of: Profile) -> str:
     """Return the verdict on a program's memory for a column called "fits": yes, no or too close to call."""
     return FITS_CELLS[memory_verdict(of)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ipu_course import engine, show
 from ipu_course.lessons.capstone.budget import KIB
-from ipu_course.lessons.capstone.plan_results import MODEL_ERROR
 from ipu_course.lessons.capstone.prices import plan_in_words, result_for
 from ipu_course.lessons.capstone.published_plans import PUBLISHED_PLANS
 from ipu_course.not_modelled import NOT_MODELLED
@@ -36,8 +35,8 @@ def show_plans_compared(every: EveryPlan) -> None:
         rows.insert(1, _compared("make_it_fit", "; ".join(found.changes), found.sequences_per_second, every, None))
     show.table(rows, index="program")
     print(
-        f"Of the plans that fit, {len(every.near_ties)} are within {MODEL_ERROR:.0%} of the best one, itself included "
-        "(modelled). That is the model's own error."
+        f"Of the plans that fit, {len(every.near_ties)} are within {engine.largest_ratio_error():.0%} of the best one, "
+        "itself included (modelled). By so much, the model was wrong at most when it compared two published programs."
     )
 
 

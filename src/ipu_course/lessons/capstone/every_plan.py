@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(every: EveryPlan) -> None:
-    print(f"{every.size.name}: {len(every.results)} plans, {len(every.fitting)} fit for certain (modelled)")
+    print(f"{every.size.name}: {len(every.results)} plans, {len(every.fitting)} fit with room to spare (modelled)")
     print(f"the best: {every.best.plan}, {every.best.sequences_per_second:,.1f} sequences/s")
     if every.search is not None:
         print(

@@ -10,6 +10,7 @@ from ipu_course.exercises import Exercise, Points, as_number
 from ipu_course.lessons.capstone import slow_program
 from ipu_course.lessons.capstone.budget import KIB, PlanError, used_ipus
 from ipu_course.lessons.capstone.photographs import BUSY, NoLoader, profile_run, run_program, same_results
+from ipu_course.lessons.capstone.plan_results import MARGIN
 from ipu_course.lessons.capstone.plans import IPUS
 from ipu_course.lessons.capstone.pods import reduced_bytes
 from ipu_course.lessons.capstone.prices import head_loss_percent, single_changes, still_fitting
@@ -60,7 +61,7 @@ def _memory_hint(compiled: Compilation, head: str) -> str | None:
     largest = sorted(memory, key=lambda name: -memory[name])[:3]
     told = ", ".join(f"{name} {memory[name] / KIB:,.0f}" for name in largest)
     verdict = compiled.profile.verdict.value
-    close = " A plan that is too close to call does not count." if verdict.startswith("too close") else ""
+    close = "" if verdict == "does not fit" else f" A plan counts if it keeps {MARGIN:.0%} of every tile free."
     return (
         f"{head} {verdict}. IPU {ipu} is fullest, with {compiled.tile_kib[ipu]:,.0f} KiB (most of it: {told}).{close}"
     )
@@ -87,7 +88,7 @@ def plan_points(plan: Any, using: Budget) -> Points:
 PLAN = Exercise(
     names=("plan",),
     find_hint=plan_hint,
-    praise="It fits for certain, and few plans of the space are faster.",
+    praise="It fits with room to spare, and few plans of the space are faster.",
     score=plan_points,
 )
 

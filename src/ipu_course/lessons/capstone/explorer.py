@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipu_course.lessons.capstone.plan_results import EveryPlan
 
 ALONE, ANEW = "only this value changed", "all other decisions chosen anew"
-NONE_FITS = "not certain to fit"
+NONE_FITS = "not enough room"
 
 
 def decision_view(every: EveryPlan, decision: str) -> View:
@@ -49,7 +49,7 @@ def _decision_row(price: Price) -> dict[str, object]:
         "value": price.value,
         f"sequences/s, {ALONE} (modelled)": _rate(price.alone),
         f"sequences/s, {ANEW} (modelled)": _rate(price.anew),
-        "plans that fit for certain": f"{price.plans:,}",
+        "plans with 5 % of every tile free": f"{price.plans:,}",
     }
 
 

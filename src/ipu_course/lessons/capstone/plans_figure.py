@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Sequence
 from matplotlib.figure import Figure
 
 from ipu_course import engine, show
-from ipu_course.figures.style import BLUE, GREY, INK, ORANGE, PALE_SLATE, in_style, new_figure
+from ipu_course.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PALE_SLATE, in_style, new_figure
 from ipu_course.lessons.capstone.budget import KIB, Budget
-from ipu_course.lessons.capstone.plan_results import MODEL_ERROR
+from ipu_course.lessons.capstone.plan_results import FITS, MARGIN
 from ipu_course.not_modelled import NOT_MODELLED
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 TILE_KIB = 624
 WIDEST_KIB, FURTHEST_KIB = 1000, 2000
-KINDS = (("fits", "fits", BLUE, "o"), ("too close to call", "too close to call if it fits", ORANGE, "^"),
+NO_ROOM = "no room to spare"
+KINDS = ((FITS, f"fits, {MARGIN:.0%} is free", BLUE, "o"), (NO_ROOM, f"fits, less than {MARGIN:.0%} is free", GREEN, "v"),
+         ("too close to call", "too close to call if it fits", ORANGE, "^"),
          ("does not fit", "does not fit", PALE_SLATE, "s"))  # fmt: skip
 
 
@@ -29,13 +31,13 @@ def plans_figure(every: EveryPlan, own: Sequence[Compilation] = ()) -> Figure:
     """
     with in_style():
         figure, axes = new_figure(3.8)
-        for verdict, label, colour, marker in KINDS:
-            found = [each for each in every.results if each.verdict == verdict]
+        for kind, label, colour, marker in KINDS:
+            found = [each for each in every.results if _kind(each) == kind]
             axes.plot(_kib(found), [each.sequences_per_second for each in found], marker, color=colour, markersize=4,
                       linestyle="none", label=label, markeredgewidth=0)  # fmt: skip
         best, near = every.best, every.near_ties
         axes.axhspan(
-            (1 - MODEL_ERROR) * best.sequences_per_second,
+            (1 - engine.largest_ratio_error()) * best.sequences_per_second,
             best.sequences_per_second,
             facecolor=GREY,
             zorder=0,
@@ -78,6 +80,11 @@ def _widest_kib(own: Sequence[Compilation]) -> float:
     return max([WIDEST_KIB, *(1.03 * max(each.tile_kib) for each in own if max(each.tile_kib) <= FURTHEST_KIB)])
 
 
+def _kind(result: PlanResult) -> str:
+    """Return the verdict on a plan, or that it fits without room to spare."""
+    return NO_ROOM if result.verdict == FITS and not result.fits else result.verdict
+
+
 def _kib(results: Sequence[PlanResult]) -> list[float]:
     return [max(each.tile_bytes) / KIB for each in results]
 
@@ -88,8 +95,9 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         print(engine.NOT_HERE)
         return
     own = tuple(budget.used)
-    fit, close, rest = (sum(each.verdict == verdict for each in every.results) for verdict, *_ in KINDS)
-    told = f"{fit} fit, for {close} it is too close to call, {rest} do not fit"
+    fit, tight, close, rest = (sum(_kind(each) == kind for each in every.results) for kind, *_ in KINDS)
+    told = f"{fit} fit with {MARGIN:.0%} of every tile free, {tight} with less, for {close} it is too close to call, "
+    told += f"{rest} do not fit"
     yours = ", ".join(f"{each.sequences_per_second:,.0f} at {max(each.tile_kib):,.0f} KiB" for each in own)
     near, best = len(every.near_ties), every.best
     show.figure(
@@ -99,6 +107,6 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         "more than a tile are left out of the picture.)",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {best.sequences_per_second:,.0f} with {_kib([best])[0]:,.0f} KiB. With it, {near} plans that "
-        f"fit are within {MODEL_ERROR:.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "
+        f"fit are within {engine.largest_ratio_error():.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "
         f"Other plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
     )

@@ -24,7 +24,7 @@ DECISIONS: Mapping[str, str] = {
 class Price:
     """One value of a decision: the rates of the best plan with only this changed, and with the rest chosen anew.
 
-    Rates are in sequences per second, and ``None`` where nothing fits for certain. ``plans`` counts the fitting plans.
+    Rates are in sequences per second, and ``None`` where nothing fits with room to spare. ``plans`` counts the fitting plans.
     """
 
     value: str
@@ -63,7 +63,7 @@ def result_for(every: EveryPlan, plan: Plan) -> PlanResult:
 
 
 def still_fitting(every: EveryPlan) -> int:
-    """Return how many single changes of the best plan still fit for certain."""
+    """Return how many single changes of the best plan still fit with room to spare."""
     found = [price for decision in DECISIONS for price in prices(every, decision)]
     return sum(price.alone is not None and not price.is_best for price in found)
 

@@ -48,7 +48,7 @@ def _program(budget: Budget) -> list[str]:
     rungs = [ladder_row(each, budget) for each in budget.used]
     ladder = ["## Ladder", _table(rungs), budget.record.in_words] if rungs else []
     if best is None:
-        return [head, *ladder, "No plan fits for certain yet."]
+        return [head, *ladder, "No plan fits with 5 % of every tile free yet."]
     return [head, *_best(best, budget), *ladder]
 
 

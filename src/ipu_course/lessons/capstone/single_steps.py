@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def starts_that_miss(every: EveryPlan) -> int:
     """Return from how many fitting plans such a search stops at a plan that is slower than the best one.
 
-    It never goes to a plan that does not fit for certain, and stops where no single change is faster.
+    It never goes to a plan that does not fit with room to spare, and stops where no single change is faster.
     """
     rates = {each.plan: each.sequences_per_second for each in every.fitting}
     values = {field: tuple(dict.fromkeys(getattr(each.plan, field) for each in every.results)) for field in DECISIONS}

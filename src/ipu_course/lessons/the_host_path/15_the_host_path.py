@@ -201,10 +201,10 @@ lesson.check(3, Service, service_options, using=baseline)
 # to be exactly what you return, so mark it after the cast.
 
 # %% [markdown] tags=["solution"]
-# A number that is not a power of two is a little faster here: with 44 tiles, a step takes 8.11 ms. The model knows no
-# reason for powers of two, and no published program with overlap has been compared with it, so its error band is 0.75
-# to 1.35 times the device time. One per cent is far inside this band, so try several powers of two on hardware, as the
-# guide recommends. Here that means 64 and 128, as 32 tiles are too few.
+# A number that is not a power of two is a little faster here: with 46 tiles, a step takes 8.12 ms. The model knows no
+# reason for powers of two, and no published program with overlap has been compared with it, so its error band is wide:
+# 0.672 to 1.487 times the device time. The ratio of two settings is more certain, but not to 1 %. So try several powers
+# of two on hardware, as the guide recommends: here 64 and 128, as 32 tiles are too few.
 
 # %% [markdown]
 # ## Feed several replicas

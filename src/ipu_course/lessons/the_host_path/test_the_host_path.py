@@ -127,7 +127,7 @@ class TestTiles:
 
 class TestBest:
     def test_all_settings_are_enumerated(self) -> None:
-        """The instructor's notes: 44 tiles are best, 42 are too close to call; of the powers of two, 64."""
+        """The instructor's notes: 46 tiles are best, 44 and 42 are too close to call; of the powers of two, 64."""
         steps = {tiles: HostPath(3, tiles, BYTES) for tiles in range(32, 193, 2)}
         fitting = {
             tiles: path_step(path)
@@ -135,10 +135,11 @@ class TestBest:
             if engine.memory_verdict(profile_path(path)) == "fits"
         }
         best = min(fitting, key=fitting.__getitem__)
-        assert best == 44
-        assert engine.memory_verdict(profile_path(steps[42])) == "too close to call"
-        assert f"44 tiles, with {fitting[44]:.2f} ms" in notes("the_host_path")
-        assert f"with 44 tiles, a step takes {fitting[44]:.2f} ms" in text("15")
+        assert best == 46
+        for tiles in (42, 44):
+            assert engine.memory_verdict(profile_path(steps[tiles])) == "too close to call"
+        assert f"46 tiles, with {fitting[46]:.2f} ms" in notes("the_host_path")
+        assert f"with 46 tiles, a step takes {fitting[46]:.2f} ms" in text("15")
         powers = {tiles: fitting[tiles] for tiles in (64, 128)}
         assert min(powers, key=powers.__getitem__) == 64
         assert f"{powers[64]:.2f} ms" in notes("the_host_path")

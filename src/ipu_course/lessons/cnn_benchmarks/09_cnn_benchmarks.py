@@ -39,7 +39,7 @@ show.table(as_printed(lesson), index="system")
 #
 # Graphcore's benchmark page [1] lists command lines for image classifiers, but no results. Its programs print
 # a throughput after each **step** (one call), and the page tells you to leave out the first value and to average the
-# others. Why the first? Measure it on your own machine:
+# others. Why the first? Measure it:
 
 # %% tags=["nbval-ignore-output"]
 options = poptorch.Options().showCompilationProgressBar(False)
@@ -129,13 +129,13 @@ show_scored_blind(lesson, curve)
 # **How far can you trust the model?** Where a constant was *fitted* to a published row, agreement proves nothing. The
 # second table's rows were **scored blind**: on that day, the model had never seen them. That day's error is the
 # evidence: 5.1 % at the median of 26 such rows, and 11 %, at worst 45 %, on twelve training runs of transformers
-# ([validation](../docs/validation.md)). On a later day, nine inference rows of other sources were off by 40 % at the
-# median, and so the error band of inference is wide. Since then, the model was improved with all these rows in view,
-# so today's error proves less. (There it is another: that page leaves out PopTorch's own 0.3 ms for each call.)
+# ([validation](../docs/validation.md)). Later, nine other inference rows were off by 40 % at the median, so their band
+# is wide. The model was then improved with these rows in view, so today's error proves less. (That page leaves out
+# PopTorch's own 0.3 ms for each call.)
 #
 # Two things stay **open**. At batch 1, where fixed costs decide, the model was too fast that day, and today it is even
-# faster. And for inference with *grouped* convolutions (ResNeXt, EfficientNet) there is
-# no published row at all: its band reaches from 0.6 to 1.7 times the rate.
+# faster. And for inference with *grouped* convolutions (ResNeXt, EfficientNet) there is no published row: its band
+# reaches from 0.6 to 1.7 times the rate.
 #
 # ## Reproduce a published row
 #

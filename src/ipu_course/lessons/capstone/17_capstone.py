@@ -2,8 +2,9 @@
 # # Capstone: fit a transformer, make it fast, and defend it
 #
 # BERT-base as PyTorch users write it needs **3.5 times the memory of a tile** (modelled). An even split over four IPUs
-# does not fit either. `make_it_fit`, the search of the IPU Model, tries 78 programs and finds one that fits. The best
-# plan of this lesson is **22 % faster** than that (modelled). You have twelve compilations to find it, or one like it.
+# does not fit either. `make_it_fit`, the search of the IPU Model, tries 37 programs and finds one that fits with room
+# to spare. It is **9 % faster** than the best of the 640 plans that this lesson compares (modelled), partly with means
+# that you will not have. But a search does not defend its plan. You have twelve compilations to find one, and reasons.
 #
 # There is no new technique here. You choose among those of the other lessons, and then you say why.
 #
@@ -78,10 +79,11 @@ show_ladder(budget)
 #   `options.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))`;
 # * **the available memory proportion**: `options.setAvailableMemoryProportion({"IPU0": 0.25, ...})`; by default 0.6.
 #
-# **Exercise 1** (32 min). Write `plan(model, global_batch)`. It has to fit **for certain** and reach **85 %** of the
-# best plan. Every run of this cell is a compilation, so decide before you run it what you expect. Change one thing at a
-# time: the ladder (`show_ladder(budget)`) shows what changed from plan to plan, and you need it for the report. A new
-# budget is allowed, but your records and your report count it.
+# **Exercise 1** (32 min). Write `plan(model, global_batch)`. It has to fit with **5 % of every tile free**, because the
+# model's bytes are not exact, and reach **85 %** of the best plan that does. Every run of this cell is a compilation,
+# so decide before you run it what you expect. Change one thing at a time: the ladder (`show_ladder(budget)`) shows what
+# changed from plan to plan, and you need it for the report. A new budget is allowed, but your records and your report
+# count it.
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -91,13 +93,13 @@ def plan(model, global_batch):
     model.half()
     for number, layer in enumerate(model.layers):
         layer.register_forward_hook(lambda module, inputs, output: poptorch.recomputationCheckpoint(output))
-        poptorch.BeginBlock(layer, f"layer {number}", ipu_id=1 + number * 3 // len(model.layers))
+        poptorch.BeginBlock(layer, f"layer {number}", ipu_id=(number + 3) // 4)
     poptorch.BeginBlock(model.head, "head", ipu_id=0)
     options = poptorch.Options()
     options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
     options.Precision.setPartialsType(torch.half)
     options.Training.gradientAccumulation(global_batch // 16)
-    options.setAvailableMemoryProportion({f"IPU{ipu}": 0.4 for ipu in range(4)})
+    options.setAvailableMemoryProportion({f"IPU{ipu}": 0.25 for ipu in range(4)})
     return options
 ### END SOLUTION
 lesson.check(1, plan, using=budget)
@@ -108,10 +110,10 @@ lesson.check(1, plan, using=budget)
 # for their share? If the state is to stay on the chip, what has to become smaller?
 
 # %% [markdown] tags=["solution"]
-# The head is beside the vocabulary's weight, which then crosses no link, and the encoder gets the other three IPUs. So
-# the state has room on the chip, and nothing has to be copied from outside. A micro-batch of 16 is the largest for
-# which the activations still fit, with every layer's output as a checkpoint. (This is the plan for BERT-base. For BERT-
-# large, other values win.)
+# The head is beside the vocabulary's weight, which then crosses no link, and nearly the whole encoder is on the other
+# three IPUs. So the state has room on the chip, and nothing has to be copied from outside. A micro-batch of 16 is the
+# largest for which the activations still fit, with every layer's output as a checkpoint. A proportion of 0.4 would be
+# 1 % faster, but IPU 0 would be too full. (This is the plan for BERT-base. For BERT-large, other values win.)
 
 # %% [markdown]
 # ## Compare with every plan
@@ -135,22 +137,18 @@ show_plans_compared(every)
 show_published(size, every)
 
 # %% [markdown]
-# All these figures are modelled. Scored blind, the model was a tenth off for the published runs of BERT (the rows are
-# in `docs/validation.md`). So a plan in the grey band may be better on hardware than the star: **too close to call**.
+# All these figures are modelled. The model compares two programs better than it knows either of them: the ratio of two
+# published programs that differ in one thing is 2 % off in the middle case, and 16 % in the worst. So a plan in the
+# grey band may be better on hardware than the star: **too close to call**.
 #
 # <details>
-# <summary>For after exercise 1: why are the search and the published configuration slower?</summary>
+# <summary>For after exercise 1: why is the search faster, and the published configuration slower?</summary>
 #
-# **Why does the search not find it?** `make_it_fit` begins with the program as it is and moves the borders of blocks.
-# It never brings a stage back to the first IPU. With the head on IPU 3, the vocabulary's weight crosses the links with
-# every micro-batch, and a part of its gradient comes back. No plan of our space is then as fast as what the search
-# found, because the search also does what our space does not have: it cuts layers in two, sets a proportion for each
-# IPU, and keeps first moments in half precision, which changes the numerics.
-#
-# **And for BERT-large?** There, the search reaches 92 % of the best plan. It finds the same cut, micro-batch,
-# checkpoints and place of the state. But the head stays on IPU 3, and the copies between IPUs take 15 % of the time.
-# Moments in half precision win back a part, because less state is copied from outside the chip. With both, the head on
-# IPU 0 and these moments, the modelled rate is 7 % higher than that of the best plan of our space.
+# **What does the search do?** `make_it_fit` begins with the program as it is. It comes to most of the best plan's
+# decisions: the head on IPU 0, a micro-batch of 16, every layer's output as a checkpoint, the state on the chip. Then
+# it does what our space does not have. It cuts inside of layers, so the IPUs have more equal work. It sets the
+# proportion of IPU 0 alone. And it keeps first moments in half precision: IPU 0 has room for more of the encoder then,
+# but this changes the numerics. On hardware, compare the accuracy before you take it.
 #
 # **Why is the published configuration slower here?** Its cut, its head and its checkpoints are those of the best plan.
 # But it was tuned for another task. For BERT-base, four replicas share an update of 65,536 sequences, so each copies
@@ -171,9 +169,9 @@ show_published(size, every)
 lesson.explore(every)
 
 # %% [markdown]
-# **Exercise 2** (8 min). Go through all six decisions. For how many other values does the best plan still fit for
-# certain when you change nothing else? (`fitting`) And what percentage of its throughput do you lose with the head in
-# the other place, if you choose everything else anew? (`head_loss`)
+# **Exercise 2** (8 min). Go through all six decisions. For how many other values does the best plan still fit with 5 %
+# of every tile free when you change nothing else? (`fitting`) And what percentage of its throughput do you lose with
+# the head in the other place, if you choose everything else anew? (`head_loss`)
 
 # %% tags=["exercise"]
 ### BEGIN SOLUTION
@@ -185,11 +183,11 @@ head_loss = 20
 lesson.check(2, fitting, head_loss, using=every)
 
 # %% [markdown] tags=["hint"]
-# The first bars say "not certain to fit" where a value alone does not work. Do not count the best plan's own
+# The first bars say "not enough room" where a value alone does not work. Do not count the best plan's own
 # values. For the loss, divide two second bars.
 
 # %% [markdown] tags=["solution"]
-# Every decision's worst value costs about a fifth of the throughput or less, because the other decisions make up for
+# Every decision's worst value costs less than a quarter of the throughput, because the other decisions make up for
 # some of it. That is why a search that changes one thing at a time often stops early: from most plans of this space,
 # the way to the best one leads through plans that are slower or do not fit.
 
@@ -327,12 +325,12 @@ lesson.check(4, make_options, make_loader, using=cnn)
 ### STARTER: reasons = {"split": ..., "head": ..., "micro-batch": ..., "recomputation": ..., "state": ...,
 ### STARTER:            "proportion": ..., "loader": ...}
 reasons = {
-    "split": "The embedding fills much of IPU 0, so IPUs 1 to 3 have 4 layers each.",
+    "split": "The embedding fills much of IPU 0, so it has 1 layer, and IPUs 1 and 2 have 4 each.",
     "head": "Beside the embedding, its weight crosses no link; on IPU 3 I lose 20 %.",
-    "micro-batch": "16 is the largest that fits with the state on the chip; 8 loses 11 %.",
-    "recomputation": "With every layer as a checkpoint, the fullest tile holds 612 KiB instead of too many.",
+    "micro-batch": "16 is the largest that fits with the state on the chip; 8 loses 10 %.",
+    "recomputation": "With every layer as a checkpoint, the fullest tile holds 579 KiB instead of 656.",
     "state": "Off the chip, its copies take a quarter of an update of only 1,024 sequences.",
-    "proportion": "0.4 is as fast as 0.6 and leaves 36 KiB more on IPU 0.",
+    "proportion": "0.25 loses only 1 % against 0.4, and IPU 0 needs 74 KiB less.",
     "loader": "8 workers load 4,000 images a second, twice what the IPU needs.",
 }
 ### END SOLUTION
@@ -356,9 +354,9 @@ quiz.after("memory", ...)
 # %% [markdown]
 # ## Summary
 #
-# * Fit first, for certain, then make it fast. Both ask for the same decisions, and they depend on each other.
+# * Fit first, with room to spare, then make it fast. Both ask for the same decisions, and they depend on each other.
 # * The best plan belongs to a task: with another global batch or number of replicas, another plan wins.
-# * A search only knows its own moves. Know what it cannot do.
+# * A search only knows its own moves. Know which of them change your results.
 # * Replicas with sharded state are memory. Between Pods, send only parts.
 # * Profile the whole program, host included, and change nothing that does not limit.
 #
@@ -385,4 +383,4 @@ quiz.after("memory", ...)
 # 3. Graphcore, datasheets of Bow-2000, Bow Pod64 and IPU-POD128, and the *GCL User Guide*.
 #
 # **Next:** The course ends here. Take a program of your own: `python -m ipu_model fit` finds what fits, and now you
-# know what it does not try.
+# know how to judge it.

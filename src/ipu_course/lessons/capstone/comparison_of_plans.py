@@ -36,7 +36,7 @@ def show_plans_compared(every: EveryPlan) -> None:
     show.table(rows, index="program")
     print(
         f"Of the plans that fit, {len(every.near_ties)} are within {engine.largest_ratio_error():.0%} of the best one, "
-        "itself included (modelled). By so much, the model was wrong at most when it compared two published programs."
+        "itself included (modelled). When it compared two published programs, the model was off by up to that much."
     )
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TILE_KIB = 624
 WIDEST_KIB, FURTHEST_KIB = 1000, 2000
 NO_ROOM = "no room to spare"
-KINDS = ((FITS, f"fits, {MARGIN:.0%} is free", BLUE, "o"), (NO_ROOM, f"fits, less than {MARGIN:.0%} is free", GREEN, "v"),
+KINDS = ((FITS, f"fits, {MARGIN:.0%} is free", BLUE, "o"),
+         (NO_ROOM, f"fits, less than {MARGIN:.0%} is free", GREEN, "v"),
          ("too close to call", "too close to call if it fits", ORANGE, "^"),
          ("does not fit", "does not fit", PALE_SLATE, "s"))  # fmt: skip
 
@@ -107,6 +108,6 @@ def show_every_plan(every: EveryPlan, budget: Budget) -> None:
         "more than a tile are left out of the picture.)",
         f"Sequences per second against the fullest tile of {len(every.results)} plans, modelled: {told}. The best that "
         f"fits reaches {best.sequences_per_second:,.0f} with {_kib([best])[0]:,.0f} KiB. With it, {near} plans that "
-        f"fit are within {engine.largest_ratio_error():.0%} of its speed, which is the model's own error. Yours: {yours or 'none'}. "
-        f"Other plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
+        f"fit are within {engine.largest_ratio_error():.0%} of its speed, which is the model's own error. "
+        f"Yours: {yours or 'none'}. Other plans of more than {_widest_kib(own):,.0f} KiB are not drawn.",
     )

@@ -24,7 +24,8 @@ DECISIONS: Mapping[str, str] = {
 class Price:
     """One value of a decision: the rates of the best plan with only this changed, and with the rest chosen anew.
 
-    Rates are in sequences per second, and ``None`` where nothing fits with room to spare. ``plans`` counts the fitting plans.
+    Rates are in sequences per second, and ``None`` where nothing fits with room to spare. ``plans`` counts those that
+    do.
     """
 
     value: str

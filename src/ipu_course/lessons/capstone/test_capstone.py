@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,7 @@ from ipu_course.lessons.capstone.every_plan import result_of
 from ipu_course.lessons.capstone.exercises import COSTS, ENOUGH, REPORT, SENT, plan_hint
 from ipu_course.lessons.capstone.first_look import ipus_for_weights, profile_as_it_is
 from ipu_course.lessons.capstone.photographs import run_as_it_is, run_program, same_results
-from ipu_course.lessons.capstone.plan_results import MODEL_ERROR, EveryPlan, file_of, stored_plans
+from ipu_course.lessons.capstone.plan_results import MARGIN, EveryPlan, file_of, stored_plans
 from ipu_course.lessons.capstone.plans import (
     Plan,
     PlanGraph,
@@ -55,6 +54,8 @@ from ipu_course.lessons.capstone.small import train_small
 from ipu_course.lessons.capstone.transformer import BASE, LARGE, SMALL, Transformer, TransformerSize, sequences
 from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.progress import BudgetUse, read_progress
+from ipu_model.explore import fit_result
+from ipu_model.predict.band import known_errors
 
 KIB = 1024
 SIZES = (BASE, LARGE)
@@ -136,36 +137,41 @@ class TestStoredPlans:
 
 class TestText:
     def test_the_hook(self, every: EveryPlan) -> None:
-        """3.5 times a tile; 78 programs; 22 % faster; a plan that is 85 % as fast beats the search."""
+        """3.5 times a tile; 37 programs; the search is 9 % faster."""
         profile = profile_as_it_is(BASE)
         assert f"{profile.memory.max_tile_bytes / profile.memory.tile_bytes:.1f}" == "3.5"
         assert ipus_for_weights(BASE) > 1
         assert every.search is not None
-        assert every.search.programs == 78
-        assert round(100 * (every.best.sequences_per_second / every.search.sequences_per_second - 1)) == 22
-        assert every.search.sequences_per_second < ENOUGH * every.best.sequences_per_second
+        assert every.search.programs == 37
+        assert len(every.results) == 640
+        assert round(100 * (every.search.sequences_per_second / every.best.sequences_per_second - 1)) == 9
+        assert f"{every.search.sequences_per_second:,.0f} sequences/s, 9 % more" in notes("capstone")
 
-    def test_why_the_search_does_not_find_it(self, every: EveryPlan) -> None:
-        """With the head on IPU 3, no plan of the space is as fast as what the search found."""
+    def test_what_the_search_does(self, every: EveryPlan) -> None:
+        """The best plan's decisions, cuts inside of layers, and moments in half precision."""
         assert every.search is not None
-        last = next(each for each in every.fitting if each.plan.head == 3)
-        assert last.sequences_per_second < every.search.sequences_per_second
-        assert any(".shrink" in change for change in every.search.changes)
-        assert any("first moments" in change for change in every.search.changes)
+        changes = "; ".join(every.search.changes)
+        for each in ("'layers.5.grow'", "(on IPU 0 again)", "layers.0 to layers.11", "0.2 on IPU0", "8 -> 16",
+                     "first moments"):  # fmt: skip
+            assert each in changes
+        assert "off chip" not in changes
+        best = every.best.plan
+        assert (best.head, best.micro_batch, best.every_layer, best.state_on_chip) == (0, 16, True, True)
 
-    def test_six_plans_are_within_the_model_s_error_of_the_best(self, every: EveryPlan) -> None:
-        rates = [each.sequences_per_second for each in every.fitting]
-        assert every.near_ties == every.fitting[:6]
-        assert rates[5] >= (1 - MODEL_ERROR) * rates[0] > rates[6]
-        assert rates[3] > 0.985 * rates[0]
-        assert "Six plans that fit are within a tenth of the best" in notes("capstone")
+    def test_22_plans_are_within_the_model_s_error_of_the_best(self, every: EveryPlan) -> None:
+        """What the text says of ratios, and the notes of plans that nearly tie."""
+        rates, errors = [each.sequences_per_second for each in every.fitting], known_errors().ratios["all"]
+        assert (f"{errors.median:.0%}", f"{engine.largest_ratio_error():.0%}") == ("2%", "16%")
+        assert every.near_ties == every.fitting[:22]
+        assert rates[1] > (1 - errors.median) * rates[0] > rates[2]
+        assert "22 plans that fit are within 16 % of the best" in notes("capstone")
 
-    def test_the_model_s_error_is_that_of_the_blind_scores_of_bert(self, project: Path) -> None:
-        lines = (project / "docs" / "validation.md").read_text(encoding="utf-8").splitlines()
-        rows = [line.split("|") for line in lines if re.match(r"\| BERT-\w+ pretraining.*sequences per second", line)]
-        blind = [float(row[5].strip(" %")) for row in rows]
-        assert len(blind) == 2
-        assert [round(abs(each), -1) for each in blind] == [100 * MODEL_ERROR] * 2
+    def test_the_best_plan_has_room_to_spare_and_a_faster_one_has_not(self, every: EveryPlan) -> None:
+        assert MARGIN == fit_result.MARGIN
+        assert f"{every.best.sequences_per_second:,.0f} sequences/s with 579 KiB" in notes("capstone")
+        full = result_for(every, Plan((0, 4, 4, 4), 0, 16, every_layer=True, state_on_chip=True, proportion=0.4))
+        assert (full.verdict, full.fits, round(max(full.tile_bytes) / KIB)) == ("fits", False, 602)
+        assert round(100 * (full.sequences_per_second / every.best.sequences_per_second - 1), 1) == 0.7
 
     def test_most_plans_do_not_lead_to_the_best_one(self, every: EveryPlan) -> None:
         """The solution of exercise 2, and the instructor's notes with their numbers."""
@@ -184,43 +190,18 @@ class TestText:
         assert 0 < state[1] - state[0] < 0.05 * vocabulary
         assert last.shares["copy"] > 0.2 > 10 * first.shares["copy"]
 
-    def test_what_the_search_lacks_for_the_larger_size(self) -> None:
-        """The discussion and the notes: the same plan but for head and moments, and what each of them brings."""
-        every = stored_plans(LARGE)
-        best, search = every.best, every.search
-        assert search is not None
-        assert round(100 * search.sequences_per_second / best.sequences_per_second) == 92
-        assert best.plan == Plan((4, 7, 7, 6), 0, 8, every_layer=True, state_on_chip=False, proportion=0.25)
-        kept: dict[str, Any] = {
-            "machine": "Bow-2000",
-            "optimiser_off_chip": True,
-            "half_optimiser_state": True,
-            "checkpoints": [f"layers.{number}" for number in range(LARGE.layers)],
-        }
-        found = captured_graph(LARGE, PlanGraph(best.plan.layers, 3, 8)).profile(
-            **kept, available_memory_proportion=0.6
-        )
-        assert found.samples_per_second == pytest.approx(search.sequences_per_second, abs=0.01)
-        assert round(100 * found.shares["copy"]) == 15
-        both = captured_graph(LARGE, PlanGraph(best.plan.layers, 0, 8)).profile(
-            **kept, available_memory_proportion=0.25
-        )
-        assert engine.memory_verdict(both) == "fits"
-        assert round(100 * (both.samples_per_second / best.sequences_per_second - 1)) == 7
-        rates = (search.sequences_per_second, best.sequences_per_second, both.samples_per_second)
-        assert all(f"{rate:,.0f}" in notes("capstone") for rate in rates)
-
     def test_the_reasons_of_the_solution(self, every: EveryPlan) -> None:
-        """16 is the largest micro-batch, 8 loses 11 %; without checkpoints too many KiB; 36 KiB on IPU 0."""
+        """16 is the largest micro-batch, 8 loses 10 %; 656 KiB without checkpoints; 74 KiB on IPU 0."""
         best = every.best
         assert not result_for(every, replace(best.plan, micro_batch=32)).fits
         eight = result_for(every, replace(best.plan, micro_batch=8))
-        assert round(100 * (1 - eight.sequences_per_second / best.sequences_per_second)) == 11
-        assert not result_for(every, replace(best.plan, every_layer=False)).fits
-        wider = result_for(every, replace(best.plan, proportion=0.6))
-        assert wider.sequences_per_second == best.sequences_per_second
-        assert round((wider.tile_bytes[0] - best.tile_bytes[0]) / KIB) == 36
-        assert round(max(best.tile_bytes) / KIB) == 612
+        assert round(100 * (1 - eight.sequences_per_second / best.sequences_per_second)) == 10
+        assert round(max(result_for(every, replace(best.plan, every_layer=False)).tile_bytes) / KIB) == 656
+        wider = result_for(every, replace(best.plan, proportion=0.4))
+        assert not wider.fits
+        assert round(100 * (wider.sequences_per_second / best.sequences_per_second - 1)) == 1
+        assert round((wider.tile_bytes[0] - best.tile_bytes[0]) / KIB) == 74
+        assert round(max(best.tile_bytes) / KIB) == 579
 
     def test_no_plan_with_its_state_off_the_chip_is_enough(self, every: EveryPlan) -> None:
         """The instructor's notes: 82 % at most."""
@@ -228,10 +209,10 @@ class TestText:
         assert round(100 * rates[0] / every.best.sequences_per_second) == 82
         assert rates[0] < ENOUGH * every.best.sequences_per_second
 
-    def test_every_worst_value_costs_about_a_fifth_or_less(self, every: EveryPlan) -> None:
+    def test_every_worst_value_costs_less_than_a_quarter(self, every: EveryPlan) -> None:
         for decision in DECISIONS:
             worst = min(price.anew or 0 for price in prices(every, decision))
-            assert worst > 0.79 * every.best.sequences_per_second
+            assert worst > 0.75 * every.best.sequences_per_second
 
 
 class TestBudget:
@@ -427,7 +408,7 @@ class TestReport:
             ("split", "head", "micro-batch", "recomputation", "state", "proportion", "loader"), "because of 3 KiB"
         )
         text = report_text(budget, reasons, {"plan": even_plan})
-        assert "No plan fits for certain yet." in text
+        assert "No plan fits with 5 % of every tile free yet." in text
         assert "def even_plan" in text
         assert text.count("because of 3 KiB") == 7
         assert "| 1 of 12 |" in text

@@ -130,8 +130,8 @@ show_scored_blind(lesson, curve)
 # second table's rows were **scored blind**: on that day, the model had never seen them. That day's error is the
 # evidence: 5.1 % at the median of 26 such rows, and 11 %, at worst 45 %, on twelve training runs of transformers
 # ([validation](../docs/validation.md)). Later, nine other inference rows were off by 40 % at the median, so their band
-# is wide. The model was then improved with these rows in view, so today's error proves less. (That page leaves out
-# PopTorch's own 0.3 ms for each call.)
+# is wide. The model was then improved with these rows in view, so today's error proves less. (That page omits
+# PopTorch's 0.3 ms a call.)
 #
 # Two things stay **open**. At batch 1, where fixed costs decide, the model was too fast that day, and today it is even
 # faster. And for inference with *grouped* convolutions (ResNeXt, EfficientNet) there is no published row: its band

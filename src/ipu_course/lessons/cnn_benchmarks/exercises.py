@@ -314,8 +314,8 @@ MEASURE = Exercise(
 OPTIONS = Exercise(
     names=("published_options",),
     find_hint=options_hint,
-    praise="With these three options the modelled rate is within 1 % of the published one. Without any one of them it is "
-    "too low.",
+    praise="With these three options the modelled rate is within 1 % of the published one. Without any one of them it "
+    "is too low.",
 )
 BUDGET = Exercise(
     names=("largest", "safe"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
+from ipu_model.capture.operators import whole_functions
 from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor, replaced
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
@@ -251,6 +252,15 @@ def embedding_bag(input: Tensor, weight: Tensor, *args: Any, sparse: bool = Fals
     return F.embedding_bag(input, weight, *args[:5], *((False, *args[6:]) if len(args) > 5 else ()), **kwargs)
 
 
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """Count exactly the `minlength` first values, as PopTorch does: the shape of the result is then known."""
+    if not isinstance(input, FakeTensor) or not minlength or input.dim() != 1:
+        return torch.bincount(input, weights, minlength)
+    ones = torch.ones_like(input, dtype=torch.int64) if weights is None else weights.float()
+    counts = torch.zeros(minlength + 1, dtype=ones.dtype)  # the last one counts larger values
+    return counts.scatter_add(0, input.long().clamp(max=minlength), ones)[:minlength]
+
+
 def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def single(tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
@@ -265,6 +275,8 @@ def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 DEVICE_VERSIONS: Mapping[Function, Function] = {
+    torch.bincount: bincount,
+    Tensor.bincount: bincount,
     F.ctc_loss: ctc_loss,
     torch.ctc_loss: ctc_loss,
     F.gaussian_nll_loss: gaussian_nll_loss,
@@ -306,8 +318,10 @@ class DeviceFunctions(TorchFunctionMode):
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
         self.trace.torch_functions_entered += 1
+        is_whole = getattr(func, "__name__", "") in whole_functions()
         try:
-            result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
+            with tracing.one_handler() if is_whole else nullcontext():
+                result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         finally:
             self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):

@@ -19,6 +19,7 @@ from ipu_model.capture import graph as graphs
 from ipu_model.capture import torch_private, tracing
 from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
+from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
@@ -41,7 +42,7 @@ _ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, redu
 _STATIC_ALTERNATIVES = {
     "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
     "leave the padding out of the loss (ignore_index, or a mask).",
-    "bincount": "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0).",
+    "bincount": "Give the number of values as minlength=: the result then has exactly so many counts.",
     "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
     "torch.nn.functional.one_hot(x, n).amax(0).",
     "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
@@ -241,8 +242,9 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
     except torch_private.DynamicOutputShapeException as error:
         said = [words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)]
         instead = said[0] if said else _USUAL_ALTERNATIVE
+        refused = "" if has_handler(error.func) else f"{poptorchs_words([name_of(error.func)])} "
         raise Error(
-            f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
+            f"{refused}The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
             f"known when the model is compiled. {instead}"
         ) from None
     except RuntimeError as error:
@@ -295,6 +297,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         frozen={constant: name for constant, name in frozen.items() if constant is not None},
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
+        unsupported=_unsupported(recorder),
         layers=recorder.trace.layers,
     )
 
@@ -307,6 +310,12 @@ def _activation_gradients(recorder: Recorder, result: Traced, stand_ins: Mapping
         if len(nodes) == 2 and left.issuperset(nodes):
             names.setdefault(nodes[0].name, nodes[1].name)
     return names
+
+
+def _unsupported(recorder: Recorder) -> tuple[Unsupported, ...]:
+    left = set(recorder.graph.nodes)
+    found = [(node, info_of(node)) for node in recorder.unsupported if node in left]
+    return tuple(Unsupported(name_of(node.target), info.scope, info.line) for node, info in found)
 
 
 def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:

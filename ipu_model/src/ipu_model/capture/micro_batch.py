@@ -45,7 +45,7 @@ _STATIC_ALTERNATIVES = {
     "bincount": "Give the number of values as minlength=: the result then has exactly so many counts.",
     "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
     "torch.nn.functional.one_hot(x, n).amax(0).",
-    "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
+    "repeat_interleave": "Repeat a fixed number of times, or take the rows by an index that is a buffer.",
     "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
 }
 _USUAL_ALTERNATIVE = (
@@ -271,7 +271,10 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
     loss = recorder.node_for(result.loss) if result.loss is not None else None
     recorder.graph.output((tuple(returned), tuple(gradients.values())))
+    settled = _ancestors(recorder.settled)
     stand_ins = clean(recorder.graph, loss)
+    compiled = settled.union(recorder.graph.nodes)
+    unsupported = [(node, info_of(node)) for node in recorder.unsupported if node in compiled]
     names = iter([stand_ins.get(node, node).name for node in returned])
     used = [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
     frozen = {recorder.constant_names.get(id(slot.tensor)): slot.names[0] for slot in slots if slot.is_constant}
@@ -297,7 +300,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         frozen={constant: name for constant, name in frozen.items() if constant is not None},
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
-        unsupported=_unsupported(recorder),
+        unsupported=tuple(Unsupported(name_of(node.target), at.scope, at.line) for node, at in unsupported),
         layers=recorder.trace.layers,
     )
 
@@ -310,12 +313,6 @@ def _activation_gradients(recorder: Recorder, result: Traced, stand_ins: Mapping
         if len(nodes) == 2 and left.issuperset(nodes):
             names.setdefault(nodes[0].name, nodes[1].name)
     return names
-
-
-def _unsupported(recorder: Recorder) -> tuple[Unsupported, ...]:
-    left = set(recorder.graph.nodes)
-    found = [(node, info_of(node)) for node in recorder.unsupported if node in left]
-    return tuple(Unsupported(name_of(node.target), info.scope, info.line) for node, info in found)
 
 
 def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:

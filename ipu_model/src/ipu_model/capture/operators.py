@@ -15,6 +15,8 @@ from ipu_model.source_lines import SourceLine
 # Of libraries and of this package: ops that PopTorch has itself.
 _OTHER_HANDLERS = frozenset({"ipu_model", "prim", "prims", "torch_cluster", "torch_scatter", "torch_spline_conv"})
 
+_USUALLY = "Compute it on the host, in the data set, or write it with ops that docs/support.md lists."
+
 
 class _Table(msgspec.Struct):
     handlers: str
@@ -61,7 +63,7 @@ class Unsupported:
     line: SourceLine | None
 
     def __str__(self) -> str:
-        advice = table().instead.get(self.name.removeprefix("aten::"), table().instead["any"])
+        advice = table().instead.get(self.name.removeprefix("aten::"), _USUALLY)
         return f"{self.name} (module '{self.scope or 'model'}', {self.line or 'unknown line'}): {advice}"
 
 

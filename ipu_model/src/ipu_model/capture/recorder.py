@@ -76,6 +76,7 @@ class Recorder(TorchDispatchMode):
         self.constants: dict[str, Tensor] = {}
         self.draws_random_numbers = False
         self.unsupported: list[Node] = []
+        self.settled: list[Node] = []  # whose values were read while recording: ops may depend on them
         self._node_of: dict[int, Node] = {}
         self._keep: list[Tensor] = []
         # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
@@ -182,7 +183,10 @@ class Recorder(TorchDispatchMode):
         return not anything_there and not runs_there
 
     def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        return known_values([self.node_for(tensor) for tensor in tensors], self.constants, self._changeable)
+        nodes = [self.node_for(tensor) for tensor in tensors]
+        values = known_values(nodes, self.constants, self._changeable)
+        self.settled += nodes if values is not None else []
+        return values
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         if torch.Tag.dynamic_output_shape not in func.tags and torch.Tag.data_dependent_output not in func.tags:

@@ -85,15 +85,11 @@ _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 # Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
 _INDEX_OF: Mapping[Function, tuple[int, str]] = {
-    **dict.fromkeys(_of(F, "cross_entropy nll_loss multi_margin_loss multilabel_margin_loss"), (1, "target")),
+    **dict.fromkeys((F.cross_entropy, F.nll_loss), (1, "target")),
     F.one_hot: (0, "tensor"),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
-    **dict.fromkeys((torch.take, torch.put, *_of(Tensor, "take put put_")), (1, "index")),
-    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_copy index_fill"), (2, "index")),
-    **dict.fromkeys(
-        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_copy index_copy_ index_fill index_fill_"),
-        (2, "index"),
-    ),
+    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_fill"), (2, "index")),
+    **dict.fromkeys(_of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_fill index_fill_"), (2, "index")),
 }
 
 
@@ -261,19 +257,6 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return counts.scatter_add(0, input.long().clamp(max=minlength), ones)[:minlength]
 
 
-def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def single(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def computed(input: Tensor, *others: Any, **named: Any) -> Tensor:
-        if input.dtype is not torch.float16:
-            return loss(input, *others, **named)
-        (first, *rest), options = tree_map_only(Tensor, single, ((input, *others), named))
-        return loss(first, *rest, **options).half()
-
-    return computed
-
-
 DEVICE_VERSIONS: Mapping[Function, Function] = {
     torch.bincount: bincount,
     Tensor.bincount: bincount,
@@ -282,7 +265,6 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
-    **{loss: _in_single(loss) for loss in _of(F, "multi_margin_loss multilabel_margin_loss")},
     **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
 }
 

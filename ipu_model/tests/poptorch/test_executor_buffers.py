@@ -114,6 +114,18 @@ class TestBatchNorm:
         torch.testing.assert_close(model.norm.running_var, plain.running_var)
         assert model.norm.num_batches_tracked.item() == 0, "the batch counter never advances"
 
+    @pytest.mark.parametrize("norm", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)])
+    def test_an_inference_model_in_training_mode_normalises_by_its_batch_and_keeps_its_statistics(
+        self, norm: nn.Module
+    ) -> None:
+        model, x = norm.train(), torch.randn(4, 3, 5)
+        before = copy.deepcopy(model.state_dict())
+        wrapped = inference(model)
+        for _ in range(2):
+            torch.testing.assert_close(wrapped(x), copy.deepcopy(model)(x))
+        wrapped.copyWeightsToHost()
+        torch.testing.assert_close(model.state_dict(), before)
+
     def test_a_cumulative_average_is_refused_by_name_where_it_would_be_kept(self) -> None:
         """PyTorch reads the batch counter in Python for momentum=None; in eval mode it does not."""
         model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None))

@@ -89,7 +89,9 @@ _INDEX_OF: Mapping[Function, tuple[int, str]] = {
     F.one_hot: (0, "tensor"),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
     **dict.fromkeys(_of(torch, "gather scatter scatter_add index_fill"), (2, "index")),
-    **dict.fromkeys(_of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_fill index_fill_"), (2, "index")),
+    **dict.fromkeys(
+        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_fill index_fill_"), (2, "index")
+    ),
 }
 
 

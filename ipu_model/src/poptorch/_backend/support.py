@@ -37,7 +37,7 @@ PopTorch's own documentation, and also
 {taken_apart}.
 
 A program with any other op stops when it is compiled, with PopTorch's error, the line of your program, and what to use
-instead. With `IPU_MODEL_UNSUPPORTED_OPS=warn`, it runs on this machine and the profile has a note; IPUs could not run it.
+instead. With `IPU_MODEL_UNSUPPORTED_OPS=warn`, it runs on this machine, and the profile has a note that IPUs could not.
 
 {instead}
 """

@@ -294,8 +294,8 @@ class TestAttributesThatForwardReads:
         "prior",
         [
             torch.distributions.Normal(torch.zeros(2), 1.0),
-            torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)),
-            torch.distributions.Gamma(1.0, 2.0),
+            torch.distributions.Independent(torch.distributions.Laplace(torch.zeros(2), torch.ones(2)), 1),
+            torch.distributions.Exponential(2.0),
         ],
     )
     def test_random_numbers_of_their_values_differ_from_call_to_call(self, prior: Any) -> None:
@@ -331,7 +331,7 @@ class TestSparseConstants:
         def forward(model: Any, x: Tensor) -> tuple[Any, ...]:
             a = model.a.coalesce()
             rows, columns = a.indices()
-            summed = torch.zeros(2).index_add(0, rows, a.values() * x[columns])
+            summed = torch.zeros(2).scatter_add(0, rows, a.values() * x[columns])
             return summed, a.sparse_dim(), a.is_sparse, tuple(a.shape)
 
         summed, *rest = inference(Module(forward, a=ADJACENCY.to_sparse()))(X)

@@ -97,7 +97,7 @@ F.kl_div(x, p, log_target=True) | F.soft_margin_loss(x, y) | F.hinge_embedding_l
 F.poisson_nll_loss(x, p, full=True) | F.margin_ranking_loss(x, y, p) | F.cosine_embedding_loss(m, m, v)
 F.triplet_margin_loss(m, m, m) | F.multilabel_soft_margin_loss(m, m)
 F.ctc_loss(x.permute(2, 0, 1).log_softmax(2), torch.ones(2, 1).long(), torch.tensor([4, 4]), torch.tensor([1, 1]))
-F.triplet_margin_with_distance_loss(m, m, m) | F.gaussian_nll_loss(x, y, p)
+F.triplet_margin_with_distance_loss(m, m, m)
 poptorch.dynamic_slice(m, 0, i[:1], 2, 1) | poptorch.dynamic_update(m, m[:2], 0, i[:1], 2) | poptorch.fps(m, [0, 4])
 poptorch.nop(x) | poptorch.nearest(m, m) | poptorch.for_loop(2, lambda t: t + 1, [x])
 poptorch.cond(b.any(), lambda t: t, [x], lambda t: -t, [x])

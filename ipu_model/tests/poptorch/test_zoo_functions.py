@@ -241,6 +241,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "argwhere": (lambda x: torch.argwhere(x > 0), "A mask made of constants is fine"),
     "unique": (lambda x: x.unique(), "shape of a result depends on data .*on the host, in the data set"),
     "repeat_interleave": (lambda x: x[0].repeat_interleave((x[0] > 0).int()), "an index that is a buffer"),
+    "adaptive softmax": (
+        lambda x: nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3])(x, torch.tensor([0, 8, 2])),
+        r"\[aten::nonzero\].*depends on data",
+    ),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, x + 1, x.abs()), "branches on data: .*torch.where"),
     "bincount": (lambda x: (x, torch.bincount((x[0] > 0).int())), r"depends on data .*number of values as minlength="),
 }
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -18,7 +17,7 @@ from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.operators import whole_functions
-from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor, replaced
+from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
@@ -200,47 +199,6 @@ _logger = logging.getLogger("poptorch::python")
 # Functions of torch for which the device runs another version: their own needs values, formats or types it has not.
 
 
-def static_adaptive_softmax() -> AbstractContextManager[None]:
-    """Let `nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row in traces: shapes must be known."""
-    module = nn.AdaptiveLogSoftmaxWithLoss
-    predict = _while_tracing(lambda self, input: torch.argmax(self.log_prob(input), dim=1), module.predict)
-    return replaced(module, forward=_while_tracing(_forward, module.forward), predict=predict)
-
-
-def _while_tracing(static: Function, dynamic: Function) -> Function:
-    def chosen(self: nn.AdaptiveLogSoftmaxWithLoss, *args: Any, **kwargs: Any) -> Any:
-        return (dynamic if tracing.current() is None else static)(self, *args, **kwargs)
-
-    return chosen
-
-
-def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
-    single = target_.dim() == 0
-    if single:
-        input_, target_ = input_.unsqueeze(0), target_.unsqueeze(0)
-    output = self.log_prob(input_).gather(1, target_.long().unsqueeze(1)).squeeze(1)
-    return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, (-output).mean())
-
-
-def gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Tensor:
-    """Compute `F.gaussian_nll_loss`, but refuse no negative variance; no gradient knows of the lower limit `eps`."""
-    if not isinstance(var, Tensor):
-        var = torch.full_like(input, var)
-    elif var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
-        var = var.unsqueeze(-1)
-    limited = var.clone()
-    with torch.no_grad():
-        limited.clamp_(min=eps)
-    losses = 0.5 * (limited.log() + (input - target) ** 2 / limited)
-    if full:
-        losses = losses + 0.5 * math.log(2 * math.pi)
-    if reduction == "mean":
-        return losses.mean()
-    return losses.sum() if reduction == "sum" else losses
-
-
 def embedding(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.nn.functional.embedding` with a dense gradient: the device has no sparse tensors."""
     return F.embedding(input, weight, *args[:4], **kwargs)
@@ -264,7 +222,6 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
     Tensor.bincount: bincount,
     F.ctc_loss: ctc_loss,
     torch.ctc_loss: ctc_loss,
-    F.gaussian_nll_loss: gaussian_nll_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
     **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},

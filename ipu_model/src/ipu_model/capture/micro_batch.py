@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
 from ipu_model.capture import torch_private, tracing
-from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
+from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
 from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
 from ipu_model.capture.recorder import Recorder
@@ -99,7 +99,6 @@ def capture(
         deeper = sys.getrecursionlimit() + _FRAMES_OF_A_CALL * depth
         stack.enter_context(torch_private.switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
         stack.enter_context(torch_private.plain_ops_traced())
-        stack.enter_context(static_adaptive_softmax())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]

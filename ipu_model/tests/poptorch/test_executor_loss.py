@@ -45,7 +45,7 @@ def logarithms(x: Tensor) -> Tensor:
     return F.log_softmax(x, dim=-1)
 
 
-# Every loss of torch.nn that PopTorch compiles, with what it is called with; some take another form of the layer's outputs.
+# Every loss of torch.nn that PopTorch compiles, and what it takes; some take another form of the layer's outputs.
 LOSSES: list[tuple[Any, tuple[Tensor, ...], Callable[[Tensor], Tensor]]] = [
     *[
         (loss, targets, lambda x: x)

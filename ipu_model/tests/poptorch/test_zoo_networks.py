@@ -246,7 +246,8 @@ def test_training_agrees_with_pytorch(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "ViT", "TransformerEncoder, padding", "TransformerEncoder, causal", "vector quantiser", "adaptive softmax", "flow"
+        "ViT", "TransformerEncoder, padding", "TransformerEncoder, causal", "vector quantiser", "adaptive softmax",
+        "flow",
     ],
 )  # fmt: skip
 def test_inference_agrees_with_pytorch(name: str) -> None:

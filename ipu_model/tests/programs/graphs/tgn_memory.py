@@ -37,7 +37,7 @@ class TGN(nn.Module):
             scores.append(torch.sigmoid(score))
         for nodes, values in ((source, z_source), (destination, z_destination)):
             self.memory.index_put_((nodes,), values.detach())
-            self.last_update.index_copy_(0, nodes, t)
+            self.last_update.index_put_((nodes,), t)
         return (*scores, poptorch.identity_loss(loss, reduction="none")) if self.training else tuple(scores)
 
 

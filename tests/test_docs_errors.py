@@ -39,6 +39,11 @@ class Branching(Classifier):
         return self.layer(rows) if rows.sum() > 0 else rows
 
 
+class Inverting(Classifier):
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.linalg.inv(rows @ rows.T)
+
+
 class Repeating(nn.Module):
     """A tensor of 4 x ``count`` bytes for the one row: a tile of one IPU holds its share of three of them."""
 
@@ -76,6 +81,7 @@ RAISING: dict[str, Callable[[], object]] = {
     "Too many IPUs": lambda: infer(Classifier(), quiet().replicationFactor(100))(torch.zeros(400, 8)),
     "A shape that depends on data": lambda: infer(ChoosingRows())(ROWS),
     "A branch that depends on data": lambda: infer(Branching())(ROWS),
+    "An op that PopTorch does not have": lambda: infer(Inverting())(ROWS),
     "No loss": train_without_loss,
     "A program without IPUs": lambda: infer(Classifier(), quiet().useOfflineIpuTarget())(ROWS),
 }

@@ -26,7 +26,8 @@ class Block(nn.Module):
         rows, length, _ = x.shape
         parts = self.qkv(self.norm_attention(x)).view(rows, length, 3, HEADS, WIDTH // HEADS)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        earlier = torch.ones(length, length, dtype=torch.bool).triu(1).logical_not()  # PopTorch has no tril
+        mixed = F.scaled_dot_product_attention(query, key, value, earlier)
         x = x + self.mix(mixed.transpose(1, 2).reshape(rows, length, WIDTH))
         return x + self.shrink(F.gelu(self.grow(self.norm(x))))  # type: ignore[no-any-return]
 

@@ -214,7 +214,7 @@ class Step:
 
     Storages have the name of the tensor that they were made for, and are, like tensors, in the order of making.
     `inputs` are what the host sends. `gradients` maps variables to tensors, `layers` dotted names of modules to
-    classes.
+    classes. `notes` are what a user must know about the whole program.
     """
 
     ops: tuple[Op, ...]
@@ -228,6 +228,7 @@ class Step:
     stages: tuple[Stage, ...] = (Stage(0, 0),)
     block_entries: tuple[Placement, ...] = ()
     layers: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def last_stage(self) -> int:

@@ -495,7 +495,10 @@ def test_the_first_op_that_clips_is_named_once(reports: Callable[[], list[str]])
 def test_a_statistic_that_clips_is_reported_with_the_op_that_writes_it(reports: Callable[[], list[str]]) -> None:
     # The running mean becomes -1 x 0 + 2 x 40000; the variance, which the same op writes, stays in the range.
     norm, x = nn.BatchNorm1d(1, momentum=2.0).half(), half(40000.0, 40000.0).reshape(2, 1)
-    infer(norm, x, reports_clipping=True)
+    model = Net(lambda net, x: F.mse_loss(net.norm(x), x * 0), norm=norm)
+    session = session_of(model, x, arithmetic=Arithmetic(reports_clipping=True))
+    KeepGradients(session)
+    session.run([x])
     (message,) = reports()
     assert "1 of 1 values (aten.native_batch_norm.default in module " in message
 

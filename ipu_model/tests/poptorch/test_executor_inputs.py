@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from executor_support import Module, gradient, inference, quiet, runs, with_loss
+from executor_support import Module, gradient, inference, quiet, runs, training, with_loss
 from loading_datasets import Sample as Box
 from loading_datasets import SampleParser
 from torch import Tensor, nn
@@ -331,7 +331,34 @@ class TestTypes:
 
     def test_what_the_device_does_not_have_is_cut_to_32_bits_or_another_float(self) -> None:
         assert runs(lambda x: x)(torch.tensor([2**33 + 5])).tolist() == [5]
-        assert runs(lambda x: x)(torch.ones(2, dtype=torch.bfloat16)).dtype in (torch.float32, torch.float16)
+
+    @pytest.mark.parametrize(("host", "device"), [(torch.bfloat16, torch.float16), (torch.float64, torch.float32)])
+    def test_a_type_that_the_device_does_not_have_is_another_one_everywhere(
+        self, host: torch.dtype, device: torch.dtype
+    ) -> None:
+        """Inputs, weights, constants, casts, and what forward makes (operators reference, 4)."""
+        seen: list[torch.dtype] = []
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            made = torch.ones(2, dtype=host) + torch.tensor([1.0, 2.0], dtype=host) + model.plain
+            seen.extend(t.dtype for t in (x, model.layer.weight, made, x.int().to(host), x.sum(dtype=host), x.to(host)))
+            return model.layer(x.to(host) + made)
+
+        layer = nn.Linear(2, 2).to(host)
+        model = Module(forward, layer=layer)
+        model.plain = torch.ones(2, dtype=host)
+        x = torch.tensor([[0.5, 1.5]])
+        out = inference(model)(x.to(host))
+        assert {out.dtype, *seen} == {device}
+        expected = (x + torch.tensor([3.0, 4.0])) @ layer.weight.float().T + layer.bias.float()
+        torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=2e-3)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_such_a_model_trains_and_keeps_its_type_on_the_host(self, dtype: torch.dtype) -> None:
+        model = with_loss(lambda m, x: m.weight * x, weight=nn.Parameter(torch.ones(1, dtype=dtype)))
+        wrapped = training(model, lr=0.25)
+        wrapped(torch.ones(1, dtype=dtype))
+        assert (model.weight.dtype, model.weight.item()) == (dtype, 0.75)
 
     def test_results_are_never_64_bits_wide(self, caplog: pytest.LogCaptureFixture) -> None:
         def forward(x: Tensor) -> list[Tensor]:

@@ -203,7 +203,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "parameter": lambda m: m.first.weight.register_hook(lambda gradient: gradient * 3),
     "weight norm by a hook": lambda m: torch.nn.utils.weight_norm(m.first),
     "spectral norm by a hook": lambda m: torch.nn.utils.spectral_norm(m.first),
-    "orthogonal": lambda m: parametrizations.orthogonal(m.first),
+    "weight norm": lambda m: parametrizations.weight_norm(m.first),
     "own parametrisation": lambda m: parametrize.register_parametrization(m.first, "weight", nn.Tanh()),
     "pruning": lambda m: prune.l1_unstructured(m.first, "weight", 0.5),
 }

@@ -54,6 +54,11 @@ def op_kind(node: Node) -> str:
     return name if name.endswith("__") else name.removesuffix("_")
 
 
+def _notes(graph: Graph) -> tuple[str, ...]:
+    names = ", ".join(dict.fromkeys(op.name for op in graph.unsupported))
+    return (f"PopTorch has no handler for {names}: IPUs could not run this program.",) if names else ()
+
+
 class _Describer:
     """Gathers the facts about one graph; an op and the nodes of its single results become one `Op`."""
 
@@ -103,6 +108,7 @@ class _Describer:
             step,
             tensors={name: step.tensors[name] for name in order if name in step.tensors},
             storages={name: step.storages[name] for name in order if name in step.storages},
+            notes=_notes(graph),
         )
 
     def _entering(self, node: Node) -> tuple[Tensor, Source]:
@@ -229,6 +235,7 @@ def digest_of(graph: Graph) -> str:
         ),
         block_entries=tuple(replace(entry, block="", stage=0) for entry in described.block_entries),
         layers={},
+        notes=(),
     )
     digest = hashlib.blake2b(digest_size=20)
     for field in fields(step):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
-from ipu_model.capture.torch_private import AdaptiveSoftmaxOutput, FakeTensor, replaced
+from ipu_model.capture.operators import whole_functions
+from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
@@ -84,14 +84,12 @@ _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 # Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
 _INDEX_OF: Mapping[Function, tuple[int, str]] = {
-    **dict.fromkeys(_of(F, "cross_entropy nll_loss multi_margin_loss multilabel_margin_loss"), (1, "target")),
+    **dict.fromkeys((F.cross_entropy, F.nll_loss), (1, "target")),
     F.one_hot: (0, "tensor"),
     **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
-    **dict.fromkeys((torch.take, torch.put, *_of(Tensor, "take put put_")), (1, "index")),
-    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_copy index_fill"), (2, "index")),
+    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_fill"), (2, "index")),
     **dict.fromkeys(
-        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_copy index_copy_ index_fill index_fill_"),
-        (2, "index"),
+        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_fill index_fill_"), (2, "index")
     ),
 }
 
@@ -201,47 +199,6 @@ _logger = logging.getLogger("poptorch::python")
 # Functions of torch for which the device runs another version: their own needs values, formats or types it has not.
 
 
-def static_adaptive_softmax() -> AbstractContextManager[None]:
-    """Let `nn.AdaptiveLogSoftmaxWithLoss` compute every cluster for every row in traces: shapes must be known."""
-    module = nn.AdaptiveLogSoftmaxWithLoss
-    predict = _while_tracing(lambda self, input: torch.argmax(self.log_prob(input), dim=1), module.predict)
-    return replaced(module, forward=_while_tracing(_forward, module.forward), predict=predict)
-
-
-def _while_tracing(static: Function, dynamic: Function) -> Function:
-    def chosen(self: nn.AdaptiveLogSoftmaxWithLoss, *args: Any, **kwargs: Any) -> Any:
-        return (dynamic if tracing.current() is None else static)(self, *args, **kwargs)
-
-    return chosen
-
-
-def _forward(self: nn.AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
-    single = target_.dim() == 0
-    if single:
-        input_, target_ = input_.unsqueeze(0), target_.unsqueeze(0)
-    output = self.log_prob(input_).gather(1, target_.long().unsqueeze(1)).squeeze(1)
-    return AdaptiveSoftmaxOutput(output.squeeze(0) if single else output, (-output).mean())
-
-
-def gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Tensor:
-    """Compute `F.gaussian_nll_loss`, but refuse no negative variance; no gradient knows of the lower limit `eps`."""
-    if not isinstance(var, Tensor):
-        var = torch.full_like(input, var)
-    elif var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
-        var = var.unsqueeze(-1)
-    limited = var.clone()
-    with torch.no_grad():
-        limited.clamp_(min=eps)
-    losses = 0.5 * (limited.log() + (input - target) ** 2 / limited)
-    if full:
-        losses = losses + 0.5 * math.log(2 * math.pi)
-    if reduction == "mean":
-        return losses.mean()
-    return losses.sum() if reduction == "sum" else losses
-
-
 def embedding(input: Tensor, weight: Tensor, *args: Any, sparse: bool = False, **kwargs: Any) -> Tensor:
     """Compute `torch.nn.functional.embedding` with a dense gradient: the device has no sparse tensors."""
     return F.embedding(input, weight, *args[:4], **kwargs)
@@ -251,26 +208,22 @@ def embedding_bag(input: Tensor, weight: Tensor, *args: Any, sparse: bool = Fals
     return F.embedding_bag(input, weight, *args[:5], *((False, *args[6:]) if len(args) > 5 else ()), **kwargs)
 
 
-def _in_single(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def single(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def computed(input: Tensor, *others: Any, **named: Any) -> Tensor:
-        if input.dtype is not torch.float16:
-            return loss(input, *others, **named)
-        (first, *rest), options = tree_map_only(Tensor, single, ((input, *others), named))
-        return loss(first, *rest, **options).half()
-
-    return computed
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """Count exactly the `minlength` first values, as PopTorch does: the shape of the result is then known."""
+    if not isinstance(input, FakeTensor) or not minlength or input.dim() != 1:
+        return torch.bincount(input, weights, minlength)
+    ones = torch.ones_like(input, dtype=torch.int64) if weights is None else weights.float()
+    counts = torch.zeros(minlength + 1, dtype=ones.dtype)  # the last one counts larger values
+    return counts.scatter_add(0, input.long().clamp(max=minlength), ones)[:minlength]
 
 
 DEVICE_VERSIONS: Mapping[Function, Function] = {
+    torch.bincount: bincount,
+    Tensor.bincount: bincount,
     F.ctc_loss: ctc_loss,
     torch.ctc_loss: ctc_loss,
-    F.gaussian_nll_loss: gaussian_nll_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
-    **{loss: _in_single(loss) for loss in _of(F, "multi_margin_loss multilabel_margin_loss")},
     **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
 }
 
@@ -306,8 +259,10 @@ class DeviceFunctions(TorchFunctionMode):
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
         self.trace.torch_functions_entered += 1
+        is_whole = getattr(func, "__name__", "") in whole_functions()
         try:
-            result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
+            with tracing.one_handler() if is_whole else nullcontext():
+                result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         finally:
             self.trace.torch_functions_entered -= 1
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ipu_model.capture.operators import Unsupported
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import DType, Hints, Phase, Placement, Variable
 
@@ -20,7 +21,7 @@ Node = torch.fx.Node
 
 _INFO = "ipu_model"
 # Its schema does not declare that training mode (argument 5) updates the running statistics (arguments 3 and 4).
-_BATCH_NORM = torch.ops.aten.native_batch_norm.default
+BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
 @lru_cache(maxsize=64)
@@ -153,7 +154,7 @@ class Graph:
 
     `ops` ends in `(outputs..., gradients...)`; placeholders are variables, inputs, then `seed` for training. `frozen`
     maps constants to the integer or bool buffers that they are, `activation_gradients` forward nodes to their
-    gradients.
+    gradients. `unsupported` are the ops of the forward pass that PopTorch would refuse.
     """
 
     ops: torch.fx.Graph
@@ -170,6 +171,7 @@ class Graph:
     frozen: Mapping[str, str] = field(default_factory=dict)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
+    unsupported: tuple[Unsupported, ...] = ()
     layers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -192,7 +194,7 @@ class Graph:
     @cached_property
     def assigned(self) -> frozenset[str]:
         """Those of `mutated` that the program itself changes: not statistics that batch normalisation keeps."""
-        writers = [node for node in self.ops.nodes if node.target is not _BATCH_NORM]
+        writers = [node for node in self.ops.nodes if node.target is not BATCH_NORM]
         return _entering_names({self.roots[target] for node in writers for target in written_arguments(node)})
 
     @property
@@ -249,7 +251,7 @@ def op_of(node: Node) -> Node:
 def written_arguments(node: Node) -> list[Node]:
     if node.op != "call_function":
         return []
-    if node.target is _BATCH_NORM:
+    if node.target is BATCH_NORM:
         written = [_argument(node, p, "") for p in (3, 4)] if _argument(node, 5, "training") else []
         return [value for value in written if isinstance(value, Node)]
     schema = getattr(node.target, "_schema", None)

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
 from ipu_model.capture import torch_private, tracing
-from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
+from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
+from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
@@ -41,10 +42,10 @@ _ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, redu
 _STATIC_ALTERNATIVES = {
     "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
     "leave the padding out of the loss (ignore_index, or a mask).",
-    "bincount": "Count with torch.nn.functional.one_hot(x, number_of_values).sum(0).",
+    "bincount": "Give the number of values as minlength=: the result then has exactly so many counts.",
     "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
     "torch.nn.functional.one_hot(x, n).amax(0).",
-    "repeat_interleave": "Repeat a fixed number of times, or give the length of the result as output_size=.",
+    "repeat_interleave": "Repeat a fixed number of times, or take the rows by an index that is a buffer.",
     "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
 }
 _USUAL_ALTERNATIVE = (
@@ -98,7 +99,6 @@ def capture(
         deeper = sys.getrecursionlimit() + _FRAMES_OF_A_CALL * depth
         stack.enter_context(torch_private.switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
         stack.enter_context(torch_private.plain_ops_traced())
-        stack.enter_context(static_adaptive_softmax())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
@@ -241,8 +241,9 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
     except torch_private.DynamicOutputShapeException as error:
         said = [words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)]
         instead = said[0] if said else _USUAL_ALTERNATIVE
+        refused = "" if has_handler(error.func) else f"{poptorchs_words([name_of(error.func)])} "
         raise Error(
-            f"The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
+            f"{refused}The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
             f"known when the model is compiled. {instead}"
         ) from None
     except RuntimeError as error:
@@ -269,7 +270,10 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     returned = [recorder.node_for(leaf) for leaf in result.leaves if isinstance(leaf, FakeTensor)]
     loss = recorder.node_for(result.loss) if result.loss is not None else None
     recorder.graph.output((tuple(returned), tuple(gradients.values())))
+    settled = _ancestors(recorder.settled)
     stand_ins = clean(recorder.graph, loss)
+    compiled = settled.union(recorder.graph.nodes)
+    unsupported = [(node, info_of(node)) for node in recorder.unsupported if node in compiled]
     names = iter([stand_ins.get(node, node).name for node in returned])
     used = [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
     frozen = {recorder.constant_names.get(id(slot.tensor)): slot.names[0] for slot in slots if slot.is_constant}
@@ -295,6 +299,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         frozen={constant: name for constant, name in frozen.items() if constant is not None},
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
+        unsupported=tuple(Unsupported(name_of(node.target), at.scope, at.line) for node, at in unsupported),
         layers=recorder.trace.layers,
     )
 

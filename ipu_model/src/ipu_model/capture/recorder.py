@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ipu_model.capture.graph import (
+    BATCH_NORM,
     NOTHING,
     NodeInfo,
     TensorSpec,
@@ -22,6 +23,7 @@ from ipu_model.capture.graph import (
     storage_roots,
     written_arguments,
 )
+from ipu_model.capture.operators import has_handler
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -32,7 +34,7 @@ from ipu_model.capture.torch_private import (
     sequence_number,
 )
 from ipu_model.capture.tracing import Trace
-from ipu_model.capture.variables import Origins, fake_like, storage_key
+from ipu_model.capture.variables import DEVICE_DTYPE, Origins, fake_like, storage_key
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import line_running
@@ -51,6 +53,8 @@ _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 _SUBTRACTIONS = frozenset(
     getattr(op, overload) for op in (aten.sub, aten.sub_, aten.rsub) for overload in ("Tensor", "Scalar")
 )
+
+_IS_TRAINING = 5  # which argument of `BATCH_NORM` it is
 
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(aten.random_, "from")
@@ -71,6 +75,8 @@ class Recorder(TorchDispatchMode):
         self.graph = trace.nodes
         self.constants: dict[str, Tensor] = {}
         self.draws_random_numbers = False
+        self.unsupported: list[Node] = []
+        self.settled: list[Node] = []  # whose values were read while recording: ops may depend on them
         self._node_of: dict[int, Node] = {}
         self._keep: list[Tensor] = []
         # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
@@ -130,7 +136,7 @@ class Recorder(TorchDispatchMode):
         if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
             return known[1]
         with modes_disabled():
-            value = tensor.detach().to_dense().clone()
+            value = tensor.detach().to_dense().to(DEVICE_DTYPE.get(tensor.dtype, tensor.dtype), copy=True)
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
@@ -177,7 +183,10 @@ class Recorder(TorchDispatchMode):
         return not anything_there and not runs_there
 
     def _known(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        return known_values([self.node_for(tensor) for tensor in tensors], self.constants, self._changeable)
+        nodes = [self.node_for(tensor) for tensor in tensors]
+        values = known_values(nodes, self.constants, self._changeable)
+        self.settled += nodes if values is not None else []
+        return values
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         if torch.Tag.dynamic_output_shape not in func.tags and torch.Tag.data_dependent_output not in func.tags:
@@ -217,6 +226,29 @@ class Recorder(TorchDispatchMode):
             return None
         return self._recorded(aten.index.Tensor, self._recorded(aten.expand.default, tensor, shape), indices)
 
+    def _as_on_device(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments of an op with the types that the device has, and without what its model cannot do."""
+        if kwargs.get("dtype") in DEVICE_DTYPE:
+            kwargs = {**kwargs, "dtype": DEVICE_DTYPE[kwargs["dtype"]]}
+        if func in _SUBTRACTIONS:
+            args = self._numbers_for_masks(func, args)
+        if func is BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:
+            args = (*args[:3], None, None, *args[_IS_TRAINING:])  # only a training model keeps running statistics
+        return args, kwargs
+
+    def _numbers_for_masks(self, func: Any, args: Any) -> Any:
+        """PopTorch converts a mask that is subtracted from numbers, or they from it, where PyTorch refuses both."""
+        dtype = torch.result_type(args[0], args[1])
+        in_place = func._schema.name.endswith("_") and args[0].dtype is torch.bool
+        if dtype is torch.bool or in_place:
+            return args
+
+        def number(value: Any) -> Any:
+            is_mask = isinstance(value, Tensor) and value.dtype is torch.bool
+            return self._recorded(aten._to_copy.default, value, dtype=dtype) if is_mask else value
+
+        return number(args[0]), number(args[1]), *args[2:]
+
     def _drawn_between(self, tensor: Tensor, low: int, high: int | None) -> Tensor:
         if high is None:  # behind the last whole number that the type holds exactly
             dtype = tensor.dtype
@@ -230,8 +262,8 @@ class Recorder(TorchDispatchMode):
         first: Node = next(ops, self.graph._root)
         return first
 
-    def _recorded(self, func: Any, *args: Any) -> Tensor:
-        result: Tensor = self.__torch_dispatch__(func, (), args)
+    def _recorded(self, func: Any, *args: Any, **kwargs: Any) -> Tensor:
+        result: Tensor = self.__torch_dispatch__(func, (), args, kwargs)
         return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -259,6 +291,7 @@ class Recorder(TorchDispatchMode):
         if any_real:
             self._move_written(func, args, kwargs)
             args, kwargs = tree_map_only(Tensor, self._stand_in, (args, kwargs))
+        args, kwargs = self._as_on_device(func, args, kwargs)
         settled = self._settled(func, args, kwargs)
         if settled is not None:
             return settled[0]
@@ -273,6 +306,8 @@ class Recorder(TorchDispatchMode):
         result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
         self._bind_results(node, result, where)
+        if where.phase is Phase.FORWARD and not self.trace.handlers_entered and not has_handler(func):
+            self.unsupported.append(node)
         self.draws_random_numbers |= is_random(node)
         return result
 

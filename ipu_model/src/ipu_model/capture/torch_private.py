@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException as Dynamic
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules import adaptive as _adaptive
 from torch.nn.modules import transformer as _transformer
 from torch.nn.utils import stateless as _stateless
 from torch.utils import _python_dispatch
@@ -25,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 fused_adam_, fused_adamw_, fused_sgd_ = torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_
 autograd_node_in_progress, mkldnn_enabled = torch._C._current_autograd_node, torch._C._get_mkldnn_enabled
 modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stateless._reparametrize_module
-AdaptiveSoftmaxOutput = _adaptive._ASMoutput
 
 
 def start_autograd() -> None:

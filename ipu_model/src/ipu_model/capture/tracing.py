@@ -40,6 +40,7 @@ class Trace:
     scope_of_error: str = ""
     torch_functions_entered: int = 0
     loop: Loop | None = None
+    handlers_entered: int = 0
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
@@ -106,3 +107,17 @@ def active(trace: Trace | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+@contextmanager
+def one_handler() -> Iterator[None]:
+    """PopTorch has a handler for what the body computes, whatever ops it consists of here."""
+    trace = current()
+    if trace is None:
+        yield
+        return
+    trace.handlers_entered += 1
+    try:
+        yield
+    finally:
+        trace.handlers_entered -= 1

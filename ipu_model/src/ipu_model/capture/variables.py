@@ -23,8 +23,8 @@ from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.errors import Error
 
-# 64-bit numbers do not exist on the device (executor reference, section 5.4).
-DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
+# Types that the device does not have (operators reference, 4).
+DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float16}
 
 _BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
 _PLAIN = (Tensor, nn.Parameter)

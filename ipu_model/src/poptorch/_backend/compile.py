@@ -129,6 +129,7 @@ def trace(
         stack.callback(_run, _hooks_after)
         before = partial(_run, _hooks_before)
         graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
+    settings.check_operators(graph, warns=warns)
     step = step_of(graph)
     settings.check_program(graph, step, options, training=training, one_process=one_process)
     if warns:

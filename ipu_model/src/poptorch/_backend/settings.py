@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.graph import Graph, TensorSpec, info_of
+from ipu_model.capture.operators import refusal
 from ipu_model.capture.variables import DEVICE_DTYPE
 from ipu_model.compute.gradients import LossScalingSettings
 from ipu_model.compute.replay import Arithmetic
@@ -30,6 +31,7 @@ MAX_IPUS = 64
 # Values of POPTORCH_IPU_MODEL_VERSION and the corresponding arguments of useOfflineIpuTarget.
 VERSIONS = {"ipu1": 1, "ipu2": 2, "ipu21": 21}
 _HALF_OVERFLOW, _REPORTS_CLIPPING = "IPU_MODEL_HALF_OVERFLOW", "IPU_MODEL_REPORT_CLIPPING"
+_UNSUPPORTED_OPS = "IPU_MODEL_UNSUPPORTED_OPS"
 _INDIVISIBLE = (
     "Invalid batch dimension: In the input {shape}, the batch dimension ({rows}) must be a multiple of "
     "Options.deviceIterations({batching.device_iterations}) * (Options.replicationFactor({batching.replicas}) / "
@@ -316,6 +318,18 @@ def _check_buffers(graph: Graph, options: Options) -> None:
     if unknown:
         missing = f"updatableNamedBuffers: the model has no floating-point buffer named {unknown}"
         raise Error(f"{missing}. It has: {', '.join(known) or 'none'}.")
+
+
+def check_operators(graph: Graph, *, warns: bool) -> None:
+    """Refuse ops without a handler in PopTorch, unless the user asks for a warning; only if it `warns` is it said."""
+    wanted = os.environ.get(_UNSUPPORTED_OPS) or "error"
+    if wanted not in ("error", "warn"):
+        raise Error(f"{_UNSUPPORTED_OPS} must be 'error' (as in PopTorch) or 'warn', not {wanted!r}.")
+    if graph.unsupported and wanted == "error":
+        runs = f"With {_UNSUPPORTED_OPS}=warn in the environment, this machine runs the program all the same."
+        raise Error(f"{refusal(graph.unsupported)}\n{runs}")
+    if graph.unsupported and warns:
+        logger.warning("%s\n%s is set, so this machine runs the program.", refusal(graph.unsupported), _UNSUPPORTED_OPS)
 
 
 def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:

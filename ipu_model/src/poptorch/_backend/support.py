@@ -1,4 +1,4 @@
-"""The support status of every public PopTorch name, from the table in `data/support.json`."""
+"""The support status of every public PopTorch name, from `data/support.json`, and which ops of PyTorch it compiles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 from importlib import resources
 
 import msgspec
+
+from ipu_model.capture import operators
 
 STATUSES = ("works", "approximated", "no effect", "refused")
 _HEAD = """\
@@ -21,6 +23,24 @@ _HEAD = """\
 * **refused**: raises `poptorch.Error` when it is used.
 
 Every name that works has a test, in a folder of `ipu_model/tests`."""
+
+_OPERATORS = """
+## Operators of PyTorch
+
+PopTorch's compiler has a handler for these aten ops, also in place and with `out=`:
+
+{handlers}.
+
+Functions and layers that PyTorch 2.0, the release of PopTorch 3.4, computes with such ops are supported as well: all of
+PopTorch's own documentation, and also
+
+{taken_apart}.
+
+A program with any other op stops when it is compiled, with PopTorch's error, the line of your program, and what to use
+instead. With `IPU_MODEL_UNSUPPORTED_OPS=warn`, it runs on this machine, and the profile has a note that IPUs could not.
+
+{instead}
+"""
 
 
 @dataclass(frozen=True)
@@ -71,4 +91,17 @@ def as_markdown() -> str:
         for entry in area.entries:
             test = f"`{entry.test}`" if entry.test else ""
             lines.append(f"| `{area.shown(entry)}` | {entry.status} | {entry.text} | {test} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, _operators()])
+
+
+def _operators() -> str:
+    lists = operators.table()
+    return _OPERATORS.format(
+        handlers=_names(lists.handlers),
+        taken_apart=_names(lists.taken_apart),
+        instead="\n".join(f"* `aten::{name}`: {advice}" for name, advice in lists.instead.items()),
+    )
+
+
+def _names(text: str) -> str:
+    return ", ".join(f"`{name}`" for name in text.split())

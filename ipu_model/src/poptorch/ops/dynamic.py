@@ -195,7 +195,8 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
         f"poptorch.dynamic_update: src must have the shape {expected} (that of input, but for {size} "
         f"elements along dimension {dim}), not {list(src.shape)}.",
     )
-    return input.index_copy(dim, _positions(start, size, 1), src)
+    with tracing.one_handler():
+        return input.index_copy(dim, _positions(start, size, 1), src)
 
 
 def _positions(start: Tensor, size: int, step: int) -> Tensor:
@@ -217,7 +218,8 @@ def _check_arguments(name: str, tensors: dict[str, Tensor], dim: int, start: Ten
 def _check_traced(name: str, size: int) -> None:
     refuse_training(name)
     check(size != 0, "The start and end of a slice must be different: size is 0. Use at least 1.")
-    check(size > 0, f"The size of a slice must not be negative; got {size}.")
+    less = "Taking a slice of a tensor with the end less than the start is not supported"
+    check(size > 0, f"{less}: its size is {size}. Use at least 1.")
 
 
 Batch = list[int] | Tensor | None

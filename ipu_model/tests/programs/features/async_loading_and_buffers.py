@@ -55,7 +55,7 @@ def main():
         async_options={"early_preload": True, "buffer_size": 4, "load_indefinitely": True},
     )
     statistics = RunningStatistics(3)
-    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(6), nn.Flatten(), nn.Linear(8, 2)
     model = WithLoss(nn.Sequential(statistics, *layers), nn.functional.cross_entropy)
     training = poptorch.trainingModel(model, opts, poptorch.optim.Adam(model.parameters(), lr=0.01))
     assert len(train(training, loader, epochs=2)) == 2 * (128 // 32)

@@ -1,4 +1,4 @@
-"""Graph attention with a softmax over the edges of each node, built from scatter_reduce and index_add."""
+"""Graph attention with a softmax over the edges of each node, built from scatter_reduce and scatter_add."""
 
 import torch
 from program_kit import check_close, check_learned, inferred
@@ -16,7 +16,7 @@ def edge_softmax(scores, target, nodes):
         0, index, scores.detach(), reduce="amax", include_self=True
     )
     exponent = torch.exp(scores - torch.index_select(highest, 0, target))
-    total = torch.zeros(nodes, scores.shape[1]).index_add_(0, target, exponent)
+    total = torch.zeros(nodes, scores.shape[1]).scatter_add_(0, index, exponent)
     return exponent / (torch.index_select(total, 0, target) + 1e-12)
 
 
@@ -35,7 +35,8 @@ class GATLayer(nn.Module):
         scores = nn.functional.leaky_relu(from_source[source] + from_target[target], 0.2)
         attention = edge_softmax(scores, target, nodes)
         out = torch.zeros(nodes, HEADS, self.outputs)
-        out.index_add_(0, target, h[source] * attention.unsqueeze(-1))
+        messages = h[source] * attention.unsqueeze(-1)
+        out.scatter_add_(0, target.view(-1, 1, 1).expand_as(messages), messages)
         return (out.flatten(1) if self.concat else out.mean(dim=1)), attention
 
 

@@ -36,8 +36,8 @@ class TGN(nn.Module):
             loss = loss + binary_cross_entropy_with_logits(score, torch.full_like(score, truth))
             scores.append(torch.sigmoid(score))
         for nodes, values in ((source, z_source), (destination, z_destination)):
-            self.memory.index_copy_(0, nodes, values.detach())
-            self.last_update.index_copy_(0, nodes, t)
+            self.memory.index_put_((nodes,), values.detach())
+            self.last_update.index_put_((nodes,), t)
         return (*scores, poptorch.identity_loss(loss, reduction="none")) if self.training else tuple(scores)
 
 

@@ -25,8 +25,9 @@ class TwoTowers(nn.Module):
         with poptorch.Block("item", ipu_id=1):
             scores = u @ normalize(self.item(item), dim=-1).t() / 0.1
             # Other items of the batch that the user likes as well do not count as wrong.
-            same = (item[None, :] % TASTES == item[:, None] % TASTES) & ~torch.eye(len(item), dtype=torch.bool)
-            loss = cross_entropy(scores.masked_fill(same, -1e4), torch.arange(len(item)))
+            row, taste = torch.arange(len(item)), item % TASTES
+            same = (taste[None, :] == taste[:, None]) & (row[None, :] != row[:, None])
+            loss = cross_entropy(scores.masked_fill(same, -1e4), row)
             return poptorch.identity_loss(loss, reduction="none")
 
 

@@ -39,7 +39,7 @@ class Predictor(nn.Module):
         return poptorch.for_loop(self.iterations, body, [torch.zeros_like(right), right, right, rr, matrix])[0]
 
     def forward(self, x, y, x_test):
-        matrix = self.kernel(x, x) + self.kernel.noise * torch.eye(x.shape[0])
+        matrix = self.kernel(x, x) + torch.diag(self.kernel.noise.expand(len(x)))
         cross = self.kernel(x, x_test)
         solved = self.solve(matrix, torch.cat([y.unsqueeze(1), cross], dim=1))
         mean = cross.t() @ solved[:, :1]

@@ -15,7 +15,7 @@ class MultiTask(nn.Module):
         self.trunk = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.SiLU(), nn.Dropout(p=0.1))
         self.heads = nn.ModuleDict({"kind": nn.Linear(HIDDEN, CLASSES), "size": nn.Linear(HIDDEN, 1)})
         self.log_variance = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in self.heads})
-        self.criteria = {"kind": nn.CrossEntropyLoss(), "size": nn.HuberLoss()}
+        self.criteria = {"kind": nn.CrossEntropyLoss(), "size": nn.SmoothL1Loss()}
 
     def forward(self, x: Tensor, targets: dict[str, Tensor] | None = None):
         h = self.trunk(x)

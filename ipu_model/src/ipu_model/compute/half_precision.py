@@ -52,11 +52,14 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
     roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):
         if node.op != "call_function":
+            roundings.infinite.add(node)
             continue
         refuse_what_has_no_container(node)
         put_numbers_on_grid(node, overflow)
         cast_operands(node, roundings)
         rounds = _needs_rounding(node)
+        if not rounds:
+            roundings.keep_infinities(node)
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
         if node.target in _UNIFORM and is_half(node):
             # Drawn in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound.
@@ -136,12 +139,20 @@ class _Roundings:
     def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
         self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
         self._scratches: dict[tuple[int, ...], Node] = {}
+        # What may hold infinities that the program wrote: inputs, constants, what selects and moves values of these.
+        self.infinite: set[Node] = set()
+
+    def keep_infinities(self, node: Node) -> None:
+        written = any(isinstance(value, float) and math.isinf(value) for value in (*node.args, *node.kwargs.values()))
+        if written or not self.infinite.isdisjoint(node.all_input_nodes):
+            self.infinite.update([node, *written_arguments(node)])
 
     def insert_after(self, node: Node, value: Node) -> None:
         spec = spec_of(value)
         assert spec is not None
         scratch = [self._scratch(spec.shape)] if math.prod(spec.shape) <= _SMALL else []
-        clips = self._clips and (value is not node or may_leave_range(node))
+        chosen = node.target not in SQUASHING and not self.infinite.isdisjoint(node.all_input_nodes)
+        clips = self._clips and (value is not node or chosen or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
         steps: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
         if self._apart:
@@ -238,7 +249,8 @@ ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 UNINITIALISED = overloads(_OPS["uninitialised"])
 EXACT = UNINITIALISED | overloads(_OPS["exact"])
 SELECTING, COMPARING, CONVERTING = (overloads(_OPS[name]) for name in ("selecting", "comparing", "converting"))
-PROMOTING, WITH_VALUES, BOUNDED = (overloads(_OPS[name]) for name in ("promoting", "with_values", "bounded"))
+PROMOTING, WITH_VALUES, SQUASHING = (overloads(_OPS[name]) for name in ("promoting", "with_values", "squashing"))
+BOUNDED = SQUASHING | overloads(_OPS["bounded"])
 
 # Results of forward ops that only their backward op reads: they stay in fp32, as fp32 arithmetic made them.
 SAVED: dict[object, tuple[int, ...]] = {
@@ -259,7 +271,7 @@ _MASKS = overloads("bernoulli_.float bernoulli.p")
 
 
 def may_leave_range(node: Node) -> bool:
-    """Whether the float16 result of an op may lie beyond +-65504 for operands within."""
+    """Whether the float16 result of an op may lie beyond +-65504, for operands within."""
     specs = [spec_of(operand) for operand in node.all_input_nodes]
     if not all(spec is not None and spec.dtype in ON_GRID for spec in specs):
         return True
@@ -279,38 +291,98 @@ def may_leave_range(node: Node) -> bool:
     return not is_bounded
 
 
-# Ops that divide by zero where one of their arguments has a certain value: its position, and the value.
-_POLES: dict[object, tuple[int, int]] = {
-    **dict.fromkeys(_QUOTIENTS | overloads("div.Tensor_mode div_.Tensor_mode"), (1, 0)),
-    **dict.fromkeys(overloads("addcdiv addcdiv_"), (2, 0)),
-    **dict.fromkeys(overloads("reciprocal reciprocal_ rsqrt rsqrt_ log log_ log2 log2_ log10 log10_"), (0, 0)),
-    **dict.fromkeys(overloads("log1p log1p_"), (0, -1)),
-}
-_ATANH = overloads("atanh atanh_")
-_POWERS = overloads("pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar")
+# Where ops divide by zero: functions of some of their arguments, which are tensors or numbers.
+
+
+def zero(x: Any) -> Any:
+    return x == 0
+
+
+def minus_one(x: Any) -> Any:
+    return x == -1
+
+
+def one_in_size(x: Any) -> Any:
+    return (x == 1) | (x == -1)
+
+
+def zero_or_one(x: Any, eps: float | None = None) -> Any:
+    return (x == 0) | (x == 1) if eps is None else False  # `eps` keeps them away
+
+
+def negative(x: Any) -> Any:
+    return x < 0
+
+
+def no_gamma(x: Any) -> Any:
+    return (x <= 0) & (x % 1 == 0)
+
+
+def no_gammas(x: Any, p: int) -> Any:
+    return reduce(operator.or_, (no_gamma(x - i / 2) for i in range(p)))
+
+
+def no_zeta(x: Any, q: Any) -> Any:
+    return (x == 1) | ((x > 1) & no_gamma(q))
 
 
 def zero_to_a_negative_power(x: Any, exponent: Any) -> Any:
-    return torch.logical_and(torch.as_tensor(x) == 0, torch.as_tensor(exponent) < 0)
+    return (x == 0) & (exponent < 0)
+
+
+def times_log_of_zero(x: Any, y: Any) -> Any:
+    return (y == 0) & (x != 0)
+
+
+def times_log1p_of_minus_one(x: Any, y: Any) -> Any:
+    return (y == -1) & (x != 0)
+
+
+_POWERS = "pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"
+_GAMMAS = "lgamma lgamma_ digamma digamma_"
+_LOGARITHMS = "log log_ log2 log2_ log10 log10_"
+_BESSEL = """
+    special_bessel_y0 special_bessel_y1 special_modified_bessel_k0 special_modified_bessel_k1
+    special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
+"""
+_FOUND_BY: tuple[tuple[Callable[..., Any], int, int, str], ...] = (
+    # The function, its arguments among those of the ops, and the ops.
+    (zero, 1, 2, _OPS["divisions"]),
+    (zero, 2, 3, "addcdiv addcdiv_"),
+    (zero, 0, 1, f"reciprocal reciprocal_ rsqrt rsqrt_ {_LOGARITHMS} {_BESSEL}"),
+    (minus_one, 0, 1, "log1p log1p_"),
+    (one_in_size, 0, 1, "atanh atanh_ erfinv erfinv_"),
+    (zero_or_one, 0, 2, "logit logit_"),
+    (zero_or_one, 1, 3, "logit_backward"),
+    (zero_or_one, 0, 1, "special_ndtri"),
+    (negative, 0, 1, "special_entr"),
+    (no_gamma, 0, 1, _GAMMAS),
+    (no_gamma, 1, 2, "polygamma"),
+    (no_gamma, 0, 1, "polygamma_"),
+    (no_gammas, 0, 2, "mvlgamma mvlgamma_"),
+    (no_zeta, 0, 2, "special_zeta special_zeta.self_scalar special_zeta.other_scalar"),
+    (zero_to_a_negative_power, 0, 2, _POWERS),
+    (times_log_of_zero, 0, 2, "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other xlogy_.Tensor xlogy_.Scalar_Other"),
+    (times_log1p_of_minus_one, 0, 2, "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"),
+)
+_POLES = {op: (find, start, end) for find, start, end, names in _FOUND_BY for op in overloads(names)}
 
 
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | bool | None:
     """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
+    if node.target not in _POLES:
+        return None
+    find, start, end = _POLES[node.target]
+    operands = node.args[start:end]
+    numbers = [operand for operand in operands if isinstance(operand, (int, float))]
+    if find is zero_to_a_negative_power:
+        base, exponent = (o if isinstance(o, (int, float)) else least for o, least in zip(operands, (0, -1)))
+        if not find(base, exponent):
+            return None
+    if len(numbers) == len(operands):
+        return True if find(*numbers) else None
     with graph.inserting_before(node):
-        if node.target in _POLES:
-            position, value = _POLES[node.target]
-            operand = node.args[position]
-            if isinstance(operand, (int, float)):
-                return True if operand == value else None
-            return graph.call_function(operator.eq, (operand, value))
-        if node.target in _POWERS:
-            base, exponent = node.args[:2]
-            if (isinstance(exponent, (int, float)) and exponent >= 0) or (isinstance(base, (int, float)) and base != 0):
-                return None
-            return graph.call_function(zero_to_a_negative_power, (base, exponent))
-        if node.target in _ATANH:
-            return graph.call_function(operator.eq, (graph.call_function(torch.abs, node.args), 1))
-    return None
+        return graph.call_function(find, operands, {k: v for k, v in node.kwargs.items() if k == "eps"})
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:

@@ -61,9 +61,9 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
         if not rounds:
             roundings.keep_infinities(node)
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
-        if node.target in _UNIFORM and is_half(node):
+        if node.target in UNIFORM and is_half(node):
             # Drawn in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound.
-            node.target = _UNIFORM[node.target]
+            node.target = UNIFORM[node.target]
         if rounds:
             roundings.insert_after(node, node)
         for argument in written_arguments(node):
@@ -114,19 +114,19 @@ def _on_grid(number: Any, overflow: Overflow) -> Any:
 # Numbers from [0, 1), or from [low, high), of float16 in containers.
 
 
-def uniform(size: Any, **like: Any) -> Tensor:
-    return torch.rand(size, dtype=torch.float16).float()
+def uniform(size: Any, *, generator: torch.Generator | None = None, **like: Any) -> Tensor:
+    return torch.rand(size, dtype=torch.float16, generator=generator).float()
 
 
-def uniform_like(x: Tensor, **like: Any) -> Tensor:
-    return torch.rand_like(x, dtype=torch.float16).float()
+def uniform_like(x: Tensor, *, generator: torch.Generator | None = None, **like: Any) -> Tensor:
+    return torch.empty_like(x, dtype=torch.float16).uniform_(generator=generator).float()
 
 
 def uniform_(x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
     return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high, generator=generator))
 
 
-_UNIFORM: dict[object, Callable[..., Tensor]] = {
+UNIFORM: dict[object, Callable[..., Tensor]] = {
     aten.rand.default: uniform,
     aten.rand_like.default: uniform_like,
     aten.uniform_.default: uniform_,

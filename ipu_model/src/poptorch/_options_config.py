@@ -63,7 +63,7 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
 
     Every statement is parsed before the first one runs. Line numbers in a `ConfigFileError` count statements only.
     """
-    path, outer = os.path.realpath(filepath), _being_loaded.get()
+    path, outer = os.path.abspath(filepath), _being_loaded.get()
     if path in outer:
         raise ConfigFileError(f"{os.fspath(filepath)} loads itself, directly or through another file.")
     try:

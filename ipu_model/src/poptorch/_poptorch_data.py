@@ -88,6 +88,8 @@ def damage_named(path: Path) -> Iterator[None]:
 
 def path_of(filename: str | os.PathLike[str]) -> Path:
     path = Path(filename)
+    if "\0" in str(path):
+        raise createPoptorchError(f"The name of a file cannot contain a null byte: {str(path)!r}.")
     return path / "model.poptorch" if path.is_dir() else path
 
 

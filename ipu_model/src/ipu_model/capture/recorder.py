@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
         if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
             return known[1]
         with modes_disabled():
-            value = tensor.detach().to_dense().clone()
+            value = tensor.detach().to_dense().to(_on_the_device(tensor.dtype), copy=True)
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
@@ -269,6 +269,11 @@ class Recorder(TorchDispatchMode):
         if func is _RANDOM_BETWEEN:
             return self._drawn_between(*args)
         args = self._without_masks(func, args)
+        if func is not aten.view.dtype:
+            args, kwargs = tree_map_only(torch.dtype, _on_the_device, (args, kwargs))
+            if any(a.name == "dtype" for a in func._schema.arguments) and torch.get_default_dtype() is torch.float64:
+                kwargs = {**kwargs, "dtype": kwargs.get("dtype") or self._computed(func, args, kwargs).dtype}
+                kwargs["dtype"] = _on_the_device(kwargs["dtype"])
         node_args, node_kwargs = tree_map_only(Tensor, self.node_for, (args, kwargs))
         result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
@@ -322,6 +327,11 @@ class Recorder(TorchDispatchMode):
         self._forward_ops += 1
         self._where.setdefault(last_sequence_number(), where)
         return where
+
+
+def _on_the_device(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that numbers have there: no device computes in float64."""
+    return torch.float32 if dtype is torch.float64 else dtype
 
 
 def _version(tensor: Tensor) -> int:

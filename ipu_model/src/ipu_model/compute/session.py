@@ -324,7 +324,8 @@ class RandomStreams:
         if len(state) not in (1, expected):
             raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")
         numbers = [word for word in state if isinstance(word, int)]
-        if len(numbers) < len(state) or not all(0 <= word < 256 for word in numbers[1:]):
+        seed_fits = all(0 <= seed < 2**64 for seed in numbers[:1])
+        if len(numbers) < len(state) or not seed_fits or not all(0 <= word < 256 for word in numbers[1:]):
             raise ValueError("rng_state holds other values than a seed and bytes. Give it what rng_state returned.")
 
     def restore(self, state: list[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import errno
 import inspect
 import json
 import operator
@@ -68,6 +69,10 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
         raise ConfigFileError(f"{os.fspath(filepath)} loads itself, directly or through another file.")
     try:
         text = read_whole(filepath, _MOST_BYTES).decode()
+    except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL):
+            raise ConfigFileError(f"{os.fspath(filepath)} is not an options file: {error.strerror}.") from error
+        raise
     except UnicodeDecodeError as error:
         raise ConfigFileError(f"{os.fspath(filepath)} is not a text file in UTF-8.") from error
     lines = [line.strip() for line in text.splitlines()]

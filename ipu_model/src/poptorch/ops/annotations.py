@@ -379,14 +379,20 @@ class MultiConv:
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least."""
-        is_count = isinstance(value, int) and value >= 0
-        require(is_count, f"Invalid number of reserved tiles! It must be an int, 0 or more; got {value!r}.")
+        given: object = value
+        require(
+            isinstance(given, int) and given >= 0,
+            f"Invalid number of reserved tiles! It must be an int, 0 or more; got {value!r}.",
+        )
         return self._set("per_conv_reserved_tiles", [value])
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one, a float."""
-        is_share = isinstance(value, float) and 0 <= value < math.inf
-        require(is_share, f"Invalid cycle back-off! It must be a float, 0 or more; got {value!r}.")
+        given: object = value
+        require(
+            isinstance(given, float) and 0 <= given < math.inf,
+            f"Invalid cycle back-off! It must be a float, 0 or more; got {value!r}.",
+        )
         return self._set("cycle_back_off", [value])
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:

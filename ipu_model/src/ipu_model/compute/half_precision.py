@@ -291,98 +291,70 @@ def may_leave_range(node: Node) -> bool:
     return not is_bounded
 
 
-# Where ops divide by zero: functions of some of their arguments, which are tensors or numbers.
+# Where ops divide by zero: the place in words, the first argument that tells, the next one that does not, the ops.
+_POLES: dict[object, tuple[str, int, int]] = {
+    op: (where, first, end)
+    for where, first, end, names in (
+        ("at zero", 1, 2, _OPS["divisions"]),
+        ("at zero", 2, 3, "addcdiv addcdiv_"),
+        ("at zero", 0, 1, f"reciprocal reciprocal_ rsqrt rsqrt_ {_OPS['logarithms_and_bessel_functions']}"),
+        ("at minus one", 0, 1, "log1p log1p_"),
+        ("at ones", 0, 1, "atanh atanh_ erfinv erfinv_"),
+        ("at both ends", 0, 2, "logit logit_ special_ndtri"),
+        ("at both ends", 1, 3, "logit_backward"),
+        ("below zero", 0, 1, "special_entr"),
+        ("at whole numbers", 0, 1, "lgamma lgamma_ digamma digamma_ polygamma_"),
+        ("at whole numbers", 1, 2, "polygamma"),
+        ("at half numbers", 0, 2, "mvlgamma mvlgamma_"),
+        ("of zeta", 0, 2, "special_zeta special_zeta.self_scalar special_zeta.other_scalar"),
+        ("of powers", 0, 2, "pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"),
+        ("of x log y", 0, 2, "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other xlogy_.Tensor xlogy_.Scalar_Other"),
+        ("of x log1p y", 0, 2, "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"),
+    )
+    for op in overloads(names)
+}
 
 
-def zero(x: Any) -> Any:
-    return x == 0
-
-
-def minus_one(x: Any) -> Any:
-    return x == -1
-
-
-def one_in_size(x: Any) -> Any:
-    return (x == 1) | (x == -1)
-
-
-def zero_or_one(x: Any, eps: float | None = None) -> Any:
-    return (x == 0) | (x == 1) if eps is None else False  # `eps` keeps them away
-
-
-def negative(x: Any) -> Any:
-    return x < 0
-
-
-def no_gamma(x: Any) -> Any:
-    return (x <= 0) & (x % 1 == 0)
-
-
-def no_gammas(x: Any, p: int) -> Any:
-    return reduce(operator.or_, (no_gamma(x - i / 2) for i in range(p)))
-
-
-def no_zeta(x: Any, q: Any) -> Any:
-    return (x == 1) | ((x > 1) & no_gamma(q))
-
-
-def zero_to_a_negative_power(x: Any, exponent: Any) -> Any:
-    return (x == 0) & (exponent < 0)
-
-
-def times_log_of_zero(x: Any, y: Any) -> Any:
-    return (y == 0) & (x != 0)
-
-
-def times_log1p_of_minus_one(x: Any, y: Any) -> Any:
+def is_pole(where: str, x: Any, y: Any = None, *, eps: float | None = None) -> Any:
+    """Return whether elements of operands, which are tensors or numbers, are at the poles of some functions."""
+    match where:
+        case "at zero":
+            return x == 0
+        case "at minus one":
+            return x == -1
+        case "at ones":
+            return (x == 1) | (x == -1)
+        case "at both ends":  # of the range from 0 to 1, from which `y` or `eps` keeps them away
+            return (x == 0) | (x == 1) if y is None and eps is None else False
+        case "below zero":
+            return x < 0
+        case "at whole numbers":
+            return (x <= 0) & (x % 1 == 0)
+        case "at half numbers":
+            return reduce(operator.or_, (is_pole("at whole numbers", x - i / 2) for i in range(y)))
+        case "of zeta":
+            return (x == 1) | ((x > 1) & is_pole("at whole numbers", y))
+        case "of powers":
+            return (x == 0) & (y < 0)
+        case "of x log y":
+            return (y == 0) & (x != 0)
     return (y == -1) & (x != 0)
-
-
-_POWERS = "pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"
-_GAMMAS = "lgamma lgamma_ digamma digamma_"
-_LOGARITHMS = "log log_ log2 log2_ log10 log10_"
-_BESSEL = """
-    special_bessel_y0 special_bessel_y1 special_modified_bessel_k0 special_modified_bessel_k1
-    special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
-"""
-_FOUND_BY: tuple[tuple[Callable[..., Any], int, int, str], ...] = (
-    # The function, its arguments among those of the ops, and the ops.
-    (zero, 1, 2, _OPS["divisions"]),
-    (zero, 2, 3, "addcdiv addcdiv_"),
-    (zero, 0, 1, f"reciprocal reciprocal_ rsqrt rsqrt_ {_LOGARITHMS} {_BESSEL}"),
-    (minus_one, 0, 1, "log1p log1p_"),
-    (one_in_size, 0, 1, "atanh atanh_ erfinv erfinv_"),
-    (zero_or_one, 0, 2, "logit logit_"),
-    (zero_or_one, 1, 3, "logit_backward"),
-    (zero_or_one, 0, 1, "special_ndtri"),
-    (negative, 0, 1, "special_entr"),
-    (no_gamma, 0, 1, _GAMMAS),
-    (no_gamma, 1, 2, "polygamma"),
-    (no_gamma, 0, 1, "polygamma_"),
-    (no_gammas, 0, 2, "mvlgamma mvlgamma_"),
-    (no_zeta, 0, 2, "special_zeta special_zeta.self_scalar special_zeta.other_scalar"),
-    (zero_to_a_negative_power, 0, 2, _POWERS),
-    (times_log_of_zero, 0, 2, "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other xlogy_.Tensor xlogy_.Scalar_Other"),
-    (times_log1p_of_minus_one, 0, 2, "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"),
-)
-_POLES = {op: (find, start, end) for find, start, end, names in _FOUND_BY for op in overloads(names)}
 
 
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | bool | None:
     """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
     if node.target not in _POLES:
         return None
-    find, start, end = _POLES[node.target]
-    operands = node.args[start:end]
-    numbers = [operand for operand in operands if isinstance(operand, (int, float))]
-    if find is zero_to_a_negative_power:
+    where, first, end = _POLES[node.target]
+    operands = node.args[first:end]
+    if where == "of powers":
         base, exponent = (o if isinstance(o, (int, float)) else least for o, least in zip(operands, (0, -1)))
-        if not find(base, exponent):
+        if not is_pole(where, base, exponent):
             return None
-    if len(numbers) == len(operands):
-        return True if find(*numbers) else None
+    if all(isinstance(operand, (int, float)) for operand in operands):
+        return True if is_pole(where, *operands) else None
     with graph.inserting_before(node):
-        return graph.call_function(find, operands, {k: v for k, v in node.kwargs.items() if k == "eps"})
+        return graph.call_function(is_pole, (where, *operands), {k: v for k, v in node.kwargs.items() if k == "eps"})
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:

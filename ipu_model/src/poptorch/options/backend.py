@@ -115,7 +115,7 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """
     environment = engine_options_of_environment()
     options = {**from_api, **environment}
-    for name in options.keys() - set(_ENGINE_KEYS.split()):
+    for name in options.keys() - key_tables().engine:
         _warn_of_unknown(name)
     everything = _switch(options, "autoReport.all", False)
     graph = _switch(options, "autoReport.outputGraphProfile", everything)
@@ -132,29 +132,8 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     )
 
 
-# Those of Poplar's that programs and documents name; only few of them have an effect here.
-_ENGINE_KEYS = """
-    autoReport.all autoReport.directory autoReport.executionProfileProgramRunCount autoReport.outputArchive
-    autoReport.outputDebugInfo autoReport.outputExecutionProfile autoReport.outputGraphProfile
-    autoReport.outputLoweredVars autoReport.outputSerializedGraph autoReport.streamAtEachRun
-    debug.allowOutOfMemory debug.branchRecordTile debug.checkConsistency debug.computeInstrumentationLevel
-    debug.cpuMultiThreadExecution debug.floatPointOpException debug.instrument debug.instrumentCompute
-    debug.instrumentControlFlow debug.instrumentExternalExchange debug.loweredVarDumpFile debug.nanOverflowException
-    debug.outputAllSymbols debug.profilingTile debug.retainDebugInformation debug.verify
-    exchange.enablePrefetch exchange.streamBufferOverlap
-    opt.enableInlining opt.enableMultiAccessCopies opt.enableSwSyncs opt.internalExchangeOptimisationTarget
-    opt.maxCompilationThreads opt.maxCopyMergeSize opt.maxLinkerThreads opt.useAutoloader
-    profiler.format profiler.includeCycleEstimates profiler.programs.filter profiler.replicaToProfile
-    streamCallbacks.maxLookahead streamCallbacks.multiThreadMode streamCallbacks.numWorkerThreads
-    streamCallbacks.numaAware
-    target.deterministicWorkers target.extendedMemory target.gatewayMode target.gatewayWriteCombining
-    target.hostSyncTimeout target.saveArchive target.supervisorStackSizeInBytes target.syncMethod
-    target.syncPollPeriodUs target.syncReplicasIndependently target.workerStackSizeInBytes
-"""
-
-
 def _warn_of_unknown(name: str) -> None:
-    near = difflib.get_close_matches(str(name), _ENGINE_KEYS.split(), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(str(name), sorted(key_tables().engine), n=1, cutoff=0.8)
     if near:
         raise createPoptorchError(f"Unrecognised engine option {name!r}. Did you mean {near[0]}?")
     logger.warning("The engine option %r is not known to the IPU Model, and has no effect here.", name)
@@ -206,12 +185,16 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class KeyTables:
-    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration."""
+    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration.
+
+    `engine` are those of Poplar's engine that programs and documents name; only few of them have an effect here.
+    """
 
     keys: Mapping[str, frozenset[str]]
     structured: frozenset[str]
     members: Mapping[str, tuple[str, ...]]
     enumerations: Mapping[str, tuple[str, ...]]
+    engine: frozenset[str]
 
 
 @lru_cache(maxsize=1)
@@ -223,6 +206,7 @@ def key_tables() -> KeyTables:
         structured=frozenset(data["structured"]["keys"]),
         members={key: enumerations[enum] for key, enum in data["enum_of_key"].items()},
         enumerations=enumerations,
+        engine=frozenset(data["engine"]),
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench import changed, configuration, settings_of_model
 from ipu_course.programs.bench.layers import page_names, stage_starts, units
+from ipu_course.programs.bench.results import check
 from ipu_course.programs.bench.settings import BenchSettings, changes_from, check_settings
 from ipu_course.programs.command_line import main, make_parser
 
@@ -205,6 +206,17 @@ class TestRefusals:
             main(["bench", "--model", "resnet18", *options.split()])
         assert end.value.code == 2
         assert fragment in capsys.readouterr().err.splitlines()[-1]
+
+    @pytest.mark.parametrize("size", [3, 7, 24, 32, 10**30])
+    def test_groups_that_do_not_divide_the_channels_are_refused(self, size: int) -> None:
+        with pytest.raises(SettingsError, match=rf"--group-dim {size}: .* the nearest that works is --group-dim \d+$"):
+            check(BenchSettings("efficientnet-b0", group_dim=size))
+        check(BenchSettings("efficientnet-b4", group_dim=16, expand_ratio=4))
+
+    @pytest.mark.parametrize("changed", [{"group_dim": 16}, {"expand_ratio": 4}])
+    def test_what_only_an_efficientnet_has_is_refused_for_others(self, changed: dict[str, int]) -> None:
+        with pytest.raises(SettingsError, match="is for EfficientNets; leave it out for resnet50"):
+            check(BenchSettings("resnet50", **changed))
 
     def test_settings_made_in_a_notebook_are_checked_too(self) -> None:
         with pytest.raises(SettingsError, match="--batch-size 0: it must be a whole number from 1 on"):

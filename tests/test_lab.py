@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -150,6 +152,25 @@ class TestCopies:
         with pytest.raises(OSError, match="No space"):
             make_copies(notebooks, tmp_path / "mine")
         assert not [name for name in contents(tmp_path / "mine") if "02" in name]
+
+    @pytest.mark.parametrize(("call", "failing"), [("fsync", 1), ("replace", 1), ("replace", 2), ("replace", 3)])
+    def test_a_reset_that_cannot_be_finished_leaves_the_copy_where_it_is(
+        self, notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failing: int
+    ) -> None:
+        folder, calls, original = tmp_path / "mine", itertools.count(1), getattr(os, call)
+        reset_copy("02", notebooks, folder)
+        (folder / NAME).write_text("my own work")
+
+        def full(*arguments: Any) -> None:
+            if next(calls) == failing:
+                raise OSError(28, "No space left on device")
+            original(*arguments)
+
+        monkeypatch.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space"):
+            reset_copy("02", notebooks, folder)
+        assert (folder / NAME).read_text() == "my own work"
+        assert not [name for name in contents(folder) if "old" in name or "part" in name]
 
     def test_the_usual_folder_is_in_the_clone_or_where_you_are(
         self, notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -137,11 +138,15 @@ def test_the_command_leaves_out_what_is_no_result_and_goes_on(
     }
     for name, text in files.items():
         Path(name).write_text(text)
-    assert main(["leaderboard", *files, "missing", "-o", "page.html"]) == 0
+    os.symlink("/dev/zero", "endless")
+    os.mkfifo("pipe")
+    assert main(["leaderboard", *files, "missing", "endless", "pipe", ".", "-o", "page.html"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "The leaderboard of 1 learner is page.html.\n"
     told = dict(re.findall(r"^Left out: (\w+): (.+)$", printed.err, re.M))
-    assert set(told) == {*files, "missing"} - {"good"}
+    assert set(told) == {*files, "missing", "endless", "pipe"} - {"good"}
+    assert "not a regular file" in told["endless"] == told["pipe"]
+    assert "too large" in told["large"]
     assert "another version" in told["newer"]
     assert "is damaged" in told["wrong"]
     assert "Ada" in Path("page.html").read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 import webbrowser
@@ -330,6 +332,26 @@ def test_it_replaces_a_report_but_nothing_else(
     assert main(["report", "--output", str(tmp_path)]) == 2
     assert main(["report", "--output", str(tmp_path / "nowhere" / "report.html")]) == 2
     assert "choose another file with --output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", ["report --output", "report --export", "leaderboard result --output"])
+def test_a_full_disk_leaves_an_older_file_and_nothing_in_the_way_of_the_next_run(
+    options: str, answered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--export", "result"]) == 0
+    for before in ([], [tmp_path / "file"]):
+        content = [file.read_bytes() for file in before]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            assert main([*options.split(), "file"]) == 2
+        assert "file cannot be written (No space left on device)" in capsys.readouterr().err
+        assert sorted(tmp_path.iterdir()) == [*before, answered.parent, tmp_path / "result"]
+        assert [file.read_bytes() for file in before] == content
+        assert main([*options.split(), "file"]) == 0
 
 
 def test_with_no_records_it_says_how_to_begin(

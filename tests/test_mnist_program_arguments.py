@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from ipu_course.errors import SettingsError
 from ipu_course.programs.calls import smaller_calls
 from ipu_course.programs.command_line import main, make_parser
-from ipu_course.programs.mnist.settings import MnistSettings, check_data, check_pipeline
+from ipu_course.programs.mnist.settings import MnistSettings, check_data, check_data_dir, check_pipeline
 from ipu_course.programs.options import settings_from
 
 BUNDLED_TRAINING, BUNDLED_TEST = 20_000, 800
@@ -135,6 +136,18 @@ def test_a_bad_value_is_refused_in_one_line(
         main(["mnist", *options])
     assert end.value.code == 2
     assert fragment in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("folder", ["/nope", "mnist_dat", "file"])
+def test_a_data_folder_that_is_not_there_is_refused(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["mnist", "--data-dir", folder]) == 2
+    assert f"--data-dir {folder}: there is no such folder; leave it out" in capsys.readouterr().err
+    check_data_dir(MnistSettings())
+    check_data_dir(MnistSettings(data_dir=folder, download=True))
 
 
 def test_without_a_program_the_error_says_so(capsys: pytest.CaptureFixture[str]) -> None:

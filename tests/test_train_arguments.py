@@ -186,6 +186,11 @@ class TestCallArithmetic:
         assert parse("--limit-batches 20").calls_per_epoch(TRAINING_IMAGES) == 20
         assert parse("--limit-batches 999").calls_per_epoch(TRAINING_IMAGES) == 260
 
+    def test_more_calls_than_the_images_fill_are_refused(self) -> None:
+        check_data(parse("--limit-batches 260"), TRAINING_IMAGES)
+        with pytest.raises(SettingsError, match=r"50000 images fill 260 calls of 192; use --limit-batches 260 or less"):
+            check_data(parse("--limit-batches 261"), TRAINING_IMAGES)
+
     def test_a_call_too_large_tells_the_arithmetic_and_what_works(self) -> None:
         # 50000 / (64 x 8) = 97.6 device iterations, 50000 / 8000 = 6.25 images, 50000 / 64000 is below 1.
         with pytest.raises(SettingsError) as refusal:

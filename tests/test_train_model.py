@@ -112,6 +112,24 @@ class TestSplit:
         with pytest.raises(SettingsError, match=r"--split layer3\.88: resnet101 has no such layer.*layer3\.8"):
             training_module(TrainSettings(image_size=32, split=("layer3.88",)))
 
+    @pytest.mark.parametrize(
+        ("split", "words"),
+        [
+            (
+                ("layer3.8", "layer3.8"),
+                r"--split layer3\.8: there is no layer between it and layer3\.8",
+            ),
+            (("layer3", "layer2", "layer3"), "--split layer3: there is no layer between it and layer3"),
+            (("layer3", "layer3.0"), r"--split layer3\.0: there is no layer between it and layer3"),
+            (("layer3.0.conv1", "layer3"), r"--split layer3: .* layer3\.0\.conv1"),
+            (("conv1",), "--split conv1: there is no layer between it and the beginning of the model"),
+        ],
+    )
+    def test_a_split_that_leaves_a_stage_empty_is_refused(self, split: tuple[str, ...], words: str) -> None:
+        with pytest.raises(SettingsError, match=words):
+            training_module(TrainSettings(image_size=32, split=split))
+        training_module(small(model="resnet18", split=("layer3", "layer3.1", "fc")))
+
 
 class TestRefusals:
     def test_an_unknown_model_is_refused_with_the_nearest(self) -> None:

@@ -283,6 +283,8 @@ class TestRefusals:
             ),
             ("--model vgg11 --image-size 16", "try a larger image, such as --image-size 224"),
             ("--dataset cifar10 --data-folder nowhere", "'nowhere' has no complete folder"),
+            ("--dataset auto --data-folder /nowhere", "--data-folder /nowhere: there is no such folder"),
+            ("--limit-batches 100000", "--limit-batches 100000: 50000 images fill "),
         ],
     )
     def test_what_cannot_be_done_is_one_line(

@@ -23,6 +23,7 @@ class SourceLine:
     function: str
 
     def __str__(self) -> str:
+        linecache.checkcache(self.file)  # it may have been edited, and its module reloaded
         text = textwrap.shorten(linecache.getline(self.file, self.number), _SHOWN, placeholder=" ...")
         # IPython names the file of a cell after the text of the cell.
         folder, file = os.path.split(self.file)

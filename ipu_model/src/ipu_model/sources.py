@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.errors import Error, OutOfMemory, UnknownParameter, kind_of
 from ipu_model.front_ends import program_behind
 from ipu_model.source_lines import line_that_raised
+from ipu_model.whole_files import read_whole
 
 if TYPE_CHECKING:
     from ipu_model.explore.what_if import Source
@@ -40,6 +41,7 @@ _PROFILE = "profile.json"
 _FOR_READERS = ("report.html", "trace.json")
 """Files of a report that hold no program to model."""
 _MOST_NAMED = 20
+_MOST_BYTES = 1 << 24  # of a program
 
 
 def profile_of_source(source: str, *, host: HostWork | None = None, machine: str | None = None) -> Profile:
@@ -174,7 +176,7 @@ def _no_function(file: Path) -> Error:
 def _functions_in(file: Path) -> Sequence[str]:
     """Return the names of a file's public functions that need no arguments and return something; it does not run."""
     try:
-        body = ast.parse(file.read_bytes()).body
+        body = ast.parse(read_whole(file, _MOST_BYTES)).body
     except (OSError, SyntaxError, ValueError):
         return ()
     names = []

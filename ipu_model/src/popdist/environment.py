@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ipu_model.errors import Error
+from ipu_model.predict.hardware import system_with
 
 if TYPE_CHECKING:
     from ipu_model.instances import Group
@@ -83,6 +84,7 @@ def divide(hosts: Sequence[str], instances: int, replicas: int, ipus_per_replica
     for option, value in counts.items():
         if value < 1:
             raise Error(f"{option} {value}: there must be at least 1.")
+    system_with("GC200", max(instances, replicas) * ipus_per_replica)  # refuses more than the largest system has
     over = (("--num-instances", len(hosts), "hosts"), ("--num-replicas", instances, "instances (--num-instances)"))
     for option, parts, what in over:
         below = counts[option] // parts * parts

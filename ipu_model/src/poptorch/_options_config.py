@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import ast
 import builtins
+import errno
 import inspect
 import json
 import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any
 
+from ipu_model.whole_files import read_whole
 from poptorch import enums
 from poptorch._options_impl import Freezable
 from poptorch.options import strategies
 from poptorch.options.sub_options import TensorLocationSettings
 
 # An options file has a few lines; a file of many megabytes was passed by mistake.
-_MOST_CHARACTERS = 1_000_000
+_MOST_BYTES = 1_000_000
 _PURE: tuple[Any, ...] = (max, min, abs, round, sum, len, int, float, str, bool, tuple, list, dict, set)
 _BUILTINS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _PURE}
 _Operators = dict[type[ast.AST], Callable[..., Any]]
@@ -43,6 +46,7 @@ _POPTORCH = MappingProxyType({**_ENUMS, **_CLASSES, **_MODULES})
 # Objects whose attributes may be read and whose methods may be called.
 _SETTINGS = (Freezable, Enum, strategies._IExecutionStrategy, strategies.Stage, strategies.Phase)
 _Expression = Callable[[Freezable], Any]
+_being_loaded: ContextVar[tuple[str, ...]] = ContextVar("poptorch_options_files", default=())
 
 
 class ConfigFileError(Exception):
@@ -60,23 +64,30 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
 
     Every statement is parsed before the first one runs. Line numbers in a `ConfigFileError` count statements only.
     """
+    path, outer = os.path.abspath(filepath), _being_loaded.get()
+    if path in outer:
+        raise ConfigFileError(f"{os.fspath(filepath)} loads itself, directly or through another file.")
     try:
-        with open(filepath, encoding="utf-8") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
+        text = read_whole(filepath, _MOST_BYTES).decode()
+    except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL):
+            raise ConfigFileError(f"{os.fspath(filepath)} is not an options file: {error.strerror}.") from error
+        raise
     except UnicodeDecodeError as error:
         raise ConfigFileError(f"{os.fspath(filepath)} is not a text file in UTF-8.") from error
-    if len(text) > _MOST_CHARACTERS:
-        what = f"it has over {_MOST_CHARACTERS} characters"
-        raise ConfigFileError(f"{os.fspath(filepath)} is not an options file: {what}.")
-    lines = [line.strip() for line in text.split("\n")]
+    lines = [line.strip() for line in text.splitlines()]
     statements = list(enumerate((f"options.{line}" for line in lines if line and line[0] != "#"), start=1))
     compiled: list[_Expression] = []
     for number, statement in statements:
         with _refused(filepath, number, statement):
             compiled.append(_parsed(statement))
-    for (number, statement), run in zip(statements, compiled, strict=True):
-        with _refused(filepath, number, statement):
-            run(options)
+    token = _being_loaded.set((*outer, path))
+    try:
+        for (number, statement), run in zip(statements, compiled, strict=True):
+            with _refused(filepath, number, statement):
+                run(options)
+    finally:
+        _being_loaded.reset(token)
 
 
 @contextmanager

@@ -298,6 +298,8 @@ class PoplarExecutor:
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         arguments = self._signature(args, kwargs)
         for tensor in arguments.tensors:
+            if tensor.is_nested:
+                raise Error("Unsupported input type: a nested tensor. Pad it: torch.nested.to_padded_tensor(x, 0.0).")
             if tensor.layout is not torch.strided:
                 raise Error(f"Unsupported input type: a tensor of layout {tensor.layout}. Call to_dense().")
             if tensor.requires_grad:

@@ -15,9 +15,9 @@ import hashlib
 import io
 import os
 import pickle
-import secrets
 import sys
 import types
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +32,7 @@ from ipu_model.capture.graph import Graph
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
+from ipu_model.whole_files import regular_file, write_whole
 from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
@@ -87,6 +88,8 @@ def damage_named(path: Path) -> Iterator[None]:
 
 def path_of(filename: str | os.PathLike[str]) -> Path:
     path = Path(filename)
+    if "\0" in str(path):
+        raise createPoptorchError(f"The name of a file cannot contain a null byte: {str(path)!r}.")
     return path / "model.poptorch" if path.is_dir() else path
 
 
@@ -105,21 +108,12 @@ def write_values(path: Path, values: Mapping[str, Any]) -> None:
     other = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(body))
     if other:
         raise NotStorable(f"a value of type {', '.join(sorted(other))}")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with open(beside, "xb") as file:
-            file.write(_NAME + _FORMAT + _DIGEST(body).digest() + body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    write_whole(path, _NAME + _FORMAT + _DIGEST(body).digest() + body)
 
 
 def read_values(path: Path) -> dict[str, Any]:
     """Read what `write_values` wrote. Raises `Invalid`, and why; `OSError`: the file cannot be read."""
-    with open(path, "rb") as file:
+    with regular_file(path) as file:
         if file.read(len(_NAME)) != _NAME:
             raise Invalid("it is no program of the IPU Model")
         if file.read(len(_FORMAT)) != _FORMAT:
@@ -130,7 +124,10 @@ def read_values(path: Path) -> dict[str, Any]:
     if _DIGEST(body).digest() != digest:
         raise Invalid("it is truncated or corrupt")
     try:
+        _check_size(body)
         values = dict(torch.load(io.BytesIO(body), weights_only=True).items())
+    except Invalid:
+        raise
     except Exception as error:  # somebody else may have written it
         raise Invalid(_not_as_expected("its contents do not follow its format", error)) from error
     for name, here in versions().items():
@@ -139,6 +136,17 @@ def read_values(path: Path) -> dict[str, Any]:
             shown = "PopTorch" if name == "poptorch" else name
             raise OtherVersion(f"{shown} version mismatch: written with {written}, this is {here}")
     return values
+
+
+def _check_size(data: bytes) -> None:
+    """Refuse an archive that makes much of a few bytes; `torch.save` compresses nothing."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > len(data):
+            raise Invalid("it would unpack to more than its own size")
+        # PyTorch lets any pickle call it, with a number of bytes.
+        if any(member.filename.endswith(".pkl") and b"bytearray" in archive.read(member) for member in members):
+            raise Invalid("it holds a bytearray, which can be of any size")
 
 
 def _exceeds_memory(size: int) -> bool:
@@ -302,13 +310,19 @@ def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
 def unpickled(
     data: Tensor, path: Path, *, weights_only: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer | None, Options]:
-    content = data.numpy().tobytes()
     try:
+        if not data.is_contiguous():
+            raise Invalid("it would unpack to more than its own size")
+        content = data.numpy().tobytes()
+        if weights_only:
+            _check_size(content)
         allowed = _allowed(content, path) if weights_only else []
         with torch.serialization.safe_globals(allowed):
             parts = torch.load(io.BytesIO(content), weights_only=weights_only)
     except Error:
         raise
+    except Invalid as error:
+        raise invalid(path, str(error)) from error
     except Exception as error:  # a damaged or hostile pickle can raise anything
         raise invalid(path, f"its model cannot be read ({type(error).__name__}: {error})") from error
     match parts:

@@ -123,7 +123,12 @@ def flatten(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     custom types; everything else is a leaf.
     """
     leaves: list[Any] = []
-    rebuild = _visit(value, leaves)
+    try:
+        rebuild = _visit(value, leaves)
+    except RecursionError:
+        raise createPoptorchError(
+            "A list, tuple or dict of tensors contains itself, or is nested too deeply."
+        ) from None
     return leaves, lambda new: rebuild(iter(new))
 
 

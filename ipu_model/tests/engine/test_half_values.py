@@ -7,6 +7,7 @@ smallest number 2^-24, half of it and less is zero (capture-and-replay-notes.md,
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import logging
@@ -351,7 +352,7 @@ ENDS_OF_THE_RANGE: list[tuple[Function, float, float]] = [
     (torch.relu, -INF, 0.0),
     (torch.abs, -INF, INF), (torch.sigmoid, -INF, 0.0), (torch.tanh, INF, 1.0),
     (lambda x: x.clamp(-1, 1), NAN, NAN),
-    (lambda x: x.clamp(-1, 1), INF, 1.0), (lambda x: x.half(), 65504.0, 65504.0), (F.gelu, INF, INF),
+    (lambda x: x.clamp(-1, 1), INF, 1.0), (lambda x: x.half(), 65504.0, 65504.0), (F.gelu, INF, 65504.0),
     (lambda x: (x.float() * 2).half(), 65504.0, 65504.0),
 ]  # fmt: skip
 
@@ -429,6 +430,25 @@ def test_ops_that_are_not_clipped_stay_in_the_range(op: Function) -> None:
     assert int(poles.sum()) <= 2
 
 
+OF_INFINITIES: list[Function] = [
+    torch.log, torch.log2, torch.log10, torch.log1p, torch.sqrt, F.silu, F.mish, F.hardswish,
+    lambda x: x.mean(), lambda x: x[None].mean(0), lambda x: F.adaptive_avg_pool2d(x[None, None, :, None], 1),
+    lambda x: F.interpolate(x[None, None], scale_factor=2, mode="linear"), lambda x: x * 0.5, lambda x: x / 2,
+    lambda x: x + 1, lambda x: x.clone().sqrt_(), lambda x: x.clone().mul_(0.5), lambda x: x.view(2, 1).sqrt(),
+    lambda x: x.clone().masked_fill_(x > 1, INF).sqrt(), lambda x: x.sort()[0].log(), lambda x: -(-x).sqrt(),
+    lambda x: torch.where(x > 1, INF, x).log(), lambda x: x.new_full((2,), INF).sqrt(), lambda x: torch.cat([x, x]) / 3,
+]  # fmt: skip
+
+
+def test_arithmetic_makes_no_infinity_of_one() -> None:
+    """What the program writes is infinite, what is computed of it is 65504 or, as in PyTorch, NaN."""
+    for function, result in zip(OF_INFINITIES, infer_each(OF_INFINITIES, half(INF, 4.0)), strict=True):
+        expected = function(torch.tensor([INF, 4.0], dtype=torch.float64)).clamp(-65504, 65504)
+        torch.testing.assert_close(result.double(), expected, rtol=2**-10, atol=0, equal_nan=True)
+    kept = infer_each([torch.relu, lambda x: x[:1], lambda x: x.float().sqrt()], half(INF, 4.0))
+    assert_same(kept, [half(INF, 4.0), half(INF), torch.tensor([INF, 2.0])])
+
+
 WITH_NUMBERS: list[Function] = [
     lambda x: x * 1.001, lambda x: x * -1, lambda x: x * 0.5, lambda x: x / 0.999, lambda x: x / -1, lambda x: x / 3,
     lambda x: x + 15.9, lambda x: x + 16, lambda x: x - 15.9, lambda x: x - 33, lambda x: 1 - x, lambda x: 40 - x,
@@ -468,6 +488,54 @@ def test_a_division_by_zero_gives_nan_and_an_infinity_in_float32_or_on_a_gpu() -
     for results in (infer(every, *singles), infer(every, *halves, overflow=Overflow.INFINITY)):
         for result, expected in zip(results, every(*singles)):
             torch.testing.assert_close(result.float(), expected, equal_nan=True)
+
+
+# All pairs and triples of numbers at which functions have poles, and some others.
+POINTS = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 7.0])
+HUGE = 1e30
+GRID = tuple(torch.cartesian_prod(POINTS, POINTS, POINTS).half().T)
+NUMBERS: dict[str, list[Any]] = {
+    "number": [0.0, 1.0, -1.0, 2.0], "float": [0.0, 1.0], "int": [0, 1, 2, 3], "Optional[str]": ["floor", "trunc"],
+}  # fmt: skip
+
+
+def called(op: Any, kinds: list[str], numbers: Sequence[Any]) -> Callable[..., Tensor]:
+    def call(*tensors: Tensor) -> Tensor:
+        given = itertools.chain(tensors), iter(numbers)
+        values = [next(given[kind != "Tensor"]) for kind in kinds]
+        named = {"rounding_mode": values.pop()} if kinds[-1] == "Optional[str]" else {}
+        return op(*(v.clone() if isinstance(v, Tensor) else v for v in values), **named)
+
+    return call
+
+
+def elementwise_calls() -> Iterator[Callable[..., Tensor]]:
+    """All ops of PyTorch that work on single elements, with numbers for arguments that are no tensors."""
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, name = name.partition("::")
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(aten, packet), overload or "default", None) if namespace == "aten" else None
+        is_elementwise = op is not None and (torch.Tag.pointwise in op.tags or packet.startswith("floor_divide"))
+        if not is_elementwise or packet.startswith("float_power"):  # whose results are never float16
+            continue
+        kinds = [str(a.type) for a in op._schema.arguments if not a.has_default_value()]
+        if "Tensor" in kinds and not set(kinds) - {"Tensor", *NUMBERS} and not overload.endswith("out"):
+            for numbers in itertools.product(*(NUMBERS[kind] for kind in kinds if kind != "Tensor")):
+                yield called(op, kinds, numbers)
+
+
+def test_every_elementwise_op_with_a_pole_gives_nan_there_and_nowhere_else() -> None:
+    """A pole is where the result in float64 is infinite, or nearly: no other result at these points is as large."""
+    doubles, poles = [number.double() for number in GRID], []
+    for call in elementwise_calls():
+        with contextlib.suppress(RuntimeError, TypeError):  # not for these types, or not with this number
+            exact = call(*doubles)
+            if isinstance(exact, Tensor) and (exact.abs() > HUGE).any():
+                poles.append((call, exact))
+    assert len(poles) > 80
+    results = infer_each([call for call, _ in poles], *GRID)
+    for (call, exact), result in zip(poles, results, strict=True):
+        assert torch.equal(result.isnan(), ~(exact.abs() < HUGE)), call
 
 
 # The report of the first clipping.

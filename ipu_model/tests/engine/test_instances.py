@@ -79,7 +79,7 @@ def test_a_mean_becomes_one_over_each_group(groups: ReplicaGroups, mean: bool, r
 
 def draw(streams: RandomStreams, replica: int = 0) -> list[float]:
     with streams.drawing(replica):
-        return torch.rand(4).tolist()
+        return torch.rand(4, generator=streams.generator).tolist()
 
 
 def test_a_seed_gives_each_replica_numbers_of_its_own_also_in_another_process() -> None:

@@ -17,6 +17,7 @@ from hand_written import op, tensor
 from hypothesis import given
 from report_support import ADVICE, POD4, PROFILES, inference_profile, pipeline_profile
 
+from ipu_model import whole_files
 from ipu_model.batching import Batching
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -27,7 +28,7 @@ from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import FORMAT, IpuMemory, LivenessStep, LiveTensor, Memory, MemoryCategory, TileRun
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.report import program_file, text_files
+from ipu_model.report import program_file
 from ipu_model.report.files import from_json, read, read_report, to_json, write_report
 from ipu_model.report.program_file import from_bytes, to_bytes
 from ipu_model.step import FLOAT32, Hints, Op, Phase, Placement, Ref, Source, Step, Variable, step_of_ops
@@ -170,7 +171,7 @@ class TestFolder:
             read(tmp_path)
 
     def test_an_error_names_the_file_and_what_to_do(self, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr(text_files, "_MOST_CHARACTERS", 1000)
+        monkeypatch.setattr(whole_files, "_MOST_CHARACTERS", 1000)
         with pytest.raises(Error, match=r"program\.ipu cannot be read: No such file.*model the program again"):
             program_file.read(tmp_path / "program.ipu")
         for contents, message in (
@@ -179,12 +180,26 @@ class TestFolder:
             (b'{"format": 1}', r"profile\.json: .*run or model the program again\.$"),
             (b"\xff\xfe", "not a text file in UTF-8"),
             (b" " * 1000, "not JSON"),
-            (b" " * 1001, r"profile\.json is too large"),
+            (b" " * 1001, r"profile\.json cannot be read: It is too large"),
         ):
             if contents is not None:
                 (tmp_path / "profile.json").write_bytes(contents)
             with pytest.raises(Error, match=message):
                 read(tmp_path)
+
+
+def test_a_program_that_unpacks_to_much_more_than_its_size_is_refused(tmp_path) -> None:
+    for content in (bytes(1 << 24), b"\xdc\xff\xff" + b"\x90" * 65535):
+        body = zlib.compress(content)
+        (tmp_path / "program.ipu").write_bytes(program_file._NAME + hashlib.sha256(body).digest() + body)
+        with pytest.raises(Error, match=r"program\.ipu: The file is damaged.*more than 32 times its size"):
+            program_file.read(tmp_path / "program.ipu")
+
+
+def test_a_program_that_compresses_very_well_comes_back() -> None:
+    """Its file has it uncompressed, which no reader refuses."""
+    repeated = Program(step(), training=True, groups={"a" * 1_000_000: 0})
+    assert same(program_file.from_bytes(program_file.to_bytes(repeated)), repeated)
 
 
 def step() -> Step:

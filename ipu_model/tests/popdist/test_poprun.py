@@ -213,6 +213,11 @@ def test_counts_that_do_not_divide_are_refused_with_the_nearest_that_do(instance
     (["a"], (0, 1, 1), "--num-instances 0: there must be at least 1"),
     (["a"], (1, 0, 1), "--num-replicas 0: there must be at least 1"),
     (["a"], (1, 1, 0), "--ipus-per-replica 0: there must be at least 1"),
+    (["a"], (10**10, 1, 1), r"No system has 10000000000 IPUs .* POD256 with 256\. Use fewer replicas"),
+    (["a"], (10**10, 10**10, 1), "No system has 10000000000 IPUs"),
+    (["a"], (1, 10**30, 1), "No system has 1000000000000000000000000000000 IPUs"),
+    (["a"], (1, 1, 257), "No system has 257 IPUs"),
+    (["a", "b"], (2, 130, 2), "No system has 260 IPUs"),
 ])  # fmt: skip
 def test_counts_fit_the_hosts(hosts: list[str], counts: tuple[int, int, int], words: str) -> None:
     with pytest.raises(poptorch.Error, match=words):

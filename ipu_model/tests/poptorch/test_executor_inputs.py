@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -316,6 +318,28 @@ class TestConsistency:
         executor([[ONE], TWO], x=ONE)
 
 
+# Functions of a model whose parameters are float64, with a table of three float64 numbers, and its layer.
+IN_DOUBLE: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[], nn.Module]]] = {
+    "a plain model": (lambda m, x: m.layer(x), lambda: nn.Linear(3, 2)),
+    "double()": (lambda m, x: m.layer(x.double()), lambda: nn.Linear(3, 2)),
+    "to()": (lambda m, x: m.layer(x.to(torch.float64)), lambda: nn.Linear(3, 2)),
+    "type()": (lambda m, x: m.layer(x.type(torch.DoubleTensor)), lambda: nn.Linear(3, 2)),
+    "an attribute": (lambda m, x: m.layer(x * m.table), lambda: nn.Linear(3, 2)),
+    "a product with an attribute": (lambda m, x: m.layer(x) @ m.table, lambda: nn.Linear(3, 3)),
+    "made of one type": (lambda m, x: m.layer(x + torch.ones(3, dtype=torch.float64)), lambda: nn.Linear(3, 2)),
+    "made of numpy's": (lambda m, x: m.layer(x * torch.tensor(np.linspace(0, 1, 3))), lambda: nn.Linear(3, 2)),
+    "a sum of that type": (lambda m, x: m.layer(x).sum(dtype=torch.float64), lambda: nn.Linear(3, 2)),
+    "a softmax of that type": (lambda m, x: m.layer(x).softmax(-1, torch.float64)[:, 0], lambda: nn.Linear(3, 2)),
+    "a power": (lambda m, x: torch.float_power(m.layer(x), 2), lambda: nn.Linear(3, 2)),
+    "a recurrent layer": (lambda m, x: m.layer(x.double())[0], lambda: nn.GRU(3, 4)),
+    "statistics": (lambda m, x: m.layer(x.double()) ** 3, lambda: nn.BatchNorm1d(3)),
+    "attention": (
+        lambda m, x: m.layer(*[x.double()[None]] * 3)[0],
+        lambda: nn.MultiheadAttention(3, 1, batch_first=True),
+    ),
+}
+
+
 class TestTypes:
     """The table of section 5.4: what a tensor is on the host, and what it is when it comes back."""
 
@@ -372,3 +396,37 @@ class TestTypes:
             assert real.dtype is torch.float32
             assert [out.item() for out in whole[:3]] == [1, 3, 1]
         assert caplog.text.count("returned as torch.int32, in which large values lose their range") == 1
+
+    @pytest.mark.parametrize("name", IN_DOUBLE)
+    @pytest.mark.parametrize("host", [torch.float32, torch.float64])
+    def test_a_model_in_double_trains_in_single_as_pytorch_does_in_double(self, name: str, host: torch.dtype) -> None:
+        """A device has no float64: it computes nearly what PyTorch does in it. Weights on the host stay float64."""
+        function, make = IN_DOUBLE[name]
+        torch.manual_seed(0)
+        model = with_loss(function, layer=make().double(), table=torch.linspace(0, 1, 3, dtype=torch.float64))
+        plain, x = copy.deepcopy(model.layer), torch.rand(4, 3)
+        expected = function(SimpleNamespace(layer=plain, table=model.table), x.double())
+        expected.sum().backward()
+        executor = training(model, lr=1.0)
+        out, loss = executor(x.to(host))
+        executor.copyWeightsToHost()
+        assert (out.dtype, loss.dtype) == (torch.float32, torch.float32)
+        torch.testing.assert_close(out, expected.float())
+        for weight, before in zip(model.layer.parameters(), plain.parameters(), strict=True):
+            assert weight.dtype is torch.float64
+            torch.testing.assert_close(weight.detach().float(), (before - before.grad).float())
+
+    def test_where_doubles_are_the_usual_type_the_device_has_singles_too(self) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            made = torch.ones(2) + torch.zeros(2) * torch.rand(2) + torch.full((2,), 2.0) * torch.tensor([1.0, 2.0])
+            return model.layer(x) @ torch.eye(2) * made + torch.arange(2.0) + torch.linspace(0, 1, 2)
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            model, x = with_loss(forward, layer=nn.Linear(3, 2)), torch.rand(4, 3)
+            expected = forward(model, x)
+            out, loss = training(model)(x)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert (x.dtype, out.dtype, loss.dtype) == (torch.float64, torch.float32, torch.float32)
+        torch.testing.assert_close(out, expected.float())

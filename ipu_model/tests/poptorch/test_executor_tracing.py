@@ -5,7 +5,11 @@ A replay raises PopTorch's error class and names the op and the user's line.
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +188,28 @@ def test_the_first_op_whose_half_precision_results_were_clipped_is_named_if_that
     large = torch.tensor([300.0, 1.0], dtype=torch.float16)  # 300 * 300 is beyond 65504
     assert runs(lambda x: (x * x).sum())(large).item() == 65504.0
     assert caplog.text.count("clipped to +-65504: 1 of 2 values (aten.mul.Tensor") == (value == "1")
+
+
+def test_lines_of_a_program_are_those_of_the_module_as_it_was_loaded_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In profiles, in errors while tracing and in errors of a run; a notebook reloads modules that were edited."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    edited: Any = None
+    for number, function in enumerate(("sin", "cos", "tanh")):
+        text = f"import torch\n\n\n\ndef right(m, x):\n    return torch.{function}(x)  # edit {number}\n"
+        text += f"\n\ndef wrong(m, x):\n    return x * x[0, {number}].item()\n"
+        text += f"\n\ndef late(m, x):\n    return torch.multinomial(-x.abs() - {number}, 2)\n"
+        (tmp_path / "edited_module.py").write_text(text)
+        os.utime(tmp_path / "edited_module.py", (number, number))
+        edited = importlib.import_module("edited_module") if edited is None else importlib.reload(edited)
+        with pytest.raises(poptorch.Error, match=rf"line 10 of wrong in .*x\[0, {number}\]"):
+            inference(Module(edited.wrong))(torch.ones(2, 3))
+        executor = inference(Module(edited.right))
+        executor.compile(torch.ones(2, 3))
+        lines = {op.line for op in executor._compiled.step.ops}
+        assert lines == {f"line 6 of right in edited_module.py: return torch.{function}(x) # edit {number}"}
+        with pytest.raises(poptorch.Error, match=rf"line 14 of late in .*multinomial\(-x\.abs\(\) - {number}, 2\)"):
+            inference(Module(edited.late))(torch.ones(2, 3))
+    del sys.modules["edited_module"]

@@ -34,6 +34,34 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
+class TestSharedElements:
+    """Elements of `expand()` share memory on the host; on the device each has its own."""
+
+    @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 3)])
+    def test_such_a_parameter_is_refused_when_it_shall_be_trained(self, shape: tuple[int, int]) -> None:
+        weight = nn.Parameter(torch.ones(shape).expand(2, 3))
+        model = with_loss(lambda m, x: m.weight * x, weight=weight)
+        with pytest.raises(poptorch.Error, match=r"parameter 'weight' share memory.*Parameter\(tensor\.clone\(\)\)"):
+            training(model)
+        weight.requires_grad_(False)
+        training(support.Module(model.function, weight=weight, other=nn.Linear(3, 3))).destroy()
+        assert torch.equal(inference(support.Module(lambda m, x: m.weight * x, weight=weight))(ONES[:, None]), weight)
+
+    @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 3)])
+    def test_such_a_buffer_is_used_and_comes_back(self, shape: tuple[int, int]) -> None:
+        def forward(model: Any, x: Tensor) -> Tensor:
+            model.count += 1
+            return model.layer(x) * model.count
+
+        model = with_loss(forward, layer=nn.Linear(3, 3))
+        model.register_buffer("count", torch.ones(shape).expand(2, 3))
+        executor = training(model)
+        before = model.layer(torch.ones(2, 3)).detach()
+        assert torch.allclose(executor(torch.ones(2, 3))[0], before * 2)
+        executor.copyWeightsToHost()
+        assert torch.equal(model.count, torch.full((2, 3), 2.0))
+
+
 class TestHostToDevice:
     def test_edits_of_the_host_reach_the_device_only_when_copied(self) -> None:
         model = Net()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import itertools
 import json
 import re
@@ -72,6 +73,10 @@ def anchored() -> poptorch.PoplarExecutor:
 
 POINTS = torch.rand(20, 3)
 SLICE, NEAR = {"tensor": ROWS, "dim": 1, "start": START, "size": 2, "step": 1}, {"x": POINTS, "y": POINTS}
+NAN, INF = float("nan"), float("inf")
+CYCLE: list[Any] = [X]
+CYCLE.append(CYCLE)
+DEEP = functools.reduce(lambda inner, _: [inner], range(5000), X)
 P, Q = ([nn.Parameter(torch.ones(2))] for _ in range(2))
 NAMES = {
     **vars(poptorch), **vars(poptorch.optim), **globals(), "popart": popart, "_impl": _impl, "_utils": _utils,
@@ -97,8 +102,11 @@ identity_loss([X], 'sum') -> AssertionError: identity_loss takes a torch.Tensor
 MultiConv().availableMemoryProportions(<1 | [] | [0.1, 1] | '0.1'>) -> AssertionError: Invalid available memory
 MultiConv().partialsTypes(<'half' | torch.int32 | [torch.half, None] | []>) -> ValueError: Invalid partials types
 MultiConv().planType(<'parallel' | 0>) -> AssertionError: Invalid plan type!
-MultiConv().perConvReservedTiles(1.0) -> AssertionError: reserved tiles
-MultiConv().cycleBackOff(1) -> AssertionError: cycle back-off
+MultiConv().availableMemoryProportions(<NAN | INF | -0.1 | 1.5 | [0.1, NAN]>) -> AssertionError: from 0 to 1
+MultiConv().perConvReservedTiles(<1.0 | -1>) -> AssertionError: reserved tiles
+MultiConv().cycleBackOff(<1 | NAN | INF | -0.1>) -> AssertionError: cycle back-off
+BlockFunction(<5 | abs | ['a'] | 1.5>) -> AssertionError: takes a name, as in @poptorch.BlockFunction('name'); got
+BlockFunction(<'a' | None, 1>)(<5 | None | 'b'>) -> AssertionError: decorates a function or method; got $2
 MultiConv().enableConvDithering(<1 | [True, 0]>) -> ValueError: must be bool or list of bools
 set_overlap_for_<input | output>(X, <'no_overlap' | 0 | None>) -> AssertionError: takes a poptorch.OverlapMode
 BeginBlock(<None | 3 | 'layer'>) -> Error: not an instance of torch.nn.Module or function
@@ -110,6 +118,9 @@ ipu_print_tensor(X, <summarise_threshold | edge_items | max_line_width | digits>
 # Functions of tensors
 for_loop(2, same, <(X,) | X>) -> ValueError: is not list
 for_loop(2, same, [X, 3]) -> ValueError: index 1 is not torch.tensor
+for_loop(2, lambda t: <None | 3 | True | 1.5 | {0: t}>, [X]) -> Error: A body must return a tensor, or a list or tuple
+cond(X.sum() == 0, lambda t: <None | 3>, [X], lambda t: None, [X]) -> Error: A body must return ... returned None
+for_loop(2, lambda t: <[None] | (t, 3)>, [X]) -> ValueError: is not torch.tensor
 cond(X.sum() == 0, same, <(X,), same, [X] | [X], same, X>) -> ValueError: is not list
 cond(X.sum() == 0, same, [X], same, ['a']) -> ValueError: index 0 is not torch.tensor
 dynamic_slice(**{**SLICE, '<tensor | dim | start | size | step>': <None | 1.5>}) -> Error: dynamic_slice: $1 must be
@@ -203,6 +214,15 @@ RMSprop(P, <alpha | loss_scaling | momentum>=<'0.1' | X | [0.1]>) -> AssertionEr
 <Adam | AdamW | LAMB>(P, betas=(0.9, 1.0)) -> ValueError: Invalid beta parameter at index 1
 <SGD | Adam | AdamW | RMSprop | LAMB>(P, lr=-0.1) -> ValueError: Invalid
 <SGD | Adam | AdamW | RMSprop | LAMB>(P, 0.1, weight_decay=-0.1) -> ValueError: Invalid
+<SGD | Adam | AdamW | RMSprop | LAMB>(P, <NAN | INF | -INF>) -> ValueError: Invalid lr: ... ; it must be finite
+<SGD | Adam | AdamW | RMSprop | LAMB>(P, 0.1, loss_scaling=<NAN | INF | -1.0>) -> ValueError: Invalid loss_scaling
+<SGD | Adam | AdamW | RMSprop | LAMB>(P, 0.1, weight_decay=<NAN | INF>) -> ValueError: Invalid weight_decay
+<Adam | AdamW | RMSprop | LAMB>(P, 0.1, eps=<NAN | INF>) -> ValueError: Invalid ep
+SGD(P, 0.1, <momentum | dampening | velocity_scaling>=<NAN | INF>) -> ValueError: Invalid $1: ... ; it must be finite
+SGD(P, 0.1, velocity_scaling=-1.0) -> ValueError: Invalid velocity_scaling: -1.0; it must not be negative
+<SGD | Adam | AdamW>(P, 0.1, max_grad_norm=<-2.0 | -INF>) -> ValueError: Invalid max_grad_norm: ... it must not be
+LAMB(P, max_weight_norm=<-1 | -INF>) -> ValueError: Invalid max_weight_norm: ... it must not be negative
+<Adam | AdamW | LAMB>(P, betas=(NAN, 0.9)) -> ValueError: Invalid betas[0]: nan
 <Adam | AdamW | RMSprop | LAMB>(P, eps=-0.1) -> ValueError: Invalid epsilon value
 SGD(P, 0.1, nesterov=True) -> ValueError: Nesterov momentum requires a momentum and zero dampening
 Adam(P, bias_correction=True) -> TypeError: bias_correction
@@ -222,6 +242,9 @@ validate('noSuch', <1 | popart.RecomputationType.Pipeline>) -> Error: Unknown ui
 validate('noSuch', 'x') -> Error: Unknown string option noSuch
 validate('noSuch', <['x'] | {'x'} | ('x',)>) -> Error: Unknown set / vector option noSuch
 validate('noSuch', {'x': 'y'}) -> Error: Unknown map option noSuch
+validate(<5 | None>, 5) -> Error: Unknown uint64 option $1 ... No backend option has this name
+validate((1, 2), 'x') -> Error: Unknown string option (1, 2)
+validate('<outlineThreshold | automaticLossScalingSettings.binEdgeLocation>', <NAN | INF>) -> Error: must be finite
 validate('noSuch', None) -> Error: Unknown value type NoneType for option noSuch
 validate('noSuch', X) -> Error: Unknown value type Tensor for option noSuch
 validate('outlineThreshold', 10) -> Error: Unknown uint64 option outlineThreshold ... takes a float
@@ -235,6 +258,11 @@ validate('customCodelets', [1.0]) -> Error: Unknown value type float in option c
 validate('engineOptions', {'a': 1.0}) -> Error: Unknown value type float in option engineOptions
 validate('patterns', {'PadSum': False}) -> Error: patterns_level
 engine_options({'autoReport.all': <'yes' | 1 | None | ['true']>}) -> Error: autoReport.all must be "true" or "false"
+engine_options({'<autoReport.al | autoreport.all | AutoReport.all | autoReport_all>': 'true'}) -> Error: autoReport.all
+engine_options({'autoReport.dir': '.'}) -> Error: Unrecognised engine option ... Did you mean autoReport.directory?
+engine_options({'<debug.allowOutofMemory | allowOutOfMemory>': 'true'}) -> Error: '$1'. Did ... debug.allowOutOfMemory
+engine_options({'autoReport.outputExecutionProfiles': 'true'}) -> Error: Did you mean autoReport.outputExecutionProfile?
+engine_options({'opt.maxCompilationThread': '4'}) -> Error: Did you mean opt.maxCompilationThreads?
 engine_options({'autoReport.directory': <None | 5 | '' | 'a\\0b' | ['folder']>}) -> Error: must name a folder
 SharingStrategy('Carrier pigeon') -> ValueError: Carrier pigeon
 _logging.setLogLevel(<5 | 7 | -1>) -> ValueError: Invalid log level integer
@@ -267,6 +295,10 @@ grouped(X[:1], <1, 2, PER_GROUP | CommGroupType.All, 2, 0>) -> AssertionError:
 grouped(X[:1], CommGroupType.All, '2', PER_GROUP) -> AssertionError:
 runs(deviceIterations=2)(torch.ones(7, 3)) -> AssertionError: Invalid batch dimension
 runs()(torch.empty(0, 2, 5)) -> Error: Zero-sized tensors are unsupported (Got shape [0, 2, 5])
+runs()(torch.nested.nested_tensor([X, X[:2]]<, layout=torch.jagged | >)) -> Error: a nested tensor ... to_padded_tensor
+runs()(<CYCLE | {'a': CYCLE} | (X, CYCLE) | DEEP>) -> Error: contains itself, or is nested too deeply
+runs(lambda x: CYCLE)(ONE) -> Error: contains itself, or is nested too deeply
+load('<a | a/b>\\0c') -> Error: cannot contain a null byte
 runs()(torch.eye(2).to_sparse()) -> Error: Unsupported input type: a tensor of layout ... to_dense()
 runs()(X.to(<torch.complex64 | torch.float8_e4m3fn>)) -> Error: Unsupported input type $1
 runs()(X.to('meta')) -> Error: Inputs must be on the CPU, but a tensor is on meta
@@ -277,12 +309,18 @@ runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
 runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compiled
 <runs | anchored>().getAnchoredTensor('x') -> AssertionError:
 runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
+runs(enableExecutableCaching='<folder\\0 | \\0>')(ONE) -> AssertionError: cannot be created: embedded null byte
 runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
 PoplarExecutor(nn.Linear(3, 3), quiet(), False, optim.SGD(P, 0.1)) -> AssertionError:
 ipuHardwareVersion() -> AssertionError:
 DataLoader({}, [ONE]) -> AssertionError:
-AsynchronousDataAccessor([X], rebatched_size=<1 | 0 | -3>) -> AssertionError: rebatched_size ... ; got $1.
-AsynchronousDataAccessor([X], <buffer_size=0 | miss_sleep_time_in_ms=-0.1>) -> AssertionError: ; got
+DataLoader(quiet(), [ONE], <drop_last | shuffle>=<'x' | 2 | [1]>) -> AssertionError: $1 is True or False; got $2
+DataLoader(quiet(), [ONE], <batch_size | num_workers>=<'2' | 1.5 | NAN>) -> AssertionError: $1 is a whole number; got
+DataLoader(quiet(), [ONE], mode=DataLoaderMode.Async, async_options=<[1] | 'a' | 3>) -> AssertionError: dict
+DataLoader(quiet(), X, 4, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_size=<'a' | 1.5>) -> AssertionError:
+AsynchronousDataAccessor([X], rebatched_size=<1 | 0 | -3 | 'a' | 2.5>) -> AssertionError: rebatched_size ... ; got $1.
+AsynchronousDataAccessor([X], buffer_size=<0 | 'a' | 2.5 | None | 10**12>) -> AssertionError: buffer_size ... ; got
+AsynchronousDataAccessor([X], miss_sleep_time_in_ms=<-0.1 | 'a' | NAN>) -> AssertionError: ; got
 runs(in_block, setExecutionStrategy=PipelinedExecution('a', 'b'))(ONE) -> AssertionError: Unknown Block 'c' ... 'a', 'b'
 """
 
@@ -311,6 +349,9 @@ o.anchorTensor('a', 2) -> AssertionError: tensor to anchor must be a string; got
 o.anchorTensor('a', 'w', 2) -> AssertionError: must be a poptorch.OutputMode
 o.anchorTensor('a', 'w', OutputMode.EveryN, 0) -> AssertionError: must have output_return_period
 o.<connectionType | syncPattern>(0) -> AssertionError: $1 takes a poptorch. ... ; got 0
+o.useOfflineIpuTarget(<'x' | None | 2.0>) -> AssertionError: useOfflineIpuTarget takes an int; got $1
+o.randomSeed(<-1 | 10**30 | 2**64>) -> AssertionError: The random seed must be from 0 to 2**64 - 1
+o.setAvailableMemoryProportion(<0.5 | None | [0.5] | 'IPU0'>) -> AssertionError: to be in a dictionary ... Got $1
 o.useIpuId('3') -> AssertionError: useIpuId takes an int; got '3'
 o.randomSeed(4.0) -> AssertionError: random seed must be an int; got 4.0
 o.setExecutionStrategy(<'Pipelined' | PipelinedExecution>) -> AssertionError: takes a PipelinedExecution, Sharded
@@ -338,6 +379,7 @@ o._Popart.setPatterns({'PadSum': True}, 'all') -> AssertionError: level must be 
 settings.useOnChipStorage(1) -> AssertionError: useOnChipStorage takes a bool or None; got 1
 settings.use<ReplicatedTensorSharding | IOTilesToLoad | IOTilesToStore>(<1 | None>) -> AssertionError: $1 takes a bool
 settings.minElementsFor<OffChip | ReplicatedTensorSharding>(<2.0 | '8'>) -> AssertionError: $1 takes an int; got $2
+settings.minElementsFor<OffChip | ReplicatedTensorSharding>(-1) -> AssertionError: $1 must not be negative
 settings.useOnChipStorage(True).update({'onChip': 1}) -> AssertionError: keys in common: onChip
 o.from_json('{"__init__.__globals__.clear": []}') -> AttributeError: Options as JSON:
 o.from_json('{"_Popart._set": []}') -> AttributeError: Options as JSON:
@@ -377,6 +419,7 @@ custom(twice, x) -> Error: custom op test.mistakes.Wrong must return 1 tensors; 
 x * <x[0, 0].item() | float(x[0, 0]) | x.tolist()[0][0]> -> Error: branches on data
 [x for _ in range(x[0, 0].int())] -> Error: branches on data
 <x.bool() - x.bool() | True - x.bool() | x.bool().sub_(x.bool())> -> RuntimeError: Subtraction, the `-`
+x + <x | m.linear.weight>.data_ptr() -> Error: data_ptr(): a tensor on the IPU has no address
 x.<numpy | __array__>() -> Error: Illegal move to CPU
 x.<cpu() | to('cpu') | to(device='cpu')> -> Error: Illegal move to CPU ... Instead, return this output as an IPU tensor
 x.<cuda() | to('cuda') | to(torch.device('cuda:1')) | to(0) | to(device='cuda')> -> Error: 'cuda' ... Leave out .cuda()
@@ -402,6 +445,9 @@ for_loop(2, same, [x])[0] -> Error: poptorch.for_loop() is only supported in inf
 cond(x.sum() == 0, same, [x], same, [x])[0] -> Error: poptorch.cond() is only supported in inf
 dynamic_slice(x, 1, START, 4, 1) -> Error: poptorch.dynamic_slice() is only supported in inf
 dynamic_update(x, x, 1, START, 4) -> Error: poptorch.dynamic_update() is only supported in inf
+m.linear.weight.<requires_grad_(False) | detach_()>.sum() + x -> Error: switches the gradient of 'linear.weight' off
+m.linear.requires_grad_(False) and x -> Error: switches the gradient of 'linear.weight' off ... before trainingModel
+setattr(m.linear.bias, 'requires_grad', False) or x -> Error: switches the gradient of 'linear.bias' off
 INNER(x) -> Error: poptorch.CPU is only supported in inf ... use torch functions
 custom(lambda t: t + 1, x, lambda inputs, outputs, gradients, attributes: []) -> Error: a gradient for each of 1 inputs
 """
@@ -533,7 +579,7 @@ def test_while_tracing_and_the_next_compilation_is_clean(call: str, error: type[
 @every(TRAINED)
 def test_in_a_training_model(call: str, error: type[Exception], words: list[str]) -> None:
     def forward(m: Any, x: Tensor) -> Any:
-        return poptorch.identity_loss(eval(call, {**NAMES, "x": m.linear(x)}), "sum")
+        return poptorch.identity_loss(eval(call, {**NAMES, "m": m, "x": m.linear(x)}), "sum")
 
     refuses(lambda: in_training(forward)(X), error, words)
 

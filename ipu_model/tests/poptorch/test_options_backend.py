@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,27 @@ class TestFile:
         file.write_bytes(content)
         with pytest.raises(ConfigFileError, match=r"my\.conf"):
             Options().loadFromFile(file)
+
+    @pytest.mark.parametrize("path", ["/dev/zero", "pipe", "folder"])
+    def test_what_is_no_file_is_refused_at_once(self, path: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(file.parent)
+        os.mkfifo("pipe")
+        os.mkdir("folder")
+        with pytest.raises(IsADirectoryError if path == "folder" else ConfigFileError, match=path):
+            Options().loadFromFile(path)
+
+    def test_a_file_that_loads_itself_is_refused_and_one_that_is_loaded_twice_is_not(self, file: Path) -> None:
+        other = file.with_name("other.conf")
+        other.write_text("deviceIterations(4)\n")
+        file.write_text(f"loadFromFile({str(other)!r})\n" * 2)
+        options = Options()
+        options.loadFromFile(file)
+        assert options.device_iterations == 4
+        for path in (file, other):
+            other.write_text(f"loadFromFile({str(path)!r})\n")
+            for _ in range(2):  # nothing of the first refusal stays
+                with pytest.raises(ConfigFileError, match=rf"{path.name} loads itself, directly or through another"):
+                    Options().loadFromFile(file)
 
     @pytest.mark.parametrize(
         ("statement", "error", "factor"),

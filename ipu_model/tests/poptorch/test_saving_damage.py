@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import logging
 import os
 import pickle
+import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +232,49 @@ def with_model(good: Any, path: Path, pickled: bytes) -> None:
     _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), "exported_model": data})
 
 
+MUCH = 1 << 29
+
+
+def archive(value: Any, zeros: str = "") -> bytes:
+    """Return what `torch.save` writes of a value; in place of the member `zeros`, many compressed zeros."""
+    saved, made = io.BytesIO(), io.BytesIO()
+    torch.save(value, saved)
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(made, "w") as new:
+        for member in old.infolist():
+            is_replaced = member.filename.endswith(f"/{zeros}")
+            entry = zipfile.ZipInfo(member.filename)
+            entry.compress_type = zipfile.ZIP_DEFLATED if is_replaced else zipfile.ZIP_STORED
+            with new.open(entry, "w", force_zip64=True) as stream:
+                for part in [bytes(1 << 20)] * (MUCH >> 20) if is_replaced else [old.read(member)]:
+                    stream.write(part)
+    return made.getvalue()
+
+
+def twice_the_same_bytes() -> bytes:
+    """Return an archive whose list of members has one of them many times."""
+    content = archive({"kind": torch.zeros(1000)})
+    start, (size, offset) = content.rindex(b"PK\5\6"), struct.unpack("<II", content[-10:-2])
+    entries, end = content[offset : offset + size], bytearray(content[start:])
+    count = 20 * int.from_bytes(end[8:10], "little")
+    end[8:20] = struct.pack("<HHII", count, count, 20 * size, offset)
+    return content[:offset] + 20 * entries + bytes(end)
+
+
+BOMBS: dict[str, Callable[[], tuple[bytes, str]]] = {
+    "a compressed tensor": lambda: (archive({"kind": torch.zeros(4)}, "data/0"), "its own size"),
+    "a compressed pickle": lambda: (archive({"kind": torch.zeros(4)}, "data.pkl"), "its own size"),
+    "a compressed note": lambda: (archive({"kind": torch.zeros(4)}, "version"), "its own size"),
+    "members that share their bytes": lambda: (twice_the_same_bytes(), "its own size"),
+    "a call that makes bytes": lambda: (archive({"kind": Call(bytearray, MUCH)}), "a bytearray"),
+}
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has had in memory."""
+    resource = pytest.importorskip("resource")
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) << 10
+
+
 class TestHostilePickles:
     @pytest.mark.parametrize("name", HOSTILE)
     def test_none_is_executed_as_a_model_or_as_the_body_of_a_file(self, good: Any, tmp_path: Path, name: str) -> None:
@@ -264,6 +310,25 @@ class TestHostilePickles:
             poptorch.load(tmp_path / "model")
         (tmp_path / "model").write_bytes(signed(good.saved[: HEADER + DIGEST] + content))
         is_refused(tmp_path / "model")
+
+    @pytest.mark.parametrize("bomb", BOMBS)
+    def test_what_makes_much_of_a_few_bytes_is_refused_before_it_is_unpacked(
+        self, good: Any, tmp_path: Path, bomb: str
+    ) -> None:
+        """As the body of a file, and as the model in one."""
+        content, words = BOMBS[bomb]()
+        before, path = peak_memory(), tmp_path / "model"
+        path.write_bytes(signed(good.saved[: HEADER + DIGEST] + content))
+        is_refused(path, words)
+        with_model(good, path, content)
+        with pytest.raises(poptorch.Error, match=f"Invalid file {path}.*{words}"):
+            poptorch.load(path)
+        path.write_bytes(good.saved)
+        spread = torch.zeros(1, dtype=torch.uint8).expand(MUCH)
+        _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), "exported_model": spread})
+        with pytest.raises(poptorch.Error, match=f"Invalid file {path}.*more than its own size"):
+            poptorch.load(path)
+        assert peak_memory() - before < MUCH // 4
 
     @pytest.mark.parametrize(
         "name",

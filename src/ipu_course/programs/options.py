@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import os
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar
 
@@ -110,6 +111,12 @@ def check_values(settings: Any) -> None:
         choices = arguments.get("choices")
         if choices and value not in choices:
             raise SettingsError(f"{names_of(each)[0]} {value}: it must be one of {', '.join(choices)}")
+
+
+def check_folder(name: str, folder: str, usual: str, instead: str) -> None:
+    """Raise ``SettingsError`` for a folder that was asked for and is not there; the usual one may be missing."""
+    if folder != usual and not os.path.isdir(folder):
+        raise SettingsError(f"{name} {folder}: there is no such folder; {instead}")
 
 
 def add_program(

@@ -3,7 +3,6 @@
 # Without `from __future__ import annotations`: msgspec reads the types of `_Content`, on Python 3.8 too.
 import json
 import os
-import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ipu_course.progress.record import (
     Rung,
     Score,
 )
+from ipu_course.whole_files import read_whole, write_whole
 
 VARIABLE = "IPU_COURSE_PROGRESS"
 # 1 had neither scores nor answers to quizzes, 1 to 3 no budgets; 1 and 2 called `compared_with` `published`.
@@ -30,6 +30,8 @@ VERSION = 4
 LOCK_SECONDS = 2.0
 """How long a note waits for other kernels: a lesson must not stand still for its records."""
 POLL_SECONDS = 0.01
+PRIVATE = 0o600
+MOST_BYTES = 100_000_000  # A course leaves some thousand.
 
 
 class DamagedFile(Exception):
@@ -97,7 +99,7 @@ def load(path: Path) -> Progress:
 
     Raises ``OSError``, ``DamagedFile`` or ``NewerFile``.
     """
-    return from_text(path.read_bytes()) if _is_there(path) else Progress()
+    return from_text(read_whole(path, MOST_BYTES)) if _is_there(path) else Progress()
 
 
 def add(path: Path, entries: Sequence[Entry], wait_seconds: float = LOCK_SECONDS) -> None:
@@ -115,7 +117,7 @@ def add(path: Path, entries: Sequence[Entry], wait_seconds: float = LOCK_SECONDS
             known = Progress()
         changed = known.with_entries(entries)
         if changed != known:
-            write_whole(path, to_text(changed))
+            write_whole(path, to_text(changed), PRIVATE)
 
 
 def reset(path: Path) -> Optional[Path]:
@@ -160,21 +162,6 @@ def free_name(path: Path, why: str) -> Path:
     while os.path.lexists(target := path.with_name(f"{path.stem}.{why}-{number}{path.suffix}")):
         number += 1
     return target
-
-
-def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file as a whole or not at all. Raises ``OSError`` with an older file left as it was."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _is_there(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import linecache
 import operator
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -76,8 +75,6 @@ class _Describer:
         self._planning = self._planning_hints()
         # Read while the program is there: a file or a cell may change.
         lines = {line for line in (info_of(node).line for node in self._ops) if line is not None}
-        for file in {line.file for line in lines}:
-            linecache.checkcache(file)
         self._lines: dict[SourceLine | None, str] = {None: "", **{line: str(line) for line in lines}}
         self._items: dict[Node, dict[int, Node]] = {}
         for node in self._ops:

@@ -40,6 +40,11 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
     _refuse_gpus(func, args, kwargs)
     if _kind(kwargs.get("device")) == "ipu":
         kwargs = {**kwargs, "device": _HERE}
+    if func is Tensor.data_ptr and isinstance(args[0], FakeTensor):
+        raise Error(
+            "data_ptr(): a tensor on the IPU has no address that Python could read. Compare the tensors themselves, or "
+            "leave the call out with poptorch.isRunningOnIpu()."
+        )
     if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
         origins.adopt(args[0])
     if func is Tensor.cpu:

@@ -117,7 +117,14 @@ def capture(
         with _static_only(trace, module), torch_private.tensors_swapped(module, swapped, tie_weights=True):
             result = _forward(module, call, flatten, fake_inputs, recorder)
             if training:
-                weights = [fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None]
+                trained = {slot: fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None}
+                for slot, fake in trained.items():
+                    if not fake.requires_grad:
+                        raise Error(
+                            f"forward switches the gradient of '{slot.names[0]}' off, as requires_grad_(False) does. "
+                            "What is trained is fixed when the model is wrapped: do it before trainingModel."
+                        )
+                weights = list(trained.values())
                 _differentiate(result, weights, recorder)
     return assemble(recorder, slots, inputs, result)
 

@@ -34,7 +34,7 @@ from ipu_model.capture.torch_private import (
     sequence_number,
 )
 from ipu_model.capture.tracing import Trace
-from ipu_model.capture.variables import DEVICE_DTYPE, Origins, fake_like, storage_key
+from ipu_model.capture.variables import Origins, device_dtype, fake_like, storage_key
 from ipu_model.errors import Error
 from ipu_model.process import deliver_interrupt
 from ipu_model.source_lines import line_running
@@ -136,7 +136,7 @@ class Recorder(TorchDispatchMode):
         if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
             return known[1]
         with modes_disabled():
-            value = tensor.detach().to_dense().to(DEVICE_DTYPE.get(tensor.dtype, tensor.dtype), copy=True)
+            value = tensor.detach().to_dense().to(device_dtype(tensor.dtype), copy=True)
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
@@ -228,8 +228,11 @@ class Recorder(TorchDispatchMode):
 
     def _as_on_device(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments of an op with the types that the device has, and without what its model cannot do."""
-        if kwargs.get("dtype") in DEVICE_DTYPE:
-            kwargs = {**kwargs, "dtype": DEVICE_DTYPE[kwargs["dtype"]]}
+        if func is not aten.view.dtype:
+            args, kwargs = tree_map_only(torch.dtype, device_dtype, (args, kwargs))
+            if any(a.name == "dtype" for a in func._schema.arguments) and torch.get_default_dtype() is torch.float64:
+                kwargs = {**kwargs, "dtype": kwargs.get("dtype") or self._computed(func, args, kwargs).dtype}
+                kwargs["dtype"] = device_dtype(kwargs["dtype"])
         if func in _SUBTRACTIONS:
             args = self._numbers_for_masks(func, args)
         if func is BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:

@@ -23,8 +23,7 @@ from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.errors import Error
 
-# Types that the device does not have (operators reference, 4).
-DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float16}
+_DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float16}
 
 _BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
 _PLAIN = (Tensor, nn.Parameter)
@@ -49,7 +48,7 @@ class Slot:
 
     @property
     def spec(self) -> TensorSpec:
-        dtype = DEVICE_DTYPE.get(self.tensor.dtype, self.tensor.dtype)
+        dtype = device_dtype(self.tensor.dtype)
         return TensorSpec.contiguous(tuple(self.tensor.shape), dtype)
 
     @property

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from ipu_model.errors import Error
 from ipu_model.explore import KEEP
-from ipu_model.report.text_files import check_writable, write_text
 from ipu_model.sources import RETURNS
+from ipu_model.whole_files import check_writable, write_text
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import AdviceList

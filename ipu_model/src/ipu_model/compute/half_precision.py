@@ -52,15 +52,18 @@ def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: boo
     roundings = _Roundings(graph, overflow, clips_apart)
     for node in list(graph.nodes):
         if node.op != "call_function":
+            roundings.infinite.add(node)
             continue
         refuse_what_has_no_container(node)
         put_numbers_on_grid(node, overflow)
         cast_operands(node, roundings)
         rounds = _needs_rounding(node)
+        if not rounds:
+            roundings.keep_infinities(node)
         node.args, node.kwargs = _widened(node.args), _widened(node.kwargs)
-        if node.target in _UNIFORM and is_half(node):
+        if node.target in UNIFORM and is_half(node):
             # Drawn in fp16 directly: rounding fp32 numbers would sometimes reach the excluded upper bound.
-            node.target = _UNIFORM[node.target]
+            node.target = UNIFORM[node.target]
         if rounds:
             roundings.insert_after(node, node)
         for argument in written_arguments(node):
@@ -111,19 +114,19 @@ def _on_grid(number: Any, overflow: Overflow) -> Any:
 # Numbers from [0, 1), or from [low, high), of float16 in containers.
 
 
-def uniform(size: Any, **like: Any) -> Tensor:
-    return torch.rand(size, dtype=torch.float16).float()
+def uniform(size: Any, *, generator: torch.Generator | None = None, **like: Any) -> Tensor:
+    return torch.rand(size, dtype=torch.float16, generator=generator).float()
 
 
-def uniform_like(x: Tensor, **like: Any) -> Tensor:
-    return torch.rand_like(x, dtype=torch.float16).float()
+def uniform_like(x: Tensor, *, generator: torch.Generator | None = None, **like: Any) -> Tensor:
+    return torch.empty_like(x, dtype=torch.float16).uniform_(generator=generator).float()
 
 
 def uniform_(x: Tensor, low: float = 0, high: float = 1, *, generator: torch.Generator | None = None) -> Tensor:
     return x.copy_(torch.empty_like(x, dtype=torch.float16).uniform_(low, high, generator=generator))
 
 
-_UNIFORM: dict[object, Callable[..., Tensor]] = {
+UNIFORM: dict[object, Callable[..., Tensor]] = {
     aten.rand.default: uniform,
     aten.rand_like.default: uniform_like,
     aten.uniform_.default: uniform_,
@@ -136,12 +139,20 @@ class _Roundings:
     def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
         self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
         self._scratches: dict[tuple[int, ...], Node] = {}
+        # What may hold infinities that the program wrote: inputs, constants, what selects and moves values of these.
+        self.infinite: set[Node] = set()
+
+    def keep_infinities(self, node: Node) -> None:
+        written = any(isinstance(value, float) and math.isinf(value) for value in (*node.args, *node.kwargs.values()))
+        if written or not self.infinite.isdisjoint(node.all_input_nodes):
+            self.infinite.update([node, *written_arguments(node)])
 
     def insert_after(self, node: Node, value: Node) -> None:
         spec = spec_of(value)
         assert spec is not None
         scratch = [self._scratch(spec.shape)] if math.prod(spec.shape) <= _SMALL else []
-        clips = self._clips and (value is not node or may_leave_range(node))
+        chosen = node.target not in SQUASHING and not self.infinite.isdisjoint(node.all_input_nodes)
+        clips = self._clips and (value is not node or chosen or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
         steps: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
         if self._apart:
@@ -238,7 +249,8 @@ ON_GRID = frozenset({torch.float16, torch.uint8, torch.int8, torch.bool})
 UNINITIALISED = overloads(_OPS["uninitialised"])
 EXACT = UNINITIALISED | overloads(_OPS["exact"])
 SELECTING, COMPARING, CONVERTING = (overloads(_OPS[name]) for name in ("selecting", "comparing", "converting"))
-PROMOTING, WITH_VALUES, BOUNDED = (overloads(_OPS[name]) for name in ("promoting", "with_values", "bounded"))
+PROMOTING, WITH_VALUES, SQUASHING = (overloads(_OPS[name]) for name in ("promoting", "with_values", "squashing"))
+BOUNDED = SQUASHING | overloads(_OPS["bounded"])
 
 # Results of forward ops that only their backward op reads: they stay in fp32, as fp32 arithmetic made them.
 SAVED: dict[object, tuple[int, ...]] = {
@@ -259,7 +271,7 @@ _MASKS = overloads("bernoulli_.float bernoulli.p")
 
 
 def may_leave_range(node: Node) -> bool:
-    """Whether the float16 result of an op may lie beyond +-65504 for operands within."""
+    """Whether the float16 result of an op may lie beyond +-65504, for operands within."""
     specs = [spec_of(operand) for operand in node.all_input_nodes]
     if not all(spec is not None and spec.dtype in ON_GRID for spec in specs):
         return True
@@ -279,38 +291,70 @@ def may_leave_range(node: Node) -> bool:
     return not is_bounded
 
 
-# Ops that divide by zero where one of their arguments has a certain value: its position, and the value.
-_POLES: dict[object, tuple[int, int]] = {
-    **dict.fromkeys(_QUOTIENTS | overloads("div.Tensor_mode div_.Tensor_mode"), (1, 0)),
-    **dict.fromkeys(overloads("addcdiv addcdiv_"), (2, 0)),
-    **dict.fromkeys(overloads("reciprocal reciprocal_ rsqrt rsqrt_ log log_ log2 log2_ log10 log10_"), (0, 0)),
-    **dict.fromkeys(overloads("log1p log1p_"), (0, -1)),
+# Where ops divide by zero: the place in words, the first argument that tells, the next one that does not, the ops.
+_POLES: dict[object, tuple[str, int, int]] = {
+    op: (where, first, end)
+    for where, first, end, names in (
+        ("at zero", 1, 2, _OPS["divisions"]),
+        ("at zero", 2, 3, "addcdiv addcdiv_"),
+        ("at zero", 0, 1, f"reciprocal reciprocal_ rsqrt rsqrt_ {_OPS['logarithms_and_bessel_functions']}"),
+        ("at minus one", 0, 1, "log1p log1p_"),
+        ("at ones", 0, 1, "atanh atanh_ erfinv erfinv_"),
+        ("at both ends", 0, 2, "logit logit_ special_ndtri"),
+        ("at both ends", 1, 3, "logit_backward"),
+        ("below zero", 0, 1, "special_entr"),
+        ("at whole numbers", 0, 1, "lgamma lgamma_ digamma digamma_ polygamma_"),
+        ("at whole numbers", 1, 2, "polygamma"),
+        ("at half numbers", 0, 2, "mvlgamma mvlgamma_"),
+        ("of zeta", 0, 2, "special_zeta special_zeta.self_scalar special_zeta.other_scalar"),
+        ("of powers", 0, 2, "pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"),
+        ("of x log y", 0, 2, "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other xlogy_.Tensor xlogy_.Scalar_Other"),
+        ("of x log1p y", 0, 2, "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"),
+    )
+    for op in overloads(names)
 }
-_ATANH = overloads("atanh atanh_")
-_POWERS = overloads("pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar")
 
 
-def zero_to_a_negative_power(x: Any, exponent: Any) -> Any:
-    return torch.logical_and(torch.as_tensor(x) == 0, torch.as_tensor(exponent) < 0)
+def is_pole(where: str, x: Any, y: Any = None, *, eps: float | None = None) -> Any:
+    """Return whether elements of operands, which are tensors or numbers, are at the poles of some functions."""
+    match where:
+        case "at zero":
+            return x == 0
+        case "at minus one":
+            return x == -1
+        case "at ones":
+            return (x == 1) | (x == -1)
+        case "at both ends":  # of the range from 0 to 1, from which `y` or `eps` keeps them away
+            return (x == 0) | (x == 1) if y is None and eps is None else False
+        case "below zero":
+            return x < 0
+        case "at whole numbers":
+            return (x <= 0) & (x % 1 == 0)
+        case "at half numbers":
+            return reduce(operator.or_, (is_pole("at whole numbers", x - i / 2) for i in range(y)))
+        case "of zeta":
+            return (x == 1) | ((x > 1) & is_pole("at whole numbers", y))
+        case "of powers":
+            return (x == 0) & (y < 0)
+        case "of x log y":
+            return (y == 0) & (x != 0)
+    return (y == -1) & (x != 0)
 
 
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | bool | None:
     """Insert before an op a node that finds its divisions by zero and return it; `None` if it has none."""
+    if node.target not in _POLES:
+        return None
+    where, first, end = _POLES[node.target]
+    operands = node.args[first:end]
+    if where == "of powers":
+        base, exponent = (o if isinstance(o, (int, float)) else least for o, least in zip(operands, (0, -1)))
+        if not is_pole(where, base, exponent):
+            return None
+    if all(isinstance(operand, (int, float)) for operand in operands):
+        return True if is_pole(where, *operands) else None
     with graph.inserting_before(node):
-        if node.target in _POLES:
-            position, value = _POLES[node.target]
-            operand = node.args[position]
-            if isinstance(operand, (int, float)):
-                return True if operand == value else None
-            return graph.call_function(operator.eq, (operand, value))
-        if node.target in _POWERS:
-            base, exponent = node.args[:2]
-            if (isinstance(exponent, (int, float)) and exponent >= 0) or (isinstance(base, (int, float)) and base != 0):
-                return None
-            return graph.call_function(zero_to_a_negative_power, (base, exponent))
-        if node.target in _ATANH:
-            return graph.call_function(operator.eq, (graph.call_function(torch.abs, node.args), 1))
-    return None
+        return graph.call_function(is_pole, (where, *operands), {k: v for k, v in node.kwargs.items() if k == "eps"})
 
 
 def make_nan_(result: Tensor, where: Any) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,15 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, set_info, spec_of
+from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, is_random, set_info, spec_of
 from ipu_model.capture.torch_private import suggest_memory_format
 from ipu_model.compute.checks import check_every_result, located, report_first_clipping
-from ipu_model.compute.half_precision import to_containers
+from ipu_model.compute.half_precision import UNIFORM, to_containers
 from ipu_model.compute.kernels import choose_layer_kernels, use_half_partials
 from ipu_model.compute.printing import print_where_asked
 from ipu_model.compute.rounding import Overflow
 from ipu_model.errors import Error
+from ipu_model.process import ForkSafeLock
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -58,7 +60,8 @@ def container_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
+def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | None = None) -> Replay:
+    """Make a graph callable; what it draws at random, it draws from `generator`, else from the host's."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     ops.output(ops.graph_copy(graph.ops, copies))
@@ -81,10 +84,13 @@ def build(graph: Graph, arithmetic: Arithmetic) -> Replay:
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
     print_where_asked(ops)
-    _call_python_functions(ops)
+    _call_python_functions(ops, generator)
     _lay_out_group_norms(ops)
-    ops.lint()
     holder = nn.Module()
+    if generator is not None and graph.draws_random_numbers:
+        holder.generator = generator  # type: ignore[assignment]  # modules may have any attributes
+        _draw_from(ops, generator)
+    ops.lint()
     for name, tensor in graph.constants.items():
         if tensor.is_meta:
             raise Error(
@@ -137,18 +143,79 @@ def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
     return gradient.contiguous(memory_format=suggest_memory_format(x))
 
 
-def _call_python_functions(ops: torch.fx.Graph) -> None:
+def _draw_from(ops: torch.fx.Graph, generator: torch.Generator) -> None:
+    """Let ops draw from `generator`, an attribute of the module."""
+    with ops.inserting_before(next(iter(ops.nodes))):
+        attribute = ops.get_attr("generator")
+    for node in list(ops.nodes):
+        if not is_random(node) and node.target not in UNIFORM.values():
+            continue
+        op = _with_generator(node.target)
+        if op is None:
+            node.target = _lending(node.target, generator)
+        else:
+            node.target, node.kwargs = op, {**node.kwargs, "generator": attribute}
+
+
+_GENERATOR_OVERLOADS = {
+    "default": "generator",
+    "low": "low_generator",
+    "low_dtype": "low_generator_dtype",
+    "Tensor": "Tensor_generator",
+}
+
+
+def _with_generator(op: Any) -> Any:
+    """Return an op, or another overload of it, that takes a generator; None if there is none."""
+    if not isinstance(op, torch._ops.OpOverload) or any(a.name == "generator" for a in op._schema.arguments):
+        return op
+    return getattr(op.overloadpacket, _GENERATOR_OVERLOADS.get(op._overloadname, "none"), None)
+
+
+# The host's generator belongs to the process: programs that run in several threads take turns with it.
+_one_at_a_time = ForkSafeLock()
+
+
+@contextmanager
+def lent_to_host(generator: torch.Generator | None) -> Iterator[None]:
+    """Let what knows no other than the host's generator draw from this one."""
+    if generator is None:
+        yield
+        return
+    with _one_at_a_time.lock:
+        host = torch.get_rng_state()
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(host)
+
+
+def _lending(op: Any, generator: torch.Generator) -> Callable[..., Any]:
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        with lent_to_host(generator):
+            return op(*args, **kwargs)
+
+    return draw
+
+
+def _call_python_functions(ops: torch.fx.Graph, generator: torch.Generator | None) -> None:
     for node in ops.nodes:
         info = info_of(node)
         if info.marks.function is not None:
             assert isinstance(info.spec, tuple)
-            node.target = _caller(info.marks.function, tuple(spec for spec in info.spec if spec is not None))
+            specs = tuple(spec for spec in info.spec if spec is not None)
+            node.target = _caller(info.marks.function, specs, generator)
 
 
-def _caller(function: PythonFunction, specs: tuple[TensorSpec, ...]) -> Callable[[list[Tensor], str], list[Tensor]]:
+def _caller(
+    function: PythonFunction, specs: tuple[TensorSpec, ...], generator: torch.Generator | None
+) -> Callable[[list[Tensor], str], list[Tensor]]:
     def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
         operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        return checked(function.label, function.call(operands), specs)
+        with lent_to_host(generator):
+            return checked(function.label, function.call(operands), specs)
 
     return call_python
 

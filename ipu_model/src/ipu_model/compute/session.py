@@ -29,7 +29,7 @@ from ipu_model.compute.gradients import (
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.compute.threads import Threads
-from ipu_model.process import ForkSafeLock, interrupt_postponed
+from ipu_model.process import interrupt_postponed
 from ipu_model.step import Variable
 
 
@@ -133,7 +133,7 @@ class Session:
             half = [self._dtype(name) is torch.float16 for name in graph.gradients]
             self.automatic = AutomaticLossScaling(automatic_loss_scaling, half, graph.loss_spec.dtype, reduction.across)
         keep_freed_memory()
-        self._replay: Replay = build(graph, arithmetic)
+        self._replay: Replay = build(graph, arithmetic, self.randomness.generator)
         self._constant_outputs = constant_outputs(graph)
         # Each replica has its own values of buffers that the graph changes.
         of_replica = [v for v in graph.variables if v.tensor in graph.mutated and not v.trainable]
@@ -283,15 +283,12 @@ class Session:
 # Spreads replica streams over seeds; any odd 64-bit constant works (this is 2^64 divided by the golden ratio).
 _STRIDE = 0x9E3779B97F4A7C15
 
-# torch's generator belongs to the process: programs that run in several threads take turns.
-_one_at_a_time = ForkSafeLock()
-
 
 class RandomStreams:
     """Generator states of `replicas` replicas from one seed; in the whole run, the first has the index `first`."""
 
     def __init__(self, seed: int, replicas: int, first: int = 0) -> None:
-        self._first = first
+        self._first, self.generator = first, torch.Generator()  # from which programs draw
         self._common: torch.Generator | None = None
         self._reseeds_common = False
         self._begin(seed, replicas)
@@ -311,14 +308,11 @@ class RandomStreams:
 
     @contextmanager
     def drawing(self, replica: int) -> Iterator[None]:
-        with _one_at_a_time.lock:
-            host = torch.get_rng_state()
-            torch.set_rng_state(self._states[replica])
-            try:
-                yield
-            finally:
-                self._states[replica] = torch.get_rng_state()
-                torch.set_rng_state(host)
+        self.generator.set_state(self._states[replica])
+        try:
+            yield
+        finally:
+            self._states[replica] = self.generator.get_state()
 
     def state(self) -> list[int]:
         """Return the seed followed by the bytes of every stream's state, that of the common one last."""
@@ -330,7 +324,8 @@ class RandomStreams:
         if len(state) not in (1, expected):
             raise ValueError(f"rng_state has {len(state)} entries, expected 1 or {expected}.")
         numbers = [word for word in state if isinstance(word, int)]
-        if len(numbers) < len(state) or not all(0 <= word < 256 for word in numbers[1:]):
+        seed_fits = all(0 <= seed < 2**64 for seed in numbers[:1])
+        if len(numbers) < len(state) or not seed_fits or not all(0 <= word < 256 for word in numbers[1:]):
             raise ValueError("rng_state holds other values than a seed and bytes. Give it what rng_state returned.")
 
     def restore(self, state: list[int]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, LiveTensor, Profile
-from ipu_model.report.text_files import read_text, refused, write_bytes, write_text
+from ipu_model.whole_files import read_text, refused, write_text, write_whole
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
@@ -62,7 +62,8 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     for path, text in zip((paths.profile, paths.html, paths.trace), contents):
         write_text(path, text)
     if program is not None:
-        write_bytes(file, program)
+        with refused(f"{file} cannot be written"):
+            write_whole(file, program)
         return replace(paths, program=file)
     with refused(f"{file} cannot be removed"):
         file.unlink(missing_ok=True)

@@ -17,16 +17,19 @@ from ipu_model.errors import Error
 from ipu_model.predict.calibration import Calibration, calibrated
 from ipu_model.predict.program import Program
 from ipu_model.step import Ref
+from ipu_model.whole_files import read_whole
 
 FILE_NAME = "program.ipu"
 _NAME = b"program of the IPU Model, format 2\n"
 _DIGEST = hashlib.sha256
 _MOST_BYTES = 1 << 31
+# Programs of many equal layers unpack to about twenty times their size, files made to fill a memory to a thousand.
+_MOST_TIMES = 32
 
 
 def read(file: Path) -> Program:
     try:
-        return from_bytes(file.read_bytes())
+        return from_bytes(read_whole(file, _MOST_BYTES))
     except OSError as problem:
         raise Error(
             f"{file} cannot be read: {problem.strerror}. A report holds its program in this file; run or model the "
@@ -39,7 +42,10 @@ def read(file: Path) -> Program:
 def to_bytes(program: Program) -> bytes:
     """Return a program as the contents of a file; `from_bytes` gives an equal one back."""
     try:
-        body = zlib.compress(msgspec.msgpack.encode([_layout(), _written(program, {})]), 6)
+        data = msgspec.msgpack.encode([_layout(), _written(program, {})])
+        body = zlib.compress(data, 6)
+        if len(data) > _MOST_TIMES * len(body):  # which no reader would unpack
+            body = zlib.compress(data, 0)
     except (TypeError, OverflowError, RecursionError) as problem:
         raise Error(f"The program cannot be written to a file: {problem}.") from problem
     return _NAME + _DIGEST(body).digest() + body
@@ -55,7 +61,10 @@ def from_bytes(data: bytes) -> Program:
         raise Error("The file is damaged or incomplete: run or model the program again to write it.")
     try:
         unpacker = zlib.decompressobj()
-        layout, root = msgspec.msgpack.decode(unpacker.decompress(body, _MOST_BYTES))
+        content = unpacker.decompress(body, _MOST_TIMES * len(body))
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"it unpacks to more than {_MOST_TIMES} times its size")
+        layout, root = msgspec.msgpack.decode(content)
         if layout != _layout():
             raise Error("Another version of the IPU Model wrote the file: run or model the program again to write it.")
         program = _read(root, [])

@@ -14,12 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO
 
 from ipu_model.errors import Error
+from ipu_model.whole_files import write_whole
 from popdist.environment import Instance, as_table, divide
 from popdist.run.messages import (
     DEFAULT_SHELL,
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = read(sys.argv[1:] if arguments is None else arguments)
         plan = plan_of(request, os.environ)
         if request.export_config:
-            Path(request.export_config).write_text(exported(request), encoding="utf-8")
+            write_whole(request.export_config, exported(request).encode())
     except (Error, OSError) as error:
         print(f"poprun: {error.message if isinstance(error, Error) else error}", file=sys.stderr)
         return 2

@@ -8,16 +8,17 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ipu_model import __version__
 from ipu_model.errors import Error
+from ipu_model.whole_files import read_whole
 
 _DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
 The first word that is not an option is the program; the words after it are the program's arguments."""
 _EPILOG = """Options for IPU partitions have no effect on the IPU Model; with -v, poprun lists those that you gave.
 Example: poprun --num-replicas 4 --num-instances 2 python train.py --epochs 3"""
+_MOST_BYTES = 1_000_000  # of a file of options
 _YES, _NO = ("yes", "1", "true", "on"), ("no", "0", "false", "off")
 
 
@@ -198,7 +199,7 @@ class _Joined(argparse.Action):
 
 def _imported(path: str) -> dict[str, Any]:
     try:
-        entries = json.loads(Path(path).read_text(encoding="utf-8"))
+        entries = json.loads(read_whole(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise Error(f"--import-config {path} cannot be read: {error}. --export-config writes such a file.") from None
     if not isinstance(entries, dict):

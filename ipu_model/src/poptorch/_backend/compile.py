@@ -29,6 +29,7 @@ from ipu_model.instances import Group, world
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.process import deliver_interrupt, no_garbage_collection
 from ipu_model.step import FLOAT16, Step, ipus_in_use
+from ipu_model.whole_files import write_whole
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend import settings
 from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
@@ -233,7 +234,7 @@ def move_long_message(error: BaseException) -> None:
     if not isinstance(error, Error) or error.message.count("\n") <= _MOST_LINE_ENDS:
         return
     with contextlib.suppress(OSError):
-        Path(_ERROR_LOG).write_text(f"{error}\n", encoding="utf-8")
+        write_whole(_ERROR_LOG, f"{error}\n".encode())
         first = error.message.partition("\n")[0]
         replace_message(error, f"{first} (the whole message is in {_ERROR_LOG})")
 

@@ -326,7 +326,7 @@ def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[
     hint = "Give enableExecutableCaching (or POPTORCH_CACHE_DIR) a directory that can be written, or None."
     try:
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the second: a null byte
         raise AssertionError(f"The executable cache {directory} cannot be created: {error}. {hint}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise AssertionError(f"The executable cache {directory} is not writable. {hint}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ipu_model.batching import Batching, Keep, Returns
 from ipu_model.capture.graph import Graph, TensorSpec, info_of
 from ipu_model.capture.operators import refusal
-from ipu_model.capture.variables import DEVICE_DTYPE
+from ipu_model.capture.variables import device_dtype
 from ipu_model.compute.gradients import LossScalingSettings
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.rounding import Overflow
@@ -92,7 +92,7 @@ def micro_batch_specs(tensors: Sequence[Tensor], batching: Batching) -> list[Ten
             nearest = f"{below} and {below + batching.slices}" if below else str(batching.slices)
             raise AssertionError(_INDIVISIBLE.format(shape=tensor.shape, rows=rows, batching=batching, nearest=nearest))
         shape = (rows // batching.slices, *tensor.shape[1:]) if tensor.dim() else ()
-        specs.append(TensorSpec.contiguous(shape, DEVICE_DTYPE.get(tensor.dtype, tensor.dtype)))
+        specs.append(TensorSpec.contiguous(shape, device_dtype(tensor.dtype)))
     return specs
 
 

@@ -69,7 +69,10 @@ class HostWeights:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for name, value in values.items():
                 if name in registered:
-                    torch.Tensor.copy_(registered[name], value)
+                    target = registered[name]
+                    # Elements of expand() share memory, and are equal in a buffer.
+                    once = tuple(slice(0, None if stride else 1) for stride in target.stride())
+                    torch.Tensor.copy_(target[once], value[once])
 
     def _registered(self) -> dict[str, Tensor]:
         # Plain tensors that share the storage of the registered ones.
@@ -180,6 +183,12 @@ class Optimisation:
     def __init__(self, optimizer: torch.optim.Optimizer | None, module: nn.Module, options: Options) -> None:
         if optimizer is None:
             optimizer = optim.SGD(module.parameters(), lr=0.01)
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and any(s == 0 < n - 1 for s, n in zip(parameter.stride(), parameter.shape)):
+                raise Error(
+                    f"Elements of the parameter '{name}' share memory, as those of expand() do, so they cannot be "
+                    "trained one by one. Make the parameter of a copy: torch.nn.Parameter(tensor.clone())."
+                )
         self._tracker, self._options = OptimizerAttrTracker(options), options
         self.optimizer = optimizer
         self.spec = self._read(optimizer, is_compiled=False)

@@ -32,6 +32,7 @@ _NOT_STARTED = "AsynchronousDataAccessor: the worker thread failed to start"
 _PATIENCE_IN_S = 10.0
 _LAST_PATIENCE_IN_S = 2.0
 _LOOK_IN_S = 0.5
+_MOST_SLOTS = 1 << 16
 
 
 class WorkerDied(Exception):
@@ -314,10 +315,13 @@ def _(accessor: AsynchronousDataAccessor) -> LoaderFacts:
     return LoaderFacts(loads_ahead=True, workers=of_data_set.workers, ready=accessor._slots + of_data_set.ready)
 
 
-def _check(dataset: Any, buffer_size: int, miss_sleep_time_in_ms: float, rebatched_size: int | None) -> None:
-    require(buffer_size >= 1, f"buffer_size is the number of slots of the ring, at least 1; got {buffer_size}.")
-    require(miss_sleep_time_in_ms >= 0, f"miss_sleep_time_in_ms must not be negative; got {miss_sleep_time_in_ms}.")
-    require(rebatched_size is None or rebatched_size > 1, f"rebatched_size must be > 1; got {rebatched_size}.")
+def _check(dataset: Any, buffer_size: Any, miss_sleep_time_in_ms: Any, rebatched_size: Any) -> None:
+    slots = isinstance(buffer_size, int) and 1 <= buffer_size <= _MOST_SLOTS
+    require(slots, f"buffer_size is the number of slots of the ring, from 1 to {_MOST_SLOTS}; got {buffer_size!r}.")
+    waits = isinstance(miss_sleep_time_in_ms, (int, float)) and miss_sleep_time_in_ms >= 0
+    require(waits, f"miss_sleep_time_in_ms must be a number, not negative; got {miss_sleep_time_in_ms!r}.")
+    rows = rebatched_size is None or (isinstance(rebatched_size, int) and rebatched_size > 1)
+    require(rows, f"rebatched_size must be a whole number > 1; got {rebatched_size!r}.")
     if isinstance(dataset, AsynchronousDataAccessor):
         raise createPoptorchError(
             "The dataset is an AsynchronousDataAccessor itself, which only the process that made it can iterate over. "

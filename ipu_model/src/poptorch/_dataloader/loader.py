@@ -63,6 +63,12 @@ class DataLoader(ItemLoader):
     ) -> None:
         message = f"The first argument of a DataLoader must be a poptorch.Options; got a {type(options).__name__}."
         require(isinstance(options, Options), message)
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
+            require(flag in (None, True, False), f"{name} is True or False; got {flag!r}.")
+        for name, count in (("batch_size", batch_size), ("num_workers", num_workers)):
+            require(count is None or isinstance(count, int), f"{name} is a whole number; got {count!r}.")
+        is_dict = async_options is None or isinstance(async_options, dict)
+        require(is_dict, f"async_options are a dict of arguments of AsynchronousDataAccessor; got {async_options!r}.")
         options._freeze()
         self._accessor: AsynchronousDataAccessor | None = None
         if batch_size is not None:
@@ -251,6 +257,7 @@ def rows_per_chunk(combined: int | None, rebatched: bool, drop_last: bool, worke
     if combined is None or combined == 1 or (drop_last and not rebatched):
         return None
     per_chunk = combined if worker_size is None else worker_size
+    require(isinstance(per_chunk, int), f"rebatched_worker_size is a whole number; got {per_chunk!r}.")
     require(
         per_chunk <= combined,
         f"rebatched_worker_size ({per_chunk}) must not exceed the combined batch size ({combined}), of which "

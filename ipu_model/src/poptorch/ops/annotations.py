@@ -4,6 +4,7 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -354,8 +355,9 @@ class MultiConv:
         """Set the share of tile memory for temporary data: a float, one per convolution, or `None`."""
         values = _listed(value)
         require(
-            value is None or (values and all(isinstance(item, float) for item in values)),
-            f"Invalid available memory proportion! It must be a float, a list of floats or None; got {value!r}.",
+            value is None or (values and all(isinstance(item, float) and 0 <= item <= 1 for item in values)),
+            "Invalid available memory proportion! It must be a float from 0 to 1, a list of such floats or None; got "
+            f"{value!r}.",
         )
         return self._set("available_memory_proportion", None if value is None else values)
 
@@ -377,12 +379,20 @@ class MultiConv:
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least."""
-        require(isinstance(value, int), f"Invalid number of reserved tiles! It must be an int; got {value!r}.")
+        given: object = value
+        require(
+            isinstance(given, int) and given >= 0,
+            f"Invalid number of reserved tiles! It must be an int, 0 or more; got {value!r}.",
+        )
         return self._set("per_conv_reserved_tiles", [value])
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one, a float."""
-        require(isinstance(value, float), f"Invalid cycle back-off! It must be a float; got {value!r}.")
+        given: object = value
+        require(
+            isinstance(given, float) and 0 <= given < math.inf,
+            f"Invalid cycle back-off! It must be a float, 0 or more; got {value!r}.",
+        )
         return self._set("cycle_back_off", [value])
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:

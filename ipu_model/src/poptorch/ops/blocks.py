@@ -112,8 +112,12 @@ def BeginBlock(
 
 def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Function], Function]:
     """Decorate a function or method so that each call runs inside `with Block(user_id, ipu_id)`."""
+    is_name = isinstance(user_id, str) or not user_id
+    require(is_name, f"BlockFunction takes a name, as in @poptorch.BlockFunction('name'); got {user_id!r}.")
 
     def decorate(function: Function) -> Function:
+        require(callable(function), f"BlockFunction('name') decorates a function or method; got {function!r}.")
+
         @functools.wraps(function)
         def in_block(*args: Any, **kwargs: Any) -> Any:
             with Block(user_id, ipu_id):

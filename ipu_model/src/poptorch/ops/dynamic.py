@@ -105,6 +105,8 @@ def cond(
 
 def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
     results = body(*inputs)
+    is_listed = isinstance(results, (torch.Tensor, list, tuple))
+    check(is_listed, f"A body must return a tensor, or a list or tuple of tensors; it returned {results!r}.")
     listed = [results] if isinstance(results, torch.Tensor) else list(results)
     _check_tensors(listed)
     return listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -184,10 +185,20 @@ def given(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
+# Infinity means that there is no limit. PopTorch refuses a limit of NaN, and a scaling of 0, when it compiles.
+_SCALINGS, _LIMITS = ("loss_scaling", "velocity_scaling"), ("max_grad_norm", "max_weight_norm")
+
+
 def require_number(name: str, value: object) -> None:
+    """Raise AssertionError for what is no number, ValueError for numbers that no device can train with."""
     if not isinstance(value, Real):
         nearest = f"Use float({name})." if isinstance(value, torch.Tensor) else "Pass an int or a float."
         raise AssertionError(f"Expected a number for {name}, not {value!r} of type {type(value).__name__}. {nearest}")
+    number = float(value)
+    if number < 0 and name in _SCALINGS + _LIMITS:
+        raise ValueError(f"Invalid {name}: {value}; it must not be negative.")
+    if not math.isfinite(number) and name not in _LIMITS:
+        raise ValueError(f"Invalid {name}: {value}; it must be finite.")
 
 
 def require_numbers(arguments: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
     """
     environment = engine_options_of_environment()
     options = {**from_api, **environment}
+    for name in options.keys() - key_tables().engine:
+        _warn_of_unknown(name)
     everything = _switch(options, "autoReport.all", False)
     graph = _switch(options, "autoReport.outputGraphProfile", everything)
     execution = _switch(options, "autoReport.outputExecutionProfile", everything)
@@ -127,6 +130,13 @@ def read_engine_options(from_api: Mapping[str, Any]) -> EngineOptions:
         from_environment="autoReport.directory" in environment,
         allow_out_of_memory=_switch(options, "debug.allowOutOfMemory", True),
     )
+
+
+def _warn_of_unknown(name: str) -> None:
+    near = difflib.get_close_matches(str(name), sorted(key_tables().engine), n=1, cutoff=0.8)
+    if near:
+        raise createPoptorchError(f"Unrecognised engine option {name!r}. Did you mean {near[0]}?")
+    logger.warning("The engine option %r is not known to the IPU Model, and has no effect here.", name)
 
 
 def engine_options_of_environment() -> dict[str, object]:
@@ -175,12 +185,16 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class KeyTables:
-    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration."""
+    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration.
+
+    `engine` are those of Poplar's engine that programs and documents name; only few of them have an effect here.
+    """
 
     keys: Mapping[str, frozenset[str]]
     structured: frozenset[str]
     members: Mapping[str, tuple[str, ...]]
     enumerations: Mapping[str, tuple[str, ...]]
+    engine: frozenset[str]
 
 
 @lru_cache(maxsize=1)
@@ -192,6 +206,7 @@ def key_tables() -> KeyTables:
         structured=frozenset(data["structured"]["keys"]),
         members={key: enumerations[enum] for key, enum in data["enum_of_key"].items()},
         enumerations=enumerations,
+        engine=frozenset(data["engine"]),
     )
 
 
@@ -216,6 +231,8 @@ def validate_options(options: Mapping[str, object]) -> None:
 def _check_range(key: str, value: object) -> None:
     if isinstance(value, int):
         _check_int(key, value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise createPoptorchError(f"Value {value} of option {key} is out of range: it must be finite.")
     elif isinstance(value, (set, list, tuple, dict)):
         for element in value.values() if isinstance(value, dict) else value:
             if not isinstance(element, (str, int)):
@@ -238,5 +255,5 @@ def _what_works(key: str) -> str:
     for table in _TABLES:
         if key in key_tables().keys[table.key]:
             return f"{key} takes {table.value}."
-    near = difflib.get_close_matches(key, sorted(set().union(*key_tables().keys.values())), n=1)
+    near = difflib.get_close_matches(str(key), sorted(set().union(*key_tables().keys.values())), n=1)
     return f"Did you mean {near[0]}?" if near else "No backend option has this name."

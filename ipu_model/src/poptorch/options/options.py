@@ -259,6 +259,7 @@ class Options(OptionsDict):
     def randomSeed(self, random_seed: int) -> Self:
         """Seed the device's generator, and PyTorch's generator on the host at once (even of a frozen object)."""
         require(isinstance(random_seed, int), f"The random seed must be an int; got {random_seed!r}.")
+        require(0 <= random_seed <= UINT64_MAX, f"The random seed must be from 0 to 2**64 - 1; got {random_seed}.")
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
 
@@ -291,6 +292,7 @@ class Options(OptionsDict):
 
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
         """Compile for IPU version 1, 2 or 21 without a device; the model then cannot run."""
+        check_type("useOfflineIpuTarget", ipu_version, int)
         return self.connectionType(ConnectionType.Never).createOrSet(ipu_version=ipu_version)
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
@@ -308,13 +310,15 @@ class Options(OptionsDict):
         Replaces all earlier shares. Raises `AssertionError` or `ValueError` for other keys than `IPU` and an integer.
         """
         self.checkIsFrozen()
+        expected = (
+            'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is the '
+            "index of the IPU."
+        )
+        given: object = available_memory_proportion
+        require(isinstance(given, Mapping), f"{expected} Got {given!r}.")
         by_ipu = {}
         for key, value in available_memory_proportion.items():
-            require(
-                str(key).startswith("IPU"),
-                'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is '
-                f"the index of the IPU. Invalid key: {key}.",
-            )
+            require(str(key).startswith("IPU"), f"{expected} Invalid key: {key}.")
             by_ipu[int(key.removeprefix("IPU"))] = value
         return self.set(available_memory_proportion=by_ipu)
 

@@ -172,6 +172,7 @@ class TensorLocationSettings(OptionsDict):
 
     def _store(self, key: str, value: int, kind: type) -> Self:
         check_type(key, value, kind)
+        require(value >= 0, f"{key} must not be negative; got {value}.")
         return self.createOrSet(**{key: int(value) if kind is bool else value})
 
 
@@ -228,9 +229,13 @@ class _DistributedOptions(OptionsDict):
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
         """Read process count (default 1) and rank (default 0) from these variables now."""
-        return self.configureProcessId(
-            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
-        )
+        numbers = []
+        for name, usual in ((var_process_id, "0"), (var_num_processes, "1")):
+            text = os.environ.get(name, usual)
+            if not text.strip().isdecimal():
+                raise ValueError(f"The environment variable {name} must be a whole number, not {text!r}.")
+            numbers.append(int(text))
+        return self.configureProcessId(*numbers)
 
     def configureProcessId(self, process_id: int, num_processes: int) -> Self:
         """Set rank and process count; raise `AssertionError` for a non-int."""

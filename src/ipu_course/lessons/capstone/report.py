@@ -14,6 +14,7 @@ from ipu_course.lessons.capstone.prices import plan_in_words
 from ipu_course.lessons.capstone.reasons import DECIDED
 from ipu_course.not_modelled import NOT_MODELLED
 from ipu_course.progress.store import progress_file
+from ipu_course.whole_files import write_whole
 
 if TYPE_CHECKING:
     from ipu_course.lessons.capstone.budget import Budget, Compilation
@@ -99,7 +100,7 @@ def write_report(budget: Budget, reasons: Any, **functions: Any) -> None:
     try:
         folder = Path.cwd() if is_learners_copy() else progress_file().parent
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / FILE_NAME).write_text(text, encoding="utf-8")
+        write_whole(folder / FILE_NAME, text)
         where = "in the folder of this notebook" if is_learners_copy() else "beside your progress file"
         print(f"Written: {FILE_NAME}, {where}. It has {len(text.split()):,} words and begins:")
     except (OSError, RuntimeError) as problem:

@@ -106,7 +106,7 @@ def example_micro_batch(settings: BenchSettings) -> tuple[Tensor, ...]:
 class GroupedMBConv(MBConv):  # type: ignore[misc]  # torchvision has no types
     """EfficientNet's block whose convolution in the middle has groups of ``group_dim`` channels, not of one.
 
-    Where ``group_dim`` does not divide the channels, groups are as large as the largest divisor below it.
+    Where 16 does not divide the channels, groups are as large as the largest divisor below it.
     """
 
     def __init__(self, *arguments: Any, group_dim: int = 1, **named: Any) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 from ipu_course.errors import CourseError
@@ -15,6 +14,7 @@ from ipu_course.programs.bench.page import Configuration
 from ipu_course.programs.bench.results import Result
 from ipu_course.programs.bench.settings import BenchSettings
 from ipu_course.programs.text import aligned, counted, wrapped
+from ipu_course.whole_files import write_whole
 
 if TYPE_CHECKING:
     from ipu_course.programs.bench.measured import Measured
@@ -264,8 +264,7 @@ def write(content: str | bytes, target: str, option: str) -> None:
     if target == STANDARD_OUTPUT and isinstance(content, str):
         sys.stdout.write(content)
         return
-    data = content.encode() if isinstance(content, str) else content
     try:
-        Path(target).write_bytes(data)
+        write_whole(target, content)
     except OSError as problem:
         raise CourseError(f"{option} {target} cannot be written ({problem.strerror}); choose another file") from problem

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Sequence, TypeVa
 from ipu_course import engine
 from ipu_course.errors import SettingsError
 from ipu_course.programs.bench.layers import stage_starts
-from ipu_course.programs.bench.page import Configuration, all_configurations
+from ipu_course.programs.bench.page import Configuration, all_configurations, model_data
 from ipu_course.programs.bench.settings import BenchSettings, check_settings
 
 if TYPE_CHECKING:
     from ipu_course.engine import Profile
 
 KIB = 1024
+# All channels of an EfficientNet are multiples of 8; 16 divides those of all blocks but one of B4's.
+GROUP_DIMS = (1, 2, 4, 8, 16)
 Item = TypeVar("Item")
 Watch = Callable[[Sequence[Item]], Iterable[Item]]
 
@@ -125,6 +127,7 @@ def check(settings: BenchSettings) -> None:
     """Raise ``CourseError`` for settings that do not go together, with the model or with the machine."""
     stage_starts(settings)
     check_settings(settings)
+    _check_blocks(settings)
     try:
         ipus = engine.machine_ipus(settings.machine)
     except ValueError as problem:
@@ -133,6 +136,21 @@ def check(settings: BenchSettings) -> None:
         raise SettingsError(
             f"--machine {settings.machine} has {ipus} IPUs, and --replicas {settings.replicas} x --shards "
             f"{settings.shards} need {settings.ipus}; {_smaller(settings, ipus)}"
+        )
+
+
+def _check_blocks(settings: BenchSettings) -> None:
+    if model_data(settings.model)["family"] != "efficientnet":
+        for name in ("group_dim", "expand_ratio"):
+            if getattr(settings, name) != getattr(BenchSettings, name):
+                raise SettingsError(
+                    f"--{name.replace('_', '-')} is for EfficientNets; leave it out for {settings.model}"
+                )
+    if settings.group_dim not in GROUP_DIMS:
+        near = min(GROUP_DIMS, key=lambda size: abs(size - settings.group_dim))
+        raise SettingsError(
+            f"--group-dim {settings.group_dim}: the channels of {settings.model} do not divide into groups of that "
+            f"size; the nearest that works is --group-dim {near}"
         )
 
 

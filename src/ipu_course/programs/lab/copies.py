@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Dict
 
 from ipu_course.errors import CourseError
-from ipu_course.progress.store import free_name, move_aside, write_whole
+from ipu_course.progress.store import free_name, move_aside
+from ipu_course.whole_files import read_whole, write_whole
 
 Notebook = Dict[str, Any]  # a notebook as JSON
 
 FOLDER_NAME = "my_course"
+MOST_BYTES = 1 << 29  # of a notebook
 MADE_FROM = "ipu_course"  # the entry of a copy's metadata that says which lesson it was made from
 START_TAG = "learner-copy"  # of the cells that only copies have
 LINKED_FOLDER = "linked"  # where the files go that a lesson links to outside the folder of the notebooks
@@ -76,8 +78,17 @@ def reset_copy(name: str, notebooks: Path, folder: Path, set_up: str | None = No
     (source,) = found
     lesson, copy = read(source), folder / source.name
     folder.mkdir(parents=True, exist_ok=True)
-    old = move_aside(copy, "old") if os.path.lexists(copy) else None
-    write_copy(lesson, source, copy, set_up)
+    if not os.path.lexists(copy):
+        write_copy(lesson, source, copy, set_up)
+        return copy, None
+    fresh = free_name(copy, "new")
+    write_copy(lesson, source, fresh, set_up)  # where the disk is full, the learner's copy keeps its name
+    old = move_aside(copy, "old")
+    try:
+        os.replace(fresh, copy)
+    except BaseException:
+        os.replace(old, copy)
+        raise
     return copy, old
 
 
@@ -89,7 +100,7 @@ def lessons_in(notebooks: Path) -> list[Path]:
 def read(path: Path) -> Notebook:
     """Read a notebook. Raises ``ValueError`` for a file that is none."""
     try:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook = json.loads(read_whole(path, MOST_BYTES))
     except (ValueError, RecursionError) as problem:
         raise ValueError(f"{path} is not a notebook ({problem})") from problem
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
@@ -156,7 +167,7 @@ def with_links(text: str, notebooks: Path, folder: Path) -> str:
             return link[0]
         target = folder / LINKED_FOLDER / link[1]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(linked.read_bytes())
+        write_whole(target, linked.read_bytes())
         return f"]({LINKED_FOLDER}/{link[1]}"
 
     return _OUTSIDE_LINK.sub(carried, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ipu_course.programs.mnist.settings import MnistSettings, check_pipeline
+from ipu_course.programs.mnist.settings import MnistSettings, check_data_dir, check_pipeline
 from ipu_course.programs.options import add_options, add_program, settings_from
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def register(subparsers: Subparsers) -> None:
 def run(parsed: argparse.Namespace) -> None:
     """Run the program with parsed arguments. Raises ``CourseError`` when it cannot be done."""
     settings = settings_from(MnistSettings, parsed)
+    check_data_dir(settings)
     check_pipeline(settings)
     from ipu_course.programs.mnist.program import run_program  # imports torch and poptorch: not needed for --help
 

@@ -86,6 +86,8 @@ def _load(settings: MnistSettings) -> tuple[ImageDataset, ImageDataset]:
     test_images = mnist(train=False, root=settings.data_dir)
     for images in (training_images, test_images):
         print("Data:", images.description)
+    if settings.data_dir != MnistSettings.data_dir and "bundled" in test_images.description:
+        print(f"Notice: this is not MNIST, whose files are not in {settings.data_dir!r} (--download fetches them).")
     return training_images, test_images
 
 

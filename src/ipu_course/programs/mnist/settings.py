@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ipu_course.errors import SettingsError
 from ipu_course.programs.calls import Factor, check_accumulation, check_call, least_accumulation
-from ipu_course.programs.options import count, flag, learning_rate_option, option, seed_option
+from ipu_course.programs.options import check_folder, count, flag, learning_rate_option, option, seed_option
 
 STAGES = 4
 PIPELINED, SHARDED = "pipelined", "sharded"
@@ -61,6 +61,13 @@ class MnistSettings:
             Factor("--gradient-accumulation", self.gradient_accumulation, least),
             Factor("--device-iterations", self.device_iterations),
         )
+
+
+def check_data_dir(settings: MnistSettings) -> None:
+    """Raise ``SettingsError`` for a data folder that was asked for and is not there."""
+    if not settings.download:
+        instead = "leave it out for the bundled digits, or let --download make it"
+        check_folder("--data-dir", settings.data_dir, MnistSettings.data_dir, instead)
 
 
 def check_pipeline(settings: MnistSettings) -> None:

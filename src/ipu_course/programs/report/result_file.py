@@ -11,6 +11,7 @@ import msgspec
 from ipu_course.errors import CourseError
 from ipu_course.programs.report.overview import CLOSE_FACTOR
 from ipu_course.progress import Progress, Score
+from ipu_course.whole_files import read_whole
 
 FORMAT = "result of the IPU course"
 VERSION = 1
@@ -64,9 +65,7 @@ def to_text(result: LearnerResult) -> str:
 def read_result(path: Path) -> LearnerResult:
     """Read a result's file. Raises ``CourseError`` with the reason for a file that is none."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise CourseError(f"{path}: the file is too large for a result of this course")
-        content = path.read_bytes()
+        content = read_whole(path, LARGEST_BYTES)
     except OSError as problem:
         raise CourseError(f"{path}: the file cannot be read ({problem.strerror})") from problem
     try:

@@ -40,10 +40,24 @@ def training_module(settings: TrainSettings) -> ClassifierWithLoss:
                 f"--split {name}: {settings.model} has no such layer; {nearest(name, layers)}; --split {NO_SPLIT} "
                 "keeps the model on one IPU"
             )
+    _check_no_stage_is_empty(model, settings.split_layers)
     begin_stages(model, [name for name in layers if name in settings.split_layers])
     images, weights = dtypes(settings.precision)
     normalise = NormaliseOnDevice(images) if settings.eight_bit_io else None
     return ClassifierWithLoss(model, normalise).to(weights)
+
+
+def _check_no_stage_is_empty(model: nn.Module, split: tuple[str, ...]) -> None:
+    leaves = [name for name, layer in model.named_modules() if not any(layer.children())]
+    begun = {0: "the beginning of the model"}
+    for name in split:
+        first = next(place for place, leaf in enumerate(leaves) if f"{leaf}.".startswith(f"{name}."))
+        if first in begun:
+            raise SettingsError(
+                f"--split {name}: there is no layer between it and {begun[first]}, so a stage would be empty; name "
+                f"each layer once, such as {leaves[min(first + 1, len(leaves) - 1)]}, which comes after it"
+            )
+        begun[first] = name
 
 
 def training_options(settings: TrainSettings) -> poptorch.Options:

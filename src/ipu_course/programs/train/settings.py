@@ -9,6 +9,7 @@ from ipu_course.programs.calls import Factor, check_accumulation, check_call, le
 from ipu_course.programs.options import (
     NO_SPLIT,
     PRECISIONS,
+    check_folder,
     count,
     flag,
     integer_from_zero,
@@ -134,6 +135,9 @@ def check_settings(settings: TrainSettings) -> None:
     _check_ladder(settings)
     if settings.download and settings.dataset == "shapes":
         raise SettingsError("--download fetches CIFAR-10, but --dataset shapes does not use it; leave one of them out")
+    if settings.dataset == "auto" and not settings.download:
+        instead = "leave it out for the usual one, or take --dataset shapes, which needs no files"
+        check_folder("--data-folder", settings.data_folder, TrainSettings.data_folder, instead)
     check_accumulation(
         settings.gradient_accumulation,
         settings.stages,
@@ -153,5 +157,11 @@ def _check_ladder(settings: TrainSettings) -> None:
 
 
 def check_data(settings: TrainSettings, images: int) -> None:
-    """Raise ``SettingsError`` when one call takes more images than there are."""
+    """Raise ``SettingsError`` when one call, or the calls asked for, take more images than there are."""
     check_call("one call", settings.factors, images)
+    calls = images // settings.images_per_call
+    if settings.limit_batches is not None and settings.limit_batches > calls:
+        raise SettingsError(
+            f"--limit-batches {settings.limit_batches}: {images} images fill {calls} calls of "
+            f"{settings.images_per_call}; use --limit-batches {calls} or less, or leave it out"
+        )

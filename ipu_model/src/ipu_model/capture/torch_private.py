@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint as _checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
 from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.autograd.function import FunctionMeta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import adaptive as _adaptive
 from torch.nn.modules import transformer as _transformer
@@ -26,6 +27,13 @@ fused_adam_, fused_adamw_, fused_sgd_ = torch._fused_adam_, torch._fused_adamw_,
 autograd_node_in_progress, mkldnn_enabled = torch._C._current_autograd_node, torch._C._get_mkldnn_enabled
 modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stateless._reparametrize_module
 AdaptiveSoftmaxOutput = _adaptive._ASMoutput
+# Every class of functions is an object of it; what it has under a name comes before what the class has itself.
+class_of_functions = FunctionMeta
+function_modes_active = torch._C._is_torch_function_mode_enabled
+without_torch_functions, without_subclass_functions = (
+    torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass,
+)
 
 
 def start_autograd() -> None:
@@ -47,8 +55,36 @@ def sequence_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
-def gradient_hooks(tensor: Tensor) -> list[Callable[[Tensor], Tensor | None]]:
-    return list((tensor._backward_hooks or {}).values())
+def gradient_hooks(tensor: Tensor) -> list[Any]:
+    """Return the hooks on the gradient of a parameter, and those that run after it is accumulated."""
+    return [
+        hook
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        for hook in (getattr(tensor, kind, None) or {}).values()
+    ]
+
+
+_transforms = torch._C._functorch
+_DIFFERENTIATE = (_transforms.TransformType.Grad, _transforms.TransformType.Jvp)
+_MAKES_DUAL, _SETS_MODE = torch._make_dual, torch._C._set_grad_enabled
+
+
+def grad_mode_set(func: Any) -> bool:
+    """Whether a function says if gradients are recorded; the contexts of torch call it, too."""
+    return func is _SETS_MODE
+
+
+def is_differentiated(func: Any) -> bool:
+    """Whether a function starts a forward-mode derivative, or is called in a transform of `torch.func` that takes one."""
+    if func is _MAKES_DUAL:
+        return True
+    stack = _transforms.get_interpreter_stack() if func is not _SETS_MODE else None
+    return any(level.key() in _DIFFERENTIATE for level in stack or ())
+
+
+def made_by_default(view: Tensor) -> None:
+    """Forget that a view comes from a function, whose results autograd lets nobody change in place."""
+    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.DEFAULT)
 
 
 @contextmanager
@@ -98,6 +134,33 @@ def plain_ops_traced() -> Iterator[None]:
         stack.enter_context(replaced(_checkpoint, **stand_ins))
         # Fake tensors log the trace of an op that fails: the exception says it, as in plain PyTorch.
         stack.enter_context(replaced(logging.getLogger("torch._subclasses.fake_tensor"), disabled=True))
+        yield
+
+
+@contextmanager
+def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> Iterator[None]:
+    """Let a module that is called have those of its backward hooks, of any kind, that `left` returns."""
+    hooks, before = nn.Module._get_backward_hooks, nn.Module._get_backward_pre_hooks
+
+    def chosen(module: nn.Module) -> tuple[list[Any], list[Any]]:
+        full, other = hooks(module)
+        return left(module, full), left(module, other)
+
+    members = {"_get_backward_hooks": chosen, "_get_backward_pre_hooks": lambda m: left(m, before(m))}
+    with replaced(nn.Module, **members):
+        yield
+
+
+@contextmanager
+def gradients_checked(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before autograd runs backward for `torch.autograd.grad` and its like."""
+    run = torch.autograd._engine_run_backward
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return run(*args, **kwargs)
+
+    with replaced(torch.autograd, _engine_run_backward=checked):
         yield
 
 

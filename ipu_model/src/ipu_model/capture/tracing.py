@@ -39,6 +39,9 @@ class Trace:
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""
     torch_functions_entered: int = 0
+    inside_function: int = 0
+    function_results: list[Tensor] = field(default_factory=list)
+    warned: set[object] = field(default_factory=set)
     loop: Loop | None = None
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -51,6 +54,21 @@ class Trace:
     def end_block(self) -> None:
         """Leave the current block: ops are refused until another one begins (there is no stack)."""
         self.placement = None
+
+    def is_first(self, subject: object) -> bool:
+        """Return whether this is the first time that a trace asks this: warnings are given once."""
+        is_first = subject not in self.warned
+        self.warned.add(subject)
+        return is_first
+
+    @contextmanager
+    def in_function(self) -> Iterator[None]:
+        """Mark that forward of a `torch.autograd.Function` runs, where PyTorch has turned gradients off anyway."""
+        self.inside_function += 1
+        try:
+            yield
+        finally:
+            self.inside_function -= 1
 
     def hint(self, tensor: Tensor, **marks: Any) -> None:
         """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""

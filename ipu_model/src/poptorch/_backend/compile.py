@@ -132,7 +132,7 @@ def trace(
     step = step_of(graph)
     settings.check_program(graph, step, options, training=training, one_process=one_process)
     if warns:
-        settings.warn_about_program(graph, module, training=training)
+        settings.warn_about_program(graph, module)
     name_prints(graph, step, options)
     settings.warn_about_modes(options)
     anchored = with_anchors(graph, step, options)

@@ -196,18 +196,6 @@ class TestGradientsThatAreCut:
     def test_detached_parts_contribute_nothing(self, cut: Callable[[Tensor], Tensor]) -> None:
         check(lambda o: poptorch.identity_loss(o[0] + cut(o)[1], "sum"), X, plain=lambda o: o[0])
 
-    def test_hooks_of_a_parameter_run_but_not_those_after_accumulation(self, caplog: pytest.LogCaptureFixture) -> None:
-        model, ran = layered(mse), []
-        model.linear.weight.register_hook(lambda gradient: gradient * 0)
-        model.linear.weight.register_post_accumulate_grad_hook(ran.append)
-        executor = training(model)
-        before = raw(model, "linear.weight"), raw(model, "linear.bias")
-        executor(X, REAL)
-        assert torch.equal(model.linear.weight, before[0])
-        assert not torch.equal(model.linear.bias, before[1])
-        assert not ran
-        assert "accumulated are not run on the device: linear.weight" in caplog.text
-
 
 class TestReduction:
     @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ipu_model.capture.torch_private import (
     grad_mode_set,
     is_differentiated,
     replaced,
+    where_module_moves,
 )
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
@@ -46,7 +47,7 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device."""
     _refuse_gpus(func, args, kwargs)
     device = kwargs.get("device")
-    if _kind(device) == "ipu":
+    if _kind(device) == "ipu" and func is not where_module_moves:
         kwargs = {**kwargs, "device": _HERE}
     if func in _MAKERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], FakeTensor):
         origins.adopt(args[0])
@@ -309,7 +310,7 @@ class DeviceFunctions(TorchFunctionMode):
         if func in _OF_DEVICE_TENSORS and (isinstance(args[0], FakeTensor) or self.origins.is_constant(args[0])):
             return _OF_DEVICE_TENSORS[func]
         if func in _HOOKED and isinstance(args[0], FakeTensor) and args[0].requires_grad:
-            return python_backward.register_nothing(self.trace, args[0], args[1])
+            return python_backward.register_nothing(self.trace, args[1])
         if is_differentiated(func):
             python_backward.refuse_derivative(self.trace)
         if grad_mode_set(func) and self.trace.inside_function:

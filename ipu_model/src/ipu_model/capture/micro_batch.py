@@ -23,7 +23,15 @@ from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, m
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import Origins, Slot, fake_like, registries_restored, slots_of, tensors_unchanged
+from ipu_model.capture.variables import (
+    Origins,
+    Slot,
+    fake_like,
+    registries_restored,
+    restore_attributes,
+    slots_of,
+    tensors_unchanged,
+)
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
@@ -85,6 +93,7 @@ def capture(
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
     trace = Trace(placer, training)
+    restore_attributes(module)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
     torch_private.start_autograd()
@@ -101,6 +110,7 @@ def capture(
         stack.enter_context(torch_private.plain_ops_traced())
         stack.enter_context(static_adaptive_softmax())
         stack.enter_context(python_backward.without_effect(trace))
+        stack.enter_context(torch_private.modules_moved_only_by_changes(tracing.is_tracing))
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]

@@ -7,6 +7,7 @@ forward here, hooks on gradients are not called, and forward cannot ask for a gr
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -131,10 +132,10 @@ def _warn_of_function(trace: Trace, cls: type) -> None:
 # --- hooks
 
 
-def register_nothing(trace: Trace, tensor: Tensor, hook: object) -> RemovableHandle:
+def register_nothing(trace: Trace, hook: object) -> RemovableHandle:
     """Stand for the methods of a tensor that register hooks on its gradient."""
     warn_of_hooks(trace, [hook], "a tensor")
-    return RemovableHandle({})
+    return RemovableHandle(OrderedDict())
 
 
 def _hooks_left(trace: Trace, module: torch.nn.Module, hooks: list[Any]) -> list[Any]:

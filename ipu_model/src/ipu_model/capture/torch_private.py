@@ -29,6 +29,7 @@ modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stat
 AdaptiveSoftmaxOutput = _adaptive._ASMoutput
 # Every class of functions is an object of it; what it has under a name comes before what the class has itself.
 class_of_functions = FunctionMeta
+where_module_moves = torch._C._nn._parse_to  # returns the device that it is given
 function_modes_active = torch._C._is_torch_function_mode_enabled
 without_torch_functions, without_subclass_functions = (
     torch._C.DisableTorchFunction,
@@ -148,6 +149,21 @@ def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> 
 
     members = {"_get_backward_hooks": chosen, "_get_backward_pre_hooks": lambda m: left(m, before(m))}
     with replaced(nn.Module, **members):
+        yield
+
+
+@contextmanager
+def modules_moved_only_by_changes(applies: Callable[[], bool]) -> Iterator[None]:
+    """Leave a module as it is if moving it changes none of its tensors; PyTorch would make new parameters of fake ones."""
+    move = nn.Module._apply
+
+    def moved(module: nn.Module, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
+        tensors = (*module.parameters(), *module.buffers()) if applies() else ()
+        if tensors and all(fn(tensor) is tensor for tensor in tensors):
+            return module
+        return move(module, fn, *args, **kwargs)
+
+    with replaced(nn.Module, _apply=moved):
         yield
 
 

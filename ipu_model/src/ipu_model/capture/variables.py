@@ -125,7 +125,6 @@ _replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()
 @contextmanager
 def registries_restored(module: nn.Module) -> Iterator[None]:
     """Put back registered tensors after the body; an attribute that holds a fake tensor then keeps it for a while."""
-    restore_attributes(module)
     snapshots = [(child, _snapshot(child)) for child in module.modules()]
     try:
         yield

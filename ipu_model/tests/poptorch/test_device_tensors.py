@@ -171,6 +171,17 @@ class TestDevice:
             inference(Module(move, w=nn.Parameter(torch.ones(2)), host=HOST))(X)
 
 
+    @pytest.mark.parametrize("make", [
+        lambda x: torch.arange(2.0, device="cpu"),
+        lambda x: torch.ones(2, device=torch.device("cpu")),
+        lambda x: torch.full((2,), 3.0, device=HOST.device).exp(),
+    ])  # fmt: skip
+    def test_what_is_made_on_the_cpu_has_to_be_moved(self, make: Any) -> None:
+        assert torch.equal(inference(Module(lambda m, x: x + make(x).to(x.device)))(X), X + make(X))
+        with pytest.raises(Error, match="Expected an IPU tensor but got tensor.device=cpu"):
+            inference(Module(lambda m, x: x + make(x)))(X)
+
+
 def kept_by(keep: Callable[[Any, Tensor], Any]) -> Tensor:
     """Return the tensor that a model's `found` list has, or its layer's attribute, after it has run."""
 

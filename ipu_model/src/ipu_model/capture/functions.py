@@ -23,6 +23,7 @@ from ipu_model.capture.torch_private import (
     FakeTensor,
     grad_mode_set,
     is_differentiated,
+    modes_disabled,
     replaced,
     where_module_moves,
 )
@@ -65,6 +66,11 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
         elif kind == "ipu" and not isinstance(args[0], FakeTensor):
             origins.adopt(args[0])
     return args, kwargs
+
+
+def _is_made_on_host(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call names the CPU as its device, with no tensor of the IPU: what it makes has to be moved there."""
+    return _kind(kwargs.get("device")) == "cpu" and not any(isinstance(arg, FakeTensor) for arg in args)
 
 
 def _kind(device: object) -> str:
@@ -316,7 +322,11 @@ class DeviceFunctions(TorchFunctionMode):
         if grad_mode_set(func) and self.trace.inside_function:
             return None
         refuse_autocast(self.trace.scopes[-1])
-        args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
+        kwargs = dict(kwargs or {})
+        if func is not torch.empty and _is_made_on_host(args, kwargs):  # a draw of the device may fill an empty one
+            with modes_disabled():
+                return func(*args, **kwargs)
+        args, kwargs = follow_moves(func, args, kwargs, self.origins)
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
         args, kwargs = widen_index(func, args, kwargs)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, quiet, raw, scale, training, with_loss
+from executor_support import Module, quiet, scale, training, with_loss
 from torch import Tensor, nn
 from zoo_support import check_training, numbers
 

@@ -16,10 +16,10 @@ IPU = torch.device("ipu", 0)
 PRINTERS = frozenset({Tensor.__repr__, Tensor.__format__})
 
 
-class _PassesFor(type(nn.Parameter)):  # type: ignore[misc]  # a metaclass of torch, which must come first
+class _PassesFor(type(nn.Parameter)):  # type: ignore[misc]  # a metaclass of torch
     """Makes a class equal to the one whose name it has, as in `type(x) == torch.Tensor` and in tables of types."""
 
-    passes_for: type
+    passes_for: type[Tensor]
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls.passes_for
@@ -32,10 +32,10 @@ class _PassesFor(type(nn.Parameter)):  # type: ignore[misc]  # a metaclass of to
 
 
 class DeviceTensor(FakeTensor, metaclass=_PassesFor):
-    passes_for = Tensor
+    passes_for: type[Tensor] = Tensor
 
-    @property
-    def device(self) -> torch.device:
+    @property  # type: ignore[misc]  # nobody sets it
+    def device(self) -> torch.device:  # type: ignore[override]  # same
         """The device that forward sees; what computes with a fake tensor wants the one that it is made for."""
         if function_modes_active():
             return IPU
@@ -43,7 +43,7 @@ class DeviceTensor(FakeTensor, metaclass=_PassesFor):
         return made_for
 
 
-class DeviceParameter(DeviceTensor, nn.Parameter):
+class DeviceParameter(DeviceTensor, nn.Parameter):  # type: ignore[metaclass]  # _PassesFor is one of Parameter's
     passes_for = nn.Parameter
 
     def __deepcopy__(self, memo: Any) -> Tensor:
@@ -54,10 +54,10 @@ for _class in (DeviceTensor, DeviceParameter):
     _class.__name__, _class.__qualname__ = _class.passes_for.__name__, _class.passes_for.__qualname__
 
 
-class KeptTensor(DeviceTensor):
+class KeptTensor(DeviceTensor):  # type: ignore[metaclass]  # as above
     """What a tensor of the device becomes when its trace has ended: it has a shape and a type, and no values."""
 
-    device = IPU  # type: ignore[assignment]  # in place of a property
+    device = IPU  # in place of a property
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -212,12 +212,10 @@ LOSS_FUNCTIONS = frozenset((*_of(F, _LOSSES), torch.ctc_loss))
 _FACTORIES = _of(torch, "zeros ones rand randn arange full tensor empty randint randperm linspace eye")
 
 # What is known about every tensor of the device; its node of autograd is none, as in inference mode.
-_OF_DEVICE_TENSORS: Mapping[Function, object] = {
-    Tensor.device.__get__: IPU,  # type: ignore[attr-defined]  # of integer buffers; descriptors
-    Tensor.is_ipu.__get__: True,  # type: ignore[attr-defined]
-    Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
-    Tensor.grad_fn.__get__: None,  # type: ignore[union-attr]
+_FIELDS = {"device": IPU, "is_ipu": True, "is_cpu": False, "grad_fn": None}
+_OF_DEVICE_TENSORS: Mapping[Any, object] = {
     Tensor.get_device: IPU.index,
+    **{getattr(Tensor, name).__get__: value for name, value in _FIELDS.items()},
 }
 _HOOKED = _of(Tensor, "register_hook register_post_accumulate_grad_hook")
 

@@ -106,7 +106,7 @@ def _run(cls: Any, context: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _with_history(value: Any) -> Any:
-    """Return a result of forward as a view: autograd forgets how all else came about that has no gradient of its own."""
+    """Return a result of forward as a view: of other tensors PyTorch forgets here how they came about."""
     needed = isinstance(value, Tensor) and value.requires_grad
     return torch.ops.aten.alias.default(value) if needed else value
 

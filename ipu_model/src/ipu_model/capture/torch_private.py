@@ -76,7 +76,7 @@ def grad_mode_set(func: Any) -> bool:
 
 
 def is_differentiated(func: Any) -> bool:
-    """Whether a function starts a forward-mode derivative, or is called in a transform of `torch.func` that takes one."""
+    """Whether a function starts a forward-mode derivative, or is called where `torch.func` takes one."""
     if func is _MAKES_DUAL:
         return True
     stack = _transforms.get_interpreter_stack() if func is not _SETS_MODE else None
@@ -141,7 +141,8 @@ def plain_ops_traced() -> Iterator[None]:
 @contextmanager
 def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> Iterator[None]:
     """Let a module that is called have those of its backward hooks, of any kind, that `left` returns."""
-    hooks, before = nn.Module._get_backward_hooks, nn.Module._get_backward_pre_hooks
+    hooks: Callable[..., Any] = nn.Module._get_backward_hooks
+    before: Callable[..., Any] = nn.Module._get_backward_pre_hooks
 
     def chosen(module: nn.Module) -> tuple[list[Any], list[Any]]:
         full, other = hooks(module)
@@ -154,8 +155,8 @@ def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> 
 
 @contextmanager
 def modules_moved_only_by_changes(applies: Callable[[], bool]) -> Iterator[None]:
-    """Leave a module as it is if moving it changes none of its tensors; PyTorch would make new parameters of fake ones."""
-    move = nn.Module._apply
+    """Leave a module as it is if moving it changes no tensor; PyTorch would make new parameters of fake ones."""
+    move: Callable[..., nn.Module] = nn.Module._apply
 
     def moved(module: nn.Module, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
         tensors = (*module.parameters(), *module.buffers()) if applies() else ()
@@ -170,7 +171,7 @@ def modules_moved_only_by_changes(applies: Callable[[], bool]) -> Iterator[None]
 @contextmanager
 def gradients_checked(check: Callable[[], None]) -> Iterator[None]:
     """Call `check` before autograd runs backward for `torch.autograd.grad` and its like."""
-    run = torch.autograd._engine_run_backward
+    run: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # where it is looked up
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         check()

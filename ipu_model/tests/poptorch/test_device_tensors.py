@@ -81,6 +81,8 @@ FINDS: dict[str, Any] = {
     "the module moved": all_moved,
     "compared": told_apart,
     "a list of parameters": in_a_list,
+    "made anew": lambda m: [p for p in map(nn.Parameter, m.parameters()) if isinstance(p, nn.Parameter)],
+    "a copy cast": lambda m: [p.float().detach() for p in copy.deepcopy(m.layer).half().parameters()],
     "one vector": lambda m: [nn.utils.parameters_to_vector(m.parameters())],
     "a deep copy": lambda m: [copy.deepcopy(m.w).detach(), copy.deepcopy(m.layer).weight.detach()],
 }
@@ -152,7 +154,7 @@ class TestDevice:
     def test_moving_to_the_device_one_is_on_is_no_change(self) -> None:
         def forward(m: Any, x: Tensor) -> list[Tensor]:
             assert all(x.to(where) is x for where in (x.device, "ipu", "ipu:0", torch.device("ipu"), x, m.w))
-            assert x.to(device=x.device, dtype=x.dtype) is x
+            assert x.to(device=x.device, dtype=x.dtype) is x.ipu() is x
             assert x.to(x.device, copy=True) is not x
             return [x]
 

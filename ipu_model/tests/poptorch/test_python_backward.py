@@ -81,7 +81,7 @@ class Squared(StraightThrough):
     """Its backward is the derivative of its forward, with a `setup_context` of its own; so are those of the next."""
 
     @staticmethod
-    def forward(x: Tensor, power: int) -> Any:
+    def forward(x: Tensor, power: int = 2) -> Any:
         return x**power, x > 0, power
 
     @staticmethod
@@ -92,6 +92,12 @@ class Squared(StraightThrough):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return gradients[0] * ctx.power * ctx.saved_tensors[0] ** (ctx.power - 1), None
+
+
+class Nested(StraightThrough):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * Squared.apply(x)[0]
 
 
 class InPlace(StraightThrough):
@@ -131,13 +137,14 @@ class TestFunctions:
     """Also if `apply` was taken from the class before the trace, as many programs do."""
 
     APPLIES: ClassVar[dict[str, Any]] = {
-        kind.__name__: kind.apply for kind in (StraightThrough, Reversed, Spike, Squared, InPlace)
+        kind.__name__: kind.apply for kind in (StraightThrough, Reversed, Spike, Squared, Nested, InPlace)
     }
 
     @pytest.mark.parametrize(("name", "plain"), [
         ("StraightThrough", lambda m, h: torch.round(h)),  # its gradient is zero
         ("Reversed", lambda m, h: h),
         ("Spike", lambda m, h: (h > 0).to(h.dtype)),  # none at all
+        ("Nested", lambda m, h: 2 * h**2),
     ])  # fmt: skip
     def test_the_gradient_is_that_of_the_ops_in_forward(
         self, name: str, plain: Any, caplog: pytest.LogCaptureFixture
@@ -149,7 +156,12 @@ class TestFunctions:
 
     @pytest.mark.parametrize("function", [
         lambda m, h: TestFunctions.APPLIES["Squared"](h, 3)[0],
-        lambda m, h: Squared.apply(h, 2)[0].mul_(2),
+        lambda m, h: Squared.apply(h)[0].mul_(2),
+        pytest.param(
+            lambda m, h: Squared.apply(h, power=3)[0],
+            marks=pytest.mark.skipif(torch.__version__ < "2.14", reason="this PyTorch takes no keywords there"),
+        ),
+        torch.no_grad()(lambda m, h: TestFunctions.APPLIES["InPlace"](h * 1) + Squared.apply(h)[0]),
         lambda m, h: TestFunctions.APPLIES["InPlace"](h * 1) * h,
         lambda m, h: torch.cat(Squared.apply(h[:, :2], 2)[:1] + Squared.apply(h[:, 2:], 3)[:1], dim=1),
         checkpointed,
@@ -200,6 +212,7 @@ def triple(gradient: Tensor) -> Tensor:
 def hooked(m: Any, h: Tensor) -> Tensor:
     h.register_hook(doubled).remove()
     h.register_hook(triple)
+    torch.autograd.graph.register_multi_grad_hook([h, h * 2], triple)
     return h
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model.capture.torch_private import FakeTensor, function_modes_active, without_subclass_functions
+from ipu_model.capture import tracing
+from ipu_model.capture.torch_private import (
+    FakeTensor,
+    function_modes_active,
+    parameters_handled,
+    without_subclass_functions,
+)
 from ipu_model.errors import Error
 
 IPU = torch.device("ipu", 0)
@@ -48,6 +55,33 @@ class DeviceParameter(DeviceTensor, nn.Parameter):  # type: ignore[metaclass]  #
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         return nn.Parameter(self.data.clone(), self.requires_grad)
+
+
+def parameters_stay() -> AbstractContextManager[None]:
+    """Let parameters of the device stay parameters when forward moves a module or makes a parameter of them."""
+    return parameters_handled(_move, _make)
+
+
+def _move(original: Any, module: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    if tracing.current() is None:
+        moved: nn.Module = original(module, fn, recurse)
+        return moved
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            with torch.no_grad():
+                value = fn(parameter)
+            kept = value is parameter
+            module._parameters[name] = parameter if kept else nn.Parameter(value, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        module._buffers[name] = None if buffer is None else fn(buffer)
+    return cast(nn.Module, module)
+
+
+def _make(original: Any, cls: type, data: Any = None, requires_grad: bool = True) -> nn.Parameter:
+    plain = data.data if isinstance(data, DeviceParameter) else data
+    return cast(nn.Parameter, original(cls, plain, requires_grad))
 
 
 for _class in (DeviceTensor, DeviceParameter):

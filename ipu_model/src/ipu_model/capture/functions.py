@@ -317,8 +317,12 @@ class DeviceFunctions(TorchFunctionMode):
             return python_backward.register_nothing(self.trace, args[1])
         if is_differentiated(func):
             python_backward.refuse_derivative(self.trace)
-        if grad_mode_set(func) and self.trace.inside_function:
-            return None
+        if grad_mode_set(func):
+            if self.trace.inside_function:
+                return None
+            self.trace.records_gradients = args[0]
+        if func is Tensor.ipu:
+            func, args = Tensor.to, (args[0], IPU)
         refuse_autocast(self.trace.scopes[-1])
         kwargs = dict(kwargs or {})
         if func is not torch.empty and _is_made_on_host(args, kwargs):  # a draw of the device may fill an empty one

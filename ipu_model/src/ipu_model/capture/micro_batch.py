@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
 from ipu_model.capture import python_backward, torch_private, tracing
-from ipu_model.capture.device_tensors import DeviceParameter, become
+from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions, static_adaptive_softmax
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
 from ipu_model.capture.recorder import Recorder
@@ -92,7 +92,7 @@ def capture(
     before_forward: Callable[[], None] = lambda: None,
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
-    trace = Trace(placer, training)
+    trace = Trace(placer, training, records_gradients=training)
     restore_attributes(module)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
@@ -110,7 +110,7 @@ def capture(
         stack.enter_context(torch_private.plain_ops_traced())
         stack.enter_context(static_adaptive_softmax())
         stack.enter_context(python_backward.without_effect(trace))
-        stack.enter_context(torch_private.modules_moved_only_by_changes(tracing.is_tracing))
+        stack.enter_context(parameters_stay())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]

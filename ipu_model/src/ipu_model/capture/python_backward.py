@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +22,8 @@ from ipu_model.capture import tracing
 from ipu_model.capture.torch_private import (
     class_of_functions,
     gradients_checked,
+    gradients_recorded,
+    joint_hooks_replaced,
     made_by_default,
     module_hooks_filtered,
 )
@@ -48,6 +50,7 @@ def without_effect(trace: Trace) -> Iterator[None]:
         class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
         stack.callback(delattr, class_of_functions, "__getattribute__")
         stack.enter_context(module_hooks_filtered(partial(_hooks_left, trace)))
+        stack.enter_context(joint_hooks_replaced(partial(_register_jointly, trace)))
         stack.enter_context(gradients_checked(partial(_check_gradient, trace)))
         yield
 
@@ -59,14 +62,22 @@ _own = type.__getattribute__
 
 def _attribute(cls: type, name: str) -> Any:
     """Return an attribute of a class of functions, of which a trace replaces two."""
-    replaced = name in ("forward", "setup_context") and tracing.current() is not None
-    if not replaced or cls.__module__.partition(".")[0] in _TRUSTED:
-        return _own(cls, name)
-    return partial(_call, cls) if name == "forward" else _own(Function, name)
+    own = _own(cls, name)
+    if name not in ("forward", "setup_context") or cls.__module__.partition(".")[0] in _TRUSTED:
+        return own
+    if tracing.current() is None:
+        return own
+    if name == "forward":
+        return _Forward(cls, own)
+    return partial(_set_up, own) if _sets_up_apart(cls) else own
+
+
+def _sets_up_apart(cls: type) -> bool:
+    return _own(cls, "setup_context") is not _own(Function, "setup_context")
 
 
 class _Context(FunctionCtx):
-    """What forward gets in place of the node of autograd, on which it may keep what it likes."""
+    """What a function gets in place of the node of autograd, on which it may keep what it likes."""
 
     to_save: tuple[Tensor, ...] = ()
 
@@ -78,37 +89,58 @@ class _Context(FunctionCtx):
         return self.to_save
 
 
-def _call(cls: Any, *args: Any) -> Any:
-    """Call the forward of a class of functions, as PyTorch does: with the node of autograd as its first argument."""
+class _Forward:
+    """The forward of a class of functions, called with the node of autograd first unless this is set up apart."""
+
+    def __init__(self, cls: type, forward: Any) -> None:
+        update_wrapper(self, forward)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # by which PyTorch binds keyword arguments
+            if hasattr(forward, name):
+                setattr(self, name, getattr(forward, name))
+        self._cls, self._forward = cls, forward
+
+    def __call__(self, *args: Any) -> Any:
+        trace = tracing.current()
+        node: Any = args[0] if args and isinstance(args[0], BackwardCFunction) else None
+        if trace is None or not self._has_gradient(trace, node, args):
+            return self._forward(*args)
+        _warn_of_function(trace, self._cls)
+        if node is not None:
+            args = (_Context(node), *args[1:])
+        with gradients_recorded(), trace.in_function():
+            result = self._forward(*args)
+            results = tuple(_with_history(value) for value in (result if isinstance(result, tuple) else (result,)))
+        if node is not None:
+            _keep_history(trace, node, results)
+        return results if isinstance(result, tuple) else results[0]
+
+    def _has_gradient(self, trace: Trace, node: Any, args: tuple[Any, ...]) -> bool:
+        if node is not None:
+            return bool(node.next_functions)
+        wanted = _sets_up_apart(self._cls) and trace.records_gradients
+        return wanted and any(isinstance(value, Tensor) and value.requires_grad for value in args)
+
+
+def _set_up(setup: Any, node: Any, inputs: Any, outputs: Any) -> None:
     trace = tracing.current()
-    if trace is None or not args or not isinstance(args[0], BackwardCFunction):
-        return _own(cls, "forward")(*args)  # the program calls it itself
-    node: Any = args[0]
-    if not node.next_functions:  # nothing wants a gradient
-        return _run(cls, node, args[1:])
-    _warn_of_function(trace, cls)
-    with torch.enable_grad(), trace.in_function():
-        result = _run(cls, _Context(node), args[1:])
-        results = [_with_history(value) for value in (result if isinstance(result, tuple) else (result,))]
-    made = [value for value in results if isinstance(value, Tensor)]
-    node.mark_non_differentiable(*made)
-    trace.function_results += [value for value in made if value.requires_grad]
-    return tuple(results) if isinstance(result, tuple) else results[0]
-
-
-def _run(cls: Any, context: Any, inputs: tuple[Any, ...]) -> Any:
-    setup = _own(cls, "setup_context")
-    if setup is _own(Function, "setup_context"):
-        return _own(cls, "forward")(context, *inputs)
-    result = _own(cls, "forward")(*inputs)
-    setup(context, inputs, result)
-    return result
+    if trace is None or not node.next_functions:
+        setup(node, inputs, outputs)
+        return
+    setup(_Context(node), inputs, outputs)
+    _keep_history(trace, node, outputs if isinstance(outputs, tuple) else (outputs,))
 
 
 def _with_history(value: Any) -> Any:
     """Return a result of forward as a view: of other tensors PyTorch forgets here how they came about."""
     needed = isinstance(value, Tensor) and value.requires_grad
     return torch.ops.aten.alias.default(value) if needed else value
+
+
+def _keep_history(trace: Trace, node: Any, results: tuple[Any, ...]) -> None:
+    """Let autograd leave the history of results as it is, in place of an edge to the function's own backward."""
+    made = [value for value in results if isinstance(value, Tensor)]
+    node.mark_non_differentiable(*made)
+    trace.function_results += [value for value in made if value.requires_grad]
 
 
 def end_functions(trace: Trace) -> None:
@@ -136,6 +168,10 @@ def register_nothing(trace: Trace, hook: object) -> RemovableHandle:
     """Stand for the methods of a tensor that register hooks on its gradient."""
     warn_of_hooks(trace, [hook], "a tensor")
     return RemovableHandle(OrderedDict())
+
+
+def _register_jointly(trace: Trace, register: Any, tensors: Any, hook: object, **kwargs: Any) -> Any:
+    return register(tensors, hook, **kwargs) if tracing.current() is not trace else register_nothing(trace, hook)
 
 
 def _hooks_left(trace: Trace, module: torch.nn.Module, hooks: list[Any]) -> list[Any]:

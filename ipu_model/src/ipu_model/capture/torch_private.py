@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,6 +102,19 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 @contextmanager
+def gradients_recorded() -> Iterator[None]:
+    """Record gradients in the body, whose beginning and end no function mode sees."""
+    before = torch.is_grad_enabled()
+    with without_torch_functions():
+        torch.set_grad_enabled(True)
+    try:
+        yield
+    finally:
+        with without_torch_functions():
+            torch.set_grad_enabled(before)
+
+
+@contextmanager
 def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
     before = read()
     write(value)
@@ -154,17 +168,21 @@ def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> 
 
 
 @contextmanager
-def modules_moved_only_by_changes(applies: Callable[[], bool]) -> Iterator[None]:
-    """Leave a module as it is if moving it changes no tensor; PyTorch would make new parameters of fake ones."""
-    move: Callable[..., nn.Module] = nn.Module._apply
+def joint_hooks_replaced(register: Callable[..., Any]) -> Iterator[None]:
+    """Let `register` decide about hooks on several gradients at once; its first argument is what registers them."""
+    graph = torch.autograd.graph
+    with replaced(graph, register_multi_grad_hook=partial(register, graph.register_multi_grad_hook)):
+        yield
 
-    def moved(module: nn.Module, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
-        tensors = (*module.parameters(), *module.buffers()) if applies() else ()
-        if tensors and all(fn(tensor) is tensor for tensor in tensors):
-            return module
-        return move(module, fn, *args, **kwargs)
 
-    with replaced(nn.Module, _apply=moved):
+@contextmanager
+def parameters_handled(move: Callable[..., nn.Module], make: Callable[..., nn.Parameter]) -> Iterator[None]:
+    """Let `move` stand for the method that moves a module, and `make` for a new parameter; first comes what it was."""
+    moved, made = nn.Module._apply, nn.Parameter.__new__
+    with (
+        replaced(nn.Module, _apply=lambda *args, **kwargs: move(moved, *args, **kwargs)),
+        replaced(nn.Parameter, __new__=lambda *args, **kwargs: make(made, *args, **kwargs)),
+    ):
         yield
 
 

@@ -39,6 +39,7 @@ class Trace:
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""
     torch_functions_entered: int = 0
+    records_gradients: bool = True
     inside_function: int = 0
     function_results: list[Tensor] = field(default_factory=list)
     warned: set[object] = field(default_factory=set)

@@ -136,6 +136,7 @@ class TestDevice:
             seen.update({name: (str(t.device), t.is_cpu, t.is_ipu, t.get_device()) for name, t in there.items()})
             assert x.device == m.w.device == torch.device("ipu:0")
             assert poptorch.isOnIpu(x)
+            assert poptorch.isOnIpu(m.count)
             seen["host"] = str(m.host.device)
             moved = m.host.to(x.device)
             seen["moved"] = str(moved.device)
@@ -150,6 +151,12 @@ class TestDevice:
         assert (seen.pop("host"), seen.pop("moved")) == ("cpu", "ipu:0")
         assert set(seen.values()) == {("ipu:0", False, True, 0)}
         assert len(seen) == 8
+
+    def test_a_default_device_of_the_program_changes_nothing(self) -> None:
+        model = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+        with torch.device("cpu"):
+            computed = inference(model)(torch.ones(1, 3, 4))
+        torch.testing.assert_close(computed, model(torch.ones(1, 3, 4)).detach())
 
     def test_moving_to_the_device_one_is_on_is_no_change(self) -> None:
         def forward(m: Any, x: Tensor) -> list[Tensor]:

@@ -20,6 +20,10 @@ from ipu_model.errors import Error
 
 IPU = torch.device("ipu", 0)
 
+WITHOUT_DATA = (
+    "an IPU tensor that a hook, an attribute or a global variable kept when a model was traced, so it has no data. "
+    "Return it from that model's forward, or anchor it with poptorch.Options().anchorTensor(short_name, long_name)."
+)
 PRINTERS = frozenset({Tensor.__repr__, Tensor.__format__})
 
 
@@ -103,11 +107,7 @@ class KeptTensor(DeviceTensor):  # type: ignore[metaclass]  # as above
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
             name = func.__self__.__name__
-        raise Error(
-            f"'{name}' is asked of an IPU tensor that a hook, an attribute or a global variable kept when a model was "
-            "traced, so it has no data. Return it from that model's forward, or anchor it with "
-            "poptorch.Options().anchorTensor(short_name, long_name)."
-        )
+        raise Error(f"'{name}' is asked of {WITHOUT_DATA}")
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         return self

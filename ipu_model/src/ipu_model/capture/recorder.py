@@ -12,7 +12,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from ipu_model.capture.device_tensors import DeviceTensor, KeptTensor, become
+from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, become
 from ipu_model.capture.graph import (
     NOTHING,
     NodeInfo,
@@ -247,6 +247,8 @@ class Recorder(TorchDispatchMode):
         if func in _NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
         deliver_interrupt()
+        if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == IPU.type:
+            kwargs = {**kwargs, "device": torch.device("cpu")}  # where the fake tensors are that pass for the device's
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
         if isinstance(kwargs.get("generator"), torch.Generator):

@@ -17,6 +17,7 @@ from executor_support import Module, inference, training
 from torch import Tensor, nn
 from torch.autograd import Function
 
+import ipu_model
 import poptorch
 from ipu_model.custom_ops import register, unregister
 from poptorch import Error
@@ -179,6 +180,13 @@ class TestFunctions:
         model = model_of(lambda m, h: StraightThrough.apply(h))
         torch.testing.assert_close(inference(model)(X)[0], model(X)[0])
         assert "backward" not in caplog.text
+
+    def test_predicting_other_settings_does_not_say_it_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        executor = training(model_of(lambda m, h: StraightThrough.apply(h)))
+        executor(X)
+        caplog.clear()
+        ipu_model.what_if(executor, half_precision=True)
+        assert caplog.text == ""
 
     def test_a_registered_op_brings_its_gradient_also_from_inside_a_function(self) -> None:
         class Proxy(Function):

@@ -321,7 +321,7 @@ class DeviceFunctions(TorchFunctionMode):
             if self.trace.inside_function:
                 return None
             self.trace.records_gradients = args[0]
-        if func is Tensor.ipu:
+        if func is Tensor.ipu:  # type: ignore[attr-defined]  # torch does not declare it
             func, args = Tensor.to, (args[0], IPU)
         refuse_autocast(self.trace.scopes[-1])
         kwargs = dict(kwargs or {})

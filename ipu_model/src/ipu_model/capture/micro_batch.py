@@ -90,9 +90,10 @@ def capture(
     training: bool,
     placer: Placer,
     before_forward: Callable[[], None] = lambda: None,
+    warns: bool = True,
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
-    trace = Trace(placer, training, records_gradients=training)
+    trace = Trace(placer, training, warns, records_gradients=training)
     restore_attributes(module)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))

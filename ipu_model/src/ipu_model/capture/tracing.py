@@ -30,6 +30,7 @@ class Trace:
 
     placer: Placer
     training: bool = False
+    warns: bool = True
     nodes: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     placement: Placement | None = NOWHERE
     phase: Phase = Phase.FORWARD
@@ -57,8 +58,8 @@ class Trace:
         self.placement = None
 
     def is_first(self, subject: object) -> bool:
-        """Return whether this is the first time that a trace asks this: warnings are given once."""
-        is_first = subject not in self.warned
+        """Return whether a trace that warns asks this for the first time: warnings are given once."""
+        is_first = self.warns and subject not in self.warned
         self.warned.add(subject)
         return is_first
 

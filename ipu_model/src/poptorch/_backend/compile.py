@@ -128,7 +128,9 @@ def trace(
     with contextlib.ExitStack() as stack:
         stack.callback(_run, _hooks_after)
         before = partial(_run, _hooks_before)
-        graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
+        graph = capture(
+            module, specs, call, flatten, training=training, placer=strategy, before_forward=before, warns=warns
+        )
     step = step_of(graph)
     settings.check_program(graph, step, options, training=training, one_process=one_process)
     if warns:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.capture.device_tensors import WITHOUT_DATA, KeptTensor
 from ipu_model.errors import Error, require
 from poptorch import _utils
 from poptorch._impl import OptimizerWrapper
@@ -177,12 +177,8 @@ SUPPORTED_INPUT_TYPES = (*_FLOATING, torch.int64, torch.int32, torch.int16, torc
 
 def check_on_host(tensors: list[Tensor]) -> None:
     for tensor in tensors:
-        if isinstance(tensor, FakeTensor):
-            raise Error(
-                "An input is an IPU tensor that a hook or a global variable kept when another model was traced, so it "
-                "has no data. Return it from that model's forward, or anchor it with "
-                "poptorch.Options().anchorTensor(short_name, long_name)."
-            )
+        if isinstance(tensor, KeptTensor):
+            raise Error(f"An input is {WITHOUT_DATA}")
         if tensor.device.type != "cpu":
             raise Error(f"Inputs must be on the CPU, but a tensor is on {tensor.device}. Call cpu().")
 

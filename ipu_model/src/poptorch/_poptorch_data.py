@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from ipu_model import __version__
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
+from ipu_model.capture.variables import restore_attributes
 from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
@@ -296,6 +297,7 @@ _CARRIERS = ("torch.fx", "torch.jit", "torch.package", "torch.export", "torch._d
 
 def pickled(module: nn.Module, optimizer: Any, options: Options) -> Tensor:
     """Return module, optimiser and options as `torch.save` writes them, as a tensor of bytes."""
+    restore_attributes(module)
     buffer = io.BytesIO()
     try:
         torch.save({"model": module, "optimizer": optimizer, "options": options}, buffer)

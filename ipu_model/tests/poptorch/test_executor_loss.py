@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, quiet, raw, scale, training, with_loss
+from executor_support import Module, quiet, scale, training, with_loss
 from torch import Tensor, nn
 from zoo_support import numbers
 
@@ -177,18 +177,6 @@ class TestGradientsThatAreCut:
     @pytest.mark.parametrize("cut", [lambda o: o.detach(), without_gradient], ids=["detach", "no_grad"])
     def test_detached_parts_contribute_nothing(self, cut: Callable[[Tensor], Tensor]) -> None:
         check(lambda o: poptorch.identity_loss(o[0] + cut(o)[1], "sum"), X, plain=lambda o: o[0])
-
-    def test_hooks_of_a_parameter_run_but_not_those_after_accumulation(self, caplog: pytest.LogCaptureFixture) -> None:
-        model, ran = layered(mse), []
-        model.linear.weight.register_hook(lambda gradient: gradient * 0)
-        model.linear.weight.register_post_accumulate_grad_hook(ran.append)
-        executor = training(model)
-        before = raw(model, "linear.weight"), raw(model, "linear.bias")
-        executor(X, REAL)
-        assert torch.equal(model.linear.weight, before[0])
-        assert not torch.equal(model.linear.bias, before[1])
-        assert not ran
-        assert "accumulated are not run on the device: linear.weight" in caplog.text
 
 
 class TestReduction:

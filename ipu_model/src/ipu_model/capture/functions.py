@@ -13,11 +13,18 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ipu_model.capture import tracing
+from ipu_model.capture import python_backward, tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
+from ipu_model.capture.device_tensors import IPU, PRINTERS, text_of
 from ipu_model.capture.operators import whole_functions
-from ipu_model.capture.torch_private import FakeTensor
+from ipu_model.capture.torch_private import (
+    FakeTensor,
+    grad_mode_set,
+    is_differentiated,
+    modes_disabled,
+    where_module_moves,
+)
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
@@ -38,7 +45,8 @@ def _of(owner: Any, names: str) -> list[Function]:
 def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -> tuple[Args, Kwargs]:
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device."""
     _refuse_gpus(func, args, kwargs)
-    if _kind(kwargs.get("device")) == "ipu":
+    device = kwargs.get("device")
+    if _kind(device) == "ipu" and func is not where_module_moves:
         kwargs = {**kwargs, "device": _HERE}
     if func is Tensor.data_ptr and isinstance(args[0], FakeTensor):
         raise Error(
@@ -50,14 +58,22 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
     if func is Tensor.cpu:
         _check_stays(args[0], ".cpu()")
     if func is Tensor.to:
-        target = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
-        if isinstance(target, str) and target.split(":")[0] == "cpu":
-            _check_stays(args[0], f'.to("{target}")')
-        elif isinstance(target, (str, torch.device, FakeTensor)) and not isinstance(args[0], FakeTensor):
-            origins.adopt(args[0])
-        if _kind(target) == "ipu" and len(args) > 1:
+        target = args[1] if len(args) > 1 else kwargs.get("other", device)
+        kind = _kind(target)
+        if isinstance(target, Tensor):
+            kind = "ipu" if isinstance(target, FakeTensor) or origins.is_constant(target) else "cpu"
+        elif kind == "ipu" and len(args) > 1:
             args = (args[0], _HERE, *args[2:])
+        if kind == "cpu":
+            _check_stays(args[0], ".to(tensor)" if isinstance(target, Tensor) else f'.to("{target}")')
+        elif kind == "ipu" and not isinstance(args[0], FakeTensor):
+            origins.adopt(args[0])
     return args, kwargs
+
+
+def _is_made_on_host(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call names the CPU as its device, with no tensor of the IPU: what it makes has to be moved there."""
+    return _kind(kwargs.get("device")) == "cpu" and not any(isinstance(arg, FakeTensor) for arg in args)
 
 
 def _kind(device: object) -> str:
@@ -178,7 +194,7 @@ def with_dense_constants(func: Function, args: Args, kwargs: Kwargs, origins: Or
 
 
 def refuse_autocast(scope: str) -> None:
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda", "ipu"))):
         raise Error(
             f"torch.autocast is not supported by PopTorch (active in module '{scope or 'model'}'). Cast the "
             "model with model.half(), or single tensors in forward with .half() and .float(): layers follow "
@@ -196,7 +212,13 @@ LOSS_FUNCTIONS = frozenset((*_of(F, _LOSSES), torch.ctc_loss))
 
 _FACTORIES = _of(torch, "zeros ones rand randn arange full tensor empty randint randperm linspace eye")
 
-_PRINTERS = frozenset({Tensor.__repr__, Tensor.__format__})
+# What is known about every tensor of the device; its node of autograd is none, as in inference mode.
+_FIELDS = {"device": IPU, "is_ipu": True, "is_cpu": False, "grad_fn": None}
+_OF_DEVICE_TENSORS: Mapping[Any, object] = {
+    Tensor.get_device: IPU.index,
+    **{getattr(Tensor, name).__get__: value for name, value in _FIELDS.items()},
+}
+_HOOKED = _of(Tensor, "register_hook register_post_accumulate_grad_hook")
 
 _logger = logging.getLogger("poptorch::python")
 
@@ -238,24 +260,37 @@ class DeviceFunctions(TorchFunctionMode):
         super().__init__()
         self.trace = trace
         self.origins = origins
-        self._warned: set[Function] = set()  # once in a trace for each function
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if tracing.current() is not self.trace:
             return func(*args, **(kwargs or {}))  # the host computes something while the trace waits
-        if func in _PRINTERS and isinstance(args[0], FakeTensor):  # it has no values yet
-            usual = args[0].dtype in (torch.get_default_dtype(), torch.int64, torch.bool)
-            dtype = "" if usual else f", dtype={args[0].dtype}"
-            return f"tensor(<unavailable>, size={tuple(args[0].shape)}, device='ipu:0'{dtype})"
+        python_backward.end_functions(self.trace)
+        if func in PRINTERS and isinstance(args[0], FakeTensor):
+            return text_of(args[0])
+        if func in _OF_DEVICE_TENSORS and (isinstance(args[0], FakeTensor) or self.origins.is_constant(args[0])):
+            return _OF_DEVICE_TENSORS[func]
+        if func in _HOOKED and isinstance(args[0], FakeTensor) and args[0].requires_grad:
+            return python_backward.register_nothing(self.trace, args[1])
+        if is_differentiated(func):
+            python_backward.refuse_derivative(self.trace)
+        if grad_mode_set(func):
+            if self.trace.inside_function:
+                return None
+            self.trace.records_gradients = args[0]
+        if func is Tensor.ipu:  # type: ignore[attr-defined]  # torch does not declare it
+            func, args = Tensor.to, (args[0], IPU)
         refuse_autocast(self.trace.scopes[-1])
-        args, kwargs = follow_moves(func, args, dict(kwargs or {}), self.origins)
+        kwargs = dict(kwargs or {})
+        if func is not torch.empty and _is_made_on_host(args, kwargs):  # a draw of the device may fill an empty one
+            with modes_disabled():
+                return func(*args, **kwargs)
+        args, kwargs = follow_moves(func, args, kwargs, self.origins)
         if func in FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
         args, kwargs = widen_index(func, args, kwargs)
         if self.origins.holds_sparse:
             func, args, kwargs = with_dense_constants(func, args, kwargs, self.origins)
-        if func in _FACTORIES and kwargs.get("device") is None and func not in self._warned:
-            self._warned.add(func)
+        if func in _FACTORIES and kwargs.get("device") is None and self.trace.is_first(func):
             _logger.warning("No device set in torch.%s(): forcing to IPU", func.__name__)
         weighted = func in (F.cross_entropy, F.nll_loss)
         if weighted and kwargs.get("weight", args[2] if len(args) > 2 else None) is not None:

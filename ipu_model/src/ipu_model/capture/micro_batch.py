@@ -16,14 +16,23 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
-from ipu_model.capture import torch_private, tracing
+from ipu_model.capture import python_backward, torch_private, tracing
+from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
 from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import Origins, Slot, attributes_restored, fake_like, slots_of, tensors_unchanged
+from ipu_model.capture.variables import (
+    Origins,
+    Slot,
+    fake_like,
+    registries_restored,
+    restore_attributes,
+    slots_of,
+    tensors_unchanged,
+)
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
@@ -82,16 +91,18 @@ def capture(
     training: bool,
     placer: Placer,
     before_forward: Callable[[], None] = lambda: None,
+    warns: bool = True,
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
-    trace = Trace(placer, training)
+    trace = Trace(placer, training, warns, records_gradients=training)
+    restore_attributes(module)
     slots = slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
     torch_private.start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
-        stack.enter_context(attributes_restored(module))
+        stack.enter_context(registries_restored(module))
         stack.callback(recorder.release)
         before_forward()
         # With hooks, each call of a module needs more Python frames than in plain PyTorch.
@@ -99,6 +110,8 @@ def capture(
         deeper = sys.getrecursionlimit() + _FRAMES_OF_A_CALL * depth
         stack.enter_context(torch_private.switched(sys.getrecursionlimit, sys.setrecursionlimit, deeper))
         stack.enter_context(torch_private.plain_ops_traced())
+        stack.enter_context(python_backward.without_effect(trace))
+        stack.enter_context(parameters_stay())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
         fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
         fake_inputs = [fake_like(spec) for spec in inputs]
@@ -114,6 +127,8 @@ def capture(
         stack.enter_context(recorder)
         swapped = {name: fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
         # Backward sees the swapped tensors, too: hooks of the program may use them.
+        for slot in slots if training else ():
+            python_backward.warn_of_hooks(trace, torch_private.gradient_hooks(slot.tensor), f"'{slot.names[0]}'")
         with _static_only(trace, module), torch_private.tensors_swapped(module, swapped, tie_weights=True):
             result = _forward(module, call, flatten, fake_inputs, recorder)
             if training:
@@ -131,8 +146,8 @@ def capture(
 
 def _stand_in(slot: Slot) -> Tensor:
     fake = fake_like(slot.spec, slot.trainable)
-    for hook in torch_private.gradient_hooks(slot.tensor) if slot.trainable else ():
-        fake.register_hook(hook)
+    if not slot.is_buffer:
+        become(DeviceParameter, [fake])
     return fake
 
 

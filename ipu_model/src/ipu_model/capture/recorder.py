@@ -12,6 +12,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, become
 from ipu_model.capture.graph import (
     BATCH_NORM,
     NOTHING,
@@ -32,6 +33,7 @@ from ipu_model.capture.torch_private import (
     last_sequence_number,
     modes_disabled,
     sequence_number,
+    without_torch_functions,
 )
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins, device_dtype, fake_like, storage_key
@@ -92,6 +94,8 @@ class Recorder(TorchDispatchMode):
     def bind(self, tensor: Tensor, node: Node, where: NodeInfo = NOTHING) -> None:
         self._node_of[id(tensor)] = node
         self._keep.append(tensor)
+        if type(tensor) is FakeTensor:
+            become(DeviceTensor, [tensor])
         set_info(node, replace(where, spec=TensorSpec.of(tensor)))
 
     def placeholder(self, name: str, tensor: Tensor) -> Node:
@@ -115,7 +119,8 @@ class Recorder(TorchDispatchMode):
         return self._stand_in(value) if real and storage_key(value) in self._on_device else value
 
     def release(self) -> None:
-        """Detach the host tensors that the device wrote to from the autograd graph of the trace."""
+        """End the trace: its tensors have no values, and host tensors that it wrote to leave its autograd graph."""
+        become(KeptTensor, self._keep)
         for tensor, _ in self._on_device.values():
             if tensor.grad_fn is not None:
                 tensor.detach_()
@@ -266,14 +271,19 @@ class Recorder(TorchDispatchMode):
         return first
 
     def _recorded(self, func: Any, *args: Any, **kwargs: Any) -> Tensor:
-        result: Tensor = self.__torch_dispatch__(func, (), args, kwargs)
+        result: Tensor = self._dispatched(func, args, kwargs)
         return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        with without_torch_functions():
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _NOT_RECORDED or func.namespace == "profiler":
             return func(*args, **kwargs)
         deliver_interrupt()
+        if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == IPU.type:
+            kwargs = {**kwargs, "device": torch.device("cpu")}  # where the fake tensors are that pass for the device's
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         any_real = not all(isinstance(tensor, FakeTensor) for tensor in tensors)
         if isinstance(kwargs.get("generator"), torch.Generator):

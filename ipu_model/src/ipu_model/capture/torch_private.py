@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.utils.checkpoint as _checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
 from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.autograd.function import FunctionMeta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import transformer as _transformer
 from torch.nn.utils import stateless as _stateless
@@ -24,6 +26,14 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 fused_adam_, fused_adamw_, fused_sgd_ = torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_
 autograd_node_in_progress, mkldnn_enabled = torch._C._current_autograd_node, torch._C._get_mkldnn_enabled
 modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stateless._reparametrize_module
+# Every class of functions is an object of it; what it has under a name comes before what the class has itself.
+class_of_functions = FunctionMeta
+where_module_moves = torch._C._nn._parse_to  # returns the device that it is given
+function_modes_active = torch._C._is_torch_function_mode_enabled
+without_torch_functions, without_subclass_functions = (
+    torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass,
+)
 
 
 def start_autograd() -> None:
@@ -45,8 +55,36 @@ def sequence_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
-def gradient_hooks(tensor: Tensor) -> list[Callable[[Tensor], Tensor | None]]:
-    return list((tensor._backward_hooks or {}).values())
+def gradient_hooks(tensor: Tensor) -> list[Any]:
+    """Return the hooks on the gradient of a parameter, and those that run after it is accumulated."""
+    return [
+        hook
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        for hook in (getattr(tensor, kind, None) or {}).values()
+    ]
+
+
+_transforms = torch._C._functorch
+_DIFFERENTIATE = (_transforms.TransformType.Grad, _transforms.TransformType.Jvp)
+_MAKES_DUAL, _SETS_MODE = torch._make_dual, torch._C._set_grad_enabled
+
+
+def grad_mode_set(func: Any) -> bool:
+    """Whether a function says if gradients are recorded; the contexts of torch call it, too."""
+    return func is _SETS_MODE
+
+
+def is_differentiated(func: Any) -> bool:
+    """Whether a function starts a forward-mode derivative, or is called where `torch.func` takes one."""
+    if func is _MAKES_DUAL:
+        return True
+    stack = _transforms.get_interpreter_stack() if func is not _SETS_MODE else None
+    return any(level.key() in _DIFFERENTIATE for level in stack or ())
+
+
+def made_by_default(view: Tensor) -> None:
+    """Forget that a view comes from a function, whose results autograd lets nobody change in place."""
+    torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.DEFAULT)
 
 
 @contextmanager
@@ -59,6 +97,19 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(owner, name, value)
+
+
+@contextmanager
+def gradients_recorded() -> Iterator[None]:
+    """Record gradients in the body, whose beginning and end no function mode sees."""
+    before = torch.is_grad_enabled()
+    with without_torch_functions():
+        torch.set_grad_enabled(True)
+    try:
+        yield
+    finally:
+        with without_torch_functions():
+            torch.set_grad_enabled(before)
 
 
 @contextmanager
@@ -96,6 +147,53 @@ def plain_ops_traced() -> Iterator[None]:
         stack.enter_context(replaced(_checkpoint, **stand_ins))
         # Fake tensors log the trace of an op that fails: the exception says it, as in plain PyTorch.
         stack.enter_context(replaced(logging.getLogger("torch._subclasses.fake_tensor"), disabled=True))
+        yield
+
+
+@contextmanager
+def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> Iterator[None]:
+    """Let a module that is called have those of its backward hooks, of any kind, that `left` returns."""
+    hooks: Callable[..., Any] = nn.Module._get_backward_hooks
+    before: Callable[..., Any] = nn.Module._get_backward_pre_hooks
+
+    def chosen(module: nn.Module) -> tuple[list[Any], list[Any]]:
+        full, other = hooks(module)
+        return left(module, full), left(module, other)
+
+    members = {"_get_backward_hooks": chosen, "_get_backward_pre_hooks": lambda m: left(m, before(m))}
+    with replaced(nn.Module, **members):
+        yield
+
+
+@contextmanager
+def joint_hooks_replaced(register: Callable[..., Any]) -> Iterator[None]:
+    """Let `register` decide about hooks on several gradients at once; its first argument is what registers them."""
+    graph = torch.autograd.graph
+    with replaced(graph, register_multi_grad_hook=partial(register, graph.register_multi_grad_hook)):
+        yield
+
+
+@contextmanager
+def parameters_handled(move: Callable[..., nn.Module], make: Callable[..., nn.Parameter]) -> Iterator[None]:
+    """Let `move` stand for the method that moves a module, and `make` for a new parameter; first comes what it was."""
+    moved, made = nn.Module._apply, nn.Parameter.__new__
+    with (
+        replaced(nn.Module, _apply=lambda *args, **kwargs: move(moved, *args, **kwargs)),
+        replaced(nn.Parameter, __new__=lambda *args, **kwargs: make(made, *args, **kwargs)),
+    ):
+        yield
+
+
+@contextmanager
+def gradients_checked(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before autograd runs backward for `torch.autograd.grad` and its like."""
+    run: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # where it is looked up
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return run(*args, **kwargs)
+
+    with replaced(torch.autograd, _engine_run_backward=checked):
         yield
 
 

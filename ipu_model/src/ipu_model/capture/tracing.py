@@ -30,6 +30,7 @@ class Trace:
 
     placer: Placer
     training: bool = False
+    warns: bool = True
     nodes: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     placement: Placement | None = NOWHERE
     phase: Phase = Phase.FORWARD
@@ -39,6 +40,10 @@ class Trace:
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""
     torch_functions_entered: int = 0
+    records_gradients: bool = True
+    inside_function: int = 0
+    function_results: list[Tensor] = field(default_factory=list)
+    warned: set[object] = field(default_factory=set)
     loop: Loop | None = None
     handlers_entered: int = 0
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
@@ -52,6 +57,21 @@ class Trace:
     def end_block(self) -> None:
         """Leave the current block: ops are refused until another one begins (there is no stack)."""
         self.placement = None
+
+    def is_first(self, subject: object) -> bool:
+        """Return whether a trace that warns asks this for the first time: warnings are given once."""
+        is_first = self.warns and subject not in self.warned
+        self.warned.add(subject)
+        return is_first
+
+    @contextmanager
+    def in_function(self) -> Iterator[None]:
+        """Mark that forward of a `torch.autograd.Function` runs, where PyTorch has turned gradients off anyway."""
+        self.inside_function += 1
+        try:
+            yield
+        finally:
+            self.inside_function -= 1
 
     def hint(self, tensor: Tensor, **marks: Any) -> None:
         """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""

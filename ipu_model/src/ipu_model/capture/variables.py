@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ipu_model.capture.graph import TensorSpec
 from ipu_model.capture.torch_private import FakeTensor
@@ -33,6 +34,11 @@ REGISTRIES = (*TENSOR_REGISTRIES, "_modules")
 _OBJECTS = (Distribution, Transform, SimpleNamespace)
 _DEEPEST = 6
 _WITHOUT_SHAPE = (UninitializedParameter, UninitializedBuffer)
+
+
+def device_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that numbers of a type have on the device (operators reference, 4)."""
+    return _DEVICE_DTYPE.get(dtype, dtype)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def tensors_unchanged(module: nn.Module) -> Iterator[None]:
     }
     registered = [tensor for tensors in before.values() for tensor in tensors.values()]
     # `tensor.data = value` gives a tensor other storage: no op is recorded.
-    storages = {id(tensor): tensor.untyped_storage() for tensor in registered if type(tensor) is FakeTensor}
+    storages = {id(tensor): tensor.untyped_storage() for tensor in registered if isinstance(tensor, FakeTensor)}
     yield
     children = module.named_modules(remove_duplicate=False)
     norms = [(prefix, child) for prefix, child in children if isinstance(child, _BATCH_NORMS)]
@@ -116,9 +122,13 @@ def tensors_unchanged(module: nn.Module) -> Iterator[None]:
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
+# For modules with attributes that hold tensors of an ended trace: what these attributes were before.
+_replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
 @contextmanager
-def attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Put back registered tensors, and attributes that hold a fake tensor after the body; other values stay."""
+def registries_restored(module: nn.Module) -> Iterator[None]:
+    """Put back registered tensors after the body; an attribute that holds a fake tensor then keeps it for a while."""
     snapshots = [(child, _snapshot(child)) for child in module.modules()]
     try:
         yield
@@ -130,9 +140,21 @@ def attributes_restored(module: nn.Module) -> Iterator[None]:
                 if any(live.get(k) is not v for k, v in registered.items()) or len(live) != len(registered):
                     live.clear()
                     live.update(registered)
-            for name, value in list(vars(child).items()):
-                if name not in _OF_EVERY_MODULE and any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value)):
-                    _put_back(vars(child), name, before.get(name))
+            _replaced[child] = {name: before.get(name) for name in vars(child) if _holds_fake(child, name)}
+
+
+def restore_attributes(module: nn.Module) -> None:
+    """Put back the attributes that still hold tensors of an earlier trace, which are of no use to another one."""
+    for child in module.modules():
+        for name, before in _replaced.pop(child, {}).items():
+            if name in vars(child) and _holds_fake(child, name):
+                _put_back(vars(child), name, before)
+
+
+def _holds_fake(module: nn.Module, name: str) -> bool:
+    return name not in _OF_EVERY_MODULE and any(
+        isinstance(leaf, FakeTensor) for leaf in tree_leaves(vars(module)[name])
+    )
 
 
 def _snapshot(module: nn.Module) -> dict[str, tuple[Any, Any]]:

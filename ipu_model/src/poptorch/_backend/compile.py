@@ -129,12 +129,14 @@ def trace(
     with contextlib.ExitStack() as stack:
         stack.callback(_run, _hooks_after)
         before = partial(_run, _hooks_before)
-        graph = capture(module, specs, call, flatten, training=training, placer=strategy, before_forward=before)
+        graph = capture(
+            module, specs, call, flatten, training=training, placer=strategy, before_forward=before, warns=warns
+        )
     settings.check_operators(graph, warns=warns)
     step = step_of(graph)
     settings.check_program(graph, step, options, training=training, one_process=one_process)
     if warns:
-        settings.warn_about_program(graph, module, training=training)
+        settings.warn_about_program(graph, module)
     name_prints(graph, step, options)
     settings.warn_about_modes(options)
     anchored = with_anchors(graph, step, options)

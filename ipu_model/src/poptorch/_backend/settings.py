@@ -332,7 +332,7 @@ def check_operators(graph: Graph, *, warns: bool) -> None:
         logger.warning("%s\n%s is set, so this machine runs the program.", refusal(graph.unsupported), _UNSUPPORTED_OPS)
 
 
-def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> None:
+def warn_about_program(graph: Graph, module: nn.Module) -> None:
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
         warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
@@ -345,12 +345,6 @@ def warn_about_program(graph: Graph, module: nn.Module, *, training: bool) -> No
             "Integer and bool buffers are constants of the compiled program. What forward writes to %s is lost at the "
             "end of each micro-batch: use a floating-point buffer if it must last.",
             ", ".join(graph.forgotten),
-        )
-    hooked = [name for name, p in module.named_parameters() if getattr(p, "_post_accumulate_grad_hooks", None)]
-    if training and hooked:
-        logger.warning(
-            "Hooks that run after a gradient is accumulated are not run on the device: %s. Hooks of register_hook are.",
-            ", ".join(hooked),
         )
 
 

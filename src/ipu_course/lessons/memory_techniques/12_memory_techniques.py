@@ -239,9 +239,8 @@ show_own_activation(activation)
 # operation as plain code that reads and writes its tensors. Before you write C++, look for an op that does nearly the
 # same: `torch.nn.functional.silu` is *x sigmoid(x)*, and keeps x alone, too.
 #
-# (Would a `torch.autograd.Function` do? The IPU Model uses its backward pass, because it differentiates with PyTorch.
-# On hardware, PopART makes the backward pass from the ops of the forward pass. We found no source that says it would
-# use yours, so do not count on it.)
+# (Would a `torch.autograd.Function` do? No: PopART makes the backward pass from the ops of the forward pass, and never
+# runs yours. The IPU Model does the same, with a warning that names your function.)
 #
 # ## Let equal blocks share their code, and move or share state
 #

@@ -1,4 +1,4 @@
-"""What a process shares: interrupts, which torch's queries in a trace must not see, locks, the garbage collector, names."""
+"""What a process shares: interrupts, which torch's queries in a trace must not see, locks, garbage, names."""
 
 from __future__ import annotations
 

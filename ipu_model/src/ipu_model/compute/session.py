@@ -187,10 +187,12 @@ class Session:
                 self._watch(iteration, updates)
                 if self.automatic is not None:
                     self.automatic.adapt(self.loss_scaling)
-        for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
+        for node, spec, part, tensor in zip(self.graph.input_nodes, self.graph.inputs, parts, inputs):
             if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
-                # Forward has changed a converted copy of the caller's tensor.
-                tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
+                # Forward may have changed a converted copy of the caller's tensor.
+                before = self._cut(tensor, spec.dtype)
+                if not all(map(torch.equal, before, part)):
+                    tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
         return [output.result() for output in (*collectors, *updates)]
 
     def _watch(self, iteration: int, updates: list[Collector]) -> None:

@@ -413,6 +413,16 @@ class TestCrossReplicaOps:
 
         assert torch.equal(drawn(joint=True), drawn(joint=False))
 
+    def test_a_function_draws_from_the_stream_of_the_first_replica(self) -> None:
+        register("Noise", DOMAIN, 1, lambda xs: [torch.rand_like(xs[0])] * len(xs), cross_replica=True)
+        forward = lambda m, x: (noise := call("Noise", [m.linear(x)], [x])[0], poptorch.identity_loss(noise, "sum"))  # noqa: E731
+        first, second = (shared(forward, randomSeed=3) for _ in range(2))
+        noise, host = first(X[:4])[0], torch.get_rng_state()
+        assert torch.equal(second(X[:4])[0], noise)
+        assert not torch.equal(first(X[:4])[0], noise)
+        assert torch.equal(torch.get_rng_state(), host)
+        assert torch.equal(noise, noise[:1].expand(4, 4))
+
     def test_mistakes_name_the_op_or_the_line(self) -> None:
         register("Few", DOMAIN, 1, lambda xs: xs[:1], cross_replica=True)
         forward = lambda m, x: poptorch.identity_loss(call("Few", [m.linear(x)], [x])[0], "sum")  # noqa: E731

@@ -71,7 +71,8 @@ class Replay:
                         done.append(end.value)
             if done:
                 return done
-            answers = self.joint[asked[0][0]]([tensors for _, tensors in asked])
+            with drawing(0):
+                answers = self.joint[asked[0][0]]([tensors for _, tensors in asked])
 
 
 class _Stepwise(torch.fx.Interpreter):

@@ -91,7 +91,7 @@ class ArgsParser:
             require(self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}.")
         keywords.update(remaining)
         extra = [f"args[{i}]" for i in range(len(values) - len(names))]
-        return BoundArguments(tuple(values), tuple(names + extra), keywords)
+        return BoundArguments(tuple(values), (*names, *extra), keywords)
 
     def _take(self, name: str, default: Any, remaining: dict[str, Any]) -> Any:
         if name in remaining:

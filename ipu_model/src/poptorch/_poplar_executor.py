@@ -219,7 +219,13 @@ class PoplarExecutor:
         self.per_replica_params[name] = (kind, shards, mode)
 
     def _read_groupings(self) -> None:
-        for name, grouping in self.per_replica_params.items():
+        for name, given in self.per_replica_params.items():
+            grouping: Any = given
+            if not isinstance(grouping, (tuple, list)) or len(grouping) != 3:
+                rule = "is a tuple of poptorch.CommGroupType, shards and poptorch.VariableRetrievalMode"
+                raise Error(
+                    f"per_replica_params[{name!r}] {rule}, the arguments of replicaGrouping(); got {grouping!r}."
+                )
             self._host.groupings[name] = groups_of(name, self._user_model, self._options, *grouping)
 
     def __copy__(self) -> PoplarExecutor:

@@ -122,9 +122,13 @@ class TestTraining:
         executor(torch.arange(4.0).view(4, 1))
         assert model.layer.weight.flatten().tolist() == [0, 0, 0, 0]
         executor.destroy()
-        executor.per_replica_params["weight"] = (*APART, ONE)
-        with pytest.raises(poptorch.Error, match=r"'weight': the model has no parameter of this name"):
-            executor(torch.ones(4, 1))
+        for name, grouping, words in (
+            ("weight", (*APART, ONE), "'weight': the model has no parameter of this name"),
+            ("layer.weight", APART, "is a tuple of poptorch.CommGroupType, shards and"),
+        ):
+            executor.per_replica_params = {name: grouping}
+            with pytest.raises(poptorch.Error, match=words):
+                executor(torch.ones(4, 1))
 
     def test_groups_may_share_their_input(self) -> None:
         options = quiet().replicationFactor(REPLICAS).inputReplicaGrouping(2, CommGroupType.Orthogonal)

@@ -91,10 +91,7 @@ class _Stepwise(torch.fx.Interpreter):
                 else:
                     result = self.run_node(node)
             except Exception as error:
-                failure = failure_at(node, error)
-                if failure is None:
-                    raise
-                raise failure from error
+                raise failure_at(node, error) or error from None
             self.env[node] = result
             for last_used in self.user_to_last_uses.get(node, []):
                 del self.env[last_used]

@@ -228,18 +228,18 @@ class Session:
     def _accumulate(
         self, iteration: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
     ) -> list[list[Tensor]]:
-        count = self.batching.accumulation
+        steps = self.batching.accumulation
         accumulators = [
             Accumulator(
                 self._replay.fresh_gradients,
-                half=self.reduction.half and count > 1,
+                half=self.reduction.half and steps > 1,
                 running=self.reduction.running,
                 overflow=self.arithmetic.overflow,
             )
             for _ in range(self.batching.replicas)
         ]
-        steps = range(iteration * count, (iteration + 1) * count)
-        for step, replica, (outputs, gradients) in self._micro_batches(steps, parts, seed):
+        these = range(iteration * steps, (iteration + 1) * steps)
+        for step, replica, (outputs, gradients) in self._micro_batches(these, parts, seed):
             for collector, output in zip(collectors, outputs):
                 collector.take(step, replica, output)
             if self.automatic is not None:

@@ -237,6 +237,8 @@ class _Called:
                 raise Error(f"{changes}, {self.function.fixed[index]}")
             if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
                 raise Error(f"{changes}, an expanded tensor. Pass a copy of it, such as tensor.clone().")
+            if operand.shape != tensor.shape:
+                raise Error(f"{changes}, and its shape with it. Shapes are fixed when the model is compiled.")
             tensor.copy_(operand)
             if self.halves[index]:
                 nearest(self.overflow)(tensor)
@@ -246,7 +248,10 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
     """Return a function's results in containers of the types in `specs`; `Error` if they do not match these."""
     listed = [results] if isinstance(results, Tensor) else results
     if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
-        raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")
+        given = (
+            ", ".join(str(type(result)) for result in listed) if isinstance(listed, (list, tuple)) else type(results)
+        )
+        raise Error(f"{label} must return a tensor or a list of tensors; it returned {given}.")
     if len(listed) != len(specs):
         raise Error(f"{label} must return {len(specs)} tensors; it returned {len(listed)}.")
     for index, (result, spec) in enumerate(zip(listed, specs)):

@@ -65,10 +65,6 @@ def _by_position(replicas: Replicas) -> list[list[Tensor]]:
     return [list(tensors) for tensors in zip(*replicas)]
 
 
-def _what(value: Any) -> str:
-    return f"{len(value)}" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
-
-
 class _Call:
     """The functions of one call of a custom op, with the attributes filled in."""
 
@@ -83,9 +79,10 @@ class _Call:
         return self._of_each(self.op.forward(*_by_position(replicas), **self.attributes), len(replicas))
 
     def _of_each(self, returned: Any, count: int) -> list[list[Any]]:
-        fits = isinstance(returned, (list, tuple)) and len(returned) == count
+        is_list = isinstance(returned, (list, tuple))
         rule = f"a cross-replica function must return a list of what it returns for each of {count} replicas"
-        check(fits, f"{self.label}: {rule}; it returned {_what(returned)}.")
+        given = f"{len(returned)}" if is_list else f"{type(returned)}"
+        check(is_list and len(returned) == count, f"{self.label}: {rule}; it returned {given}.")
         return [_as_list(own) for own in returned]
 
     def gradients(self, count: int, needed: list[int], replicas: Replicas) -> list[list[Tensor]]:

@@ -216,16 +216,17 @@ class TestEffects:
         register("Average", DOMAIN, 1, way)
         assert learned(Learner(keep)) == [0.875] * 2
 
-    @pytest.mark.parametrize("kind", ["parameter", "trained", "buffer", "half", "view", "plain op"])
+    @pytest.mark.parametrize("kind", ["parameter", "trained", "buffer", "half", "view", "twice", "plain op"])
     @pytest.mark.parametrize(("options", "rows", "steps"), [
         (quiet(), 1, 3), (IN_HALVES, 4, 12), (quiet(replicationFactor=2, broadcastBuffers=False), 2, 3)
     ], ids=["once", "in every micro-batch", "on every replica"])  # fmt: skip
     def test_it_reaches_what_holds_the_tensor(self, kind: str, options: Any, rows: int, steps: int) -> None:
-        register("Average", DOMAIN, 1, average)
+        register("Average", DOMAIN, 1, lambda teacher, student, *same: average(teacher, student))
         teachers = {"buffer": torch.zeros(2), "half": torch.zeros(2).half(), "view": torch.zeros(2, 2)}
         updates: dict[str, Callable[..., Any]] = {
             "view": lambda m, t, s: keep(m, t[1].view(1, 2), s.view(1, 2)),
             "half": lambda m, t, s: keep(m, t, s.half()),
+            "twice": lambda m, t, s: keep(m, t, s, t),
             "plain op": lambda m, t, s: average(t, s),
         }
         model = Learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))

@@ -229,9 +229,9 @@ class _Called:
 
     def _write_back(self, tensors: list[Tensor], operands: list[Tensor]) -> None:
         """Let what the function has changed in place reach the operands of the op."""
-        for index, (tensor, operand) in enumerate(zip(tensors, operands)):
-            if torch.equal(tensor, operand) or torch.equal(tensor.nan_to_num(), operand.nan_to_num()):
-                continue
+        pairs = enumerate(zip(tensors, operands))
+        # All are compared before any is written: operands may share memory.
+        for index, (tensor, operand) in [(index, pair) for index, pair in pairs if _differ(*pair)]:
             changes = f"{self.function.label} changes its input {index} in place"
             if index in self.function.fixed:
                 raise Error(f"{changes}, {self.function.fixed[index]}")
@@ -242,6 +242,10 @@ class _Called:
             tensor.copy_(operand)
             if self.halves[index]:
                 nearest(self.overflow)(tensor)
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return not (torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
 def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:

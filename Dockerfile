@@ -46,7 +46,7 @@ COPY pyproject.toml requirements.txt setup.py ./
 COPY ipu_model/pyproject.toml ipu_model/
 COPY tools/bootstrap.py tools/setup.sh tools/
 RUN mkdir -p src/ipu_course ipu_model/src/ipu_model ipu_model/src/poptorch \
-    && touch README.md ipu_model/README.md ipu_model/LICENSE ipu_model/src/popart.py \
+    && touch README.md ipu_model/README.md ipu_model/LICENSE ipu_model/src/horovod.py ipu_model/src/popart.py \
     && echo '__version__ = "0"' >src/ipu_course/__init__.py \
     && cp src/ipu_course/__init__.py ipu_model/src/ipu_model/ \
     && cp src/ipu_course/__init__.py ipu_model/src/poptorch/

@@ -16,12 +16,13 @@ from graphlib import CycleError, TopologicalSorter
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {name: ROOT / "ipu_model" / "src" / name for name in ("ipu_model", "poptorch", "popdist")}
 FOLDERS["ipu_course"] = ROOT / "src" / "ipu_course"
-FOLDERS["popart"] = ROOT / "ipu_model" / "src" / "popart.py"  # a module of its own
+FOLDERS |= {name: ROOT / "ipu_model" / "src" / f"{name}.py" for name in ("popart", "horovod")}  # modules of their own
 MAY_IMPORT = {
     "ipu_model": {"ipu_model"},
     "poptorch": {"poptorch", "ipu_model"},
     "popdist": {"popdist", "poptorch", "ipu_model"},
-    "popart": {"popart", "poptorch"},
+    "popart": {"popart", "poptorch", "ipu_model"},
+    "horovod": {"horovod", "popdist", "ipu_model"},
     "ipu_course": {"ipu_course", "popdist", "poptorch", "ipu_model"},
 }
 MODULES = {

@@ -99,7 +99,7 @@ def test_the_course_has_its_modules_data_notebooks_and_pages(project: Path, inst
 
 def test_the_model_has_its_modules_data_and_templates(project: Path, installed: Path) -> None:
     wanted = files_below(project / "ipu_model" / "src")
-    assert files_in(installed, "ipu_model/", "poptorch/", "popdist/", "popart.py") == wanted
+    assert files_in(installed, "ipu_model/", "poptorch/", "popdist/", "horovod.py", "popart.py") == wanted
 
 
 def files_in(installed: Path, *beginnings: str) -> set[str]:

@@ -14,13 +14,11 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import poptorch
+from ipu_model.process import installed_instead
 from poptorch.options.backend import key_tables
 
 __all__ = [
@@ -142,12 +140,5 @@ class _Refusal(MetaPathFinder):
             raise ModuleNotFoundError(_what_it_is(name))
 
 
-_here = Path(__file__).resolve().parent
-_other = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry).resolve() != _here])
-# A module may be another copy of this one; a plain folder of that name has no file of its own.
-_is_package = _other is not None and _other.submodule_search_locations is not None and _other.origin is not None
-if _other is None or _other.loader is None or not _is_package:
+if not installed_instead(__name__, __file__):
     sys.meta_path.append(_Refusal())
-else:
-    sys.modules[__name__] = module_from_spec(_other)
-    _other.loader.exec_module(sys.modules[__name__])

@@ -1,15 +1,19 @@
-"""What a process shares: interrupts, which torch's queries in a trace must not see, locks, the garbage collector."""
+"""What a process shares: interrupts, which torch's queries in a trace must not see, locks, garbage, names."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -89,3 +93,19 @@ def _free_in_copy() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_in_copy)
+
+
+def installed_instead(name: str, file: str) -> bool:
+    """Load the package `name` in place of the module in `file` that stands in for it, if it is installed.
+
+    In the same folder Python prefers the package by itself; this finds it in a later one.
+    """
+    here = Path(file).resolve().parent
+    other = PathFinder.find_spec(name, [entry for entry in sys.path if Path(entry).resolve() != here])
+    # A module may be another copy of the stand-in; a plain folder of that name has no file of its own.
+    is_package = other is not None and other.submodule_search_locations is not None and other.origin is not None
+    if other is None or other.loader is None or not is_package:
+        return False
+    sys.modules[name] = module_from_spec(other)
+    other.loader.exec_module(sys.modules[name])
+    return True

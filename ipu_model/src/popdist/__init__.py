@@ -1,7 +1,4 @@
 """PopDist for any CPU: what a program started by `poprun` asks about its run, and how its instances work together."""
 
-from popdist import stand_ins
 from popdist.environment import *  # noqa: F403
 from popdist.environment import __all__ as __all__
-
-stand_ins.offer()

@@ -6,7 +6,6 @@
 # ruff: noqa: F403  # enums, ops and strategies say themselves which names they offer
 import torch  # noqa: F401  # PopTorch programs write poptorch.torch
 
-from ipu_model import __version__ as _version
 from ipu_model.errors import Error, RecoverableError, UnrecoverableError
 from poptorch import enums, ops, optim, options, poptorch_core, profiling, testing
 from poptorch._backend.models import inferenceModel, load, trainingModel
@@ -15,6 +14,7 @@ from poptorch._dataloader import AsynchronousDataAccessor, DataLoader, _SubDatas
 from poptorch._impl import createPoptorchError
 from poptorch._logging import logger, setLogLevel
 from poptorch._poplar_executor import PoplarExecutor, registerPostCompileHook, registerPreCompileHook
+from poptorch._poptorch_data import VERSION as _VERSION
 from poptorch._printing import module_repr, print
 from poptorch._utils import (
     ICustomArgParser,
@@ -35,8 +35,7 @@ from poptorch.poptorch_core import (
     poptorchAtExit,
 )
 
-# PopTorch's release whose behaviour this is; the local part says what it really is.
-__version__ = f"3.4.0+ipu.model.{_version}"
+__version__ = _VERSION
 
 _register_ops()
 

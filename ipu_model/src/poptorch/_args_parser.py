@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -55,40 +56,49 @@ def _holds_dict(value: Any) -> bool:
 
 
 class ArgsParser:
+    """Binds calls to the parameters of a module's forward; classes derived from it may set the first three fields."""
+
+    _keyword_only: Mapping[str, Any] = MappingProxyType({})
+    _open_kwargs = False
+    _shown = "tensors"
+
     def __init__(self, model: nn.Module) -> None:
         forward = model.model.forward if isinstance(model, OptimizerWrapper) else model.forward
-        self._parameters = list(inspect.signature(forward).parameters.values())
-        kinds = {parameter.kind for parameter in self._parameters}
-        self._open_args = inspect.Parameter.VAR_POSITIONAL in kinds
+        parameters = inspect.signature(forward).parameters.values()
+        kinds = {parameter.kind for parameter in parameters}
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._shown = ", ".join(map(str, parameters))
+        self._varnames = [p.name for p in positional]
+        self._defaults = [p.default for p in positional]
+        self._has_variadic_arguments = inspect.Parameter.VAR_POSITIONAL in kinds
+        self._keyword_only = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         self._open_kwargs = inspect.Parameter.VAR_KEYWORD in kinds
-        self._positional = [p for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self._keyword_only = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], fast_path: bool = False) -> BoundArguments:
         """Move keyword arguments to their positions and fill in defaults; there is no faster path than this one."""
-        names = [p.name for p in self._positional]
+        names = self._varnames
         require(
-            self._open_args or len(args) <= len(names),
+            self._has_variadic_arguments or len(args) <= len(names),
             f"Too many arguments provided: expected {names} but got {len(args)} positional arguments.",
         )
         remaining = dict(kwargs)
         for name in names[: len(args)]:
             require(name not in remaining, f"Parameter {name} was passed more than once.")
-        values = [*args, *(self._take(parameter, remaining) for parameter in self._positional[len(args) :])]
-        keywords = {p.name: self._take(p, remaining) for p in self._keyword_only}
+        left = list(zip(names, self._defaults))[len(args) :]
+        values = [*args, *(self._take(name, default, remaining) for name, default in left)]
+        keywords = {name: self._take(name, default, remaining) for name, default in self._keyword_only.items()}
         for name in remaining:
             require(self._open_kwargs, f"{name} is not a valid parameter. Valid ones: {names}.")
         keywords.update(remaining)
         extra = [f"args[{i}]" for i in range(len(values) - len(names))]
-        return BoundArguments(tuple(values), tuple(names + extra), keywords)
+        return BoundArguments(tuple(values), (*names, *extra), keywords)
 
-    def _take(self, parameter: inspect.Parameter, remaining: dict[str, Any]) -> Any:
-        if parameter.name in remaining:
-            return remaining.pop(parameter.name)
-        if parameter.default is inspect.Parameter.empty:
-            takes = ", ".join(str(parameter) for parameter in self._parameters)
-            raise Error(f"Mandatory parameter {parameter.name} missing: forward takes ({takes}).")
-        return parameter.default
+    def _take(self, name: str, default: Any, remaining: dict[str, Any]) -> Any:
+        if name in remaining:
+            return remaining.pop(name)
+        if default is inspect.Parameter.empty:
+            raise Error(f"Mandatory parameter {name} missing: forward takes ({self._shown}).")
+        return default
 
 
 def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArguments:

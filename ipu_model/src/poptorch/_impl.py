@@ -33,6 +33,7 @@ source_lines.skip_package(__name__.partition(".")[0])
 BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # What programs have set; a running trace counts as well.
 _is_ipu_context = False
@@ -172,20 +173,18 @@ def isWrapped(obj: object) -> bool:
     return isinstance(obj, tuple(_wrapper_types))
 
 
-def unwrapIfWrapped(obj: Any) -> type | None:
-    """Give a wrapped object the class back that it has without the wrapping; return the class that it had, if any."""
-    if not isWrapped(obj):
-        return None
-    # Reading an attribute of a wrapped tensor brings newer values from the device first; type(obj) would not.
-    wrapper: type = obj.__class__
-    object.__setattr__(obj, "__class__", wrapper.__bases__[0])
-    return wrapper
+def unwrapIfWrapped(obj: T) -> T:
+    """Return the object; a wrapped one has the class again that it has without the wrapping."""
+    if isWrapped(obj):
+        # Reading an attribute of a wrapped tensor brings newer values from the device first; type(obj) would not.
+        object.__setattr__(obj, "__class__", obj.__class__.__bases__[0])
+    return obj
 
 
 def _unwrapIfWrappedAndRegister(obj: Any) -> None:
-    wrapper = unwrapIfWrapped(obj)
-    if wrapper is not None:
-        _wrapper_registry[obj] = wrapper
+    if isWrapped(obj):
+        _wrapper_registry[obj] = type(obj)
+        unwrapIfWrapped(obj)
 
 
 def _restoreWrapperIfNecessary(obj: Any) -> Any:
@@ -196,20 +195,21 @@ def _restoreWrapperIfNecessary(obj: Any) -> Any:
     return obj
 
 
-def forEachParameterAndBuffer(model: nn.Module, fn: Callable[[Any], Any]) -> None:
-    """Call `fn` with the model, and with each parameter and buffer of it."""
-    fn(model)
-    for tensor in (*model.parameters(), *model.buffers()):
-        fn(tensor)
+def forEachParameterAndBuffer(model: nn.Module, fn: Callable[[str, Tensor], Any]) -> None:
+    """Call `fn(name, tensor)` with each parameter and buffer of a model."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        fn(name, tensor)
 
 
 def unwrapModelIfNecessary(model: nn.Module) -> None:
     """Make a wrapped model and its tensors plain ones, until `rewrapModelIfNecessary`; bring newer weights first."""
-    forEachParameterAndBuffer(model, _unwrapIfWrappedAndRegister)
+    _unwrapIfWrappedAndRegister(model)
+    forEachParameterAndBuffer(model, lambda name, tensor: _unwrapIfWrappedAndRegister(tensor))
 
 
 def rewrapModelIfNecessary(model: nn.Module) -> None:
-    forEachParameterAndBuffer(model, _restoreWrapperIfNecessary)
+    _restoreWrapperIfNecessary(model)
+    forEachParameterAndBuffer(model, lambda name, tensor: _restoreWrapperIfNecessary(tensor))
 
 
 def traceMethod(label: str) -> Callable[[Function], Function]:

@@ -33,11 +33,11 @@ from poptorch._backend.settings import check_options, own_options
 from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
 from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
-from poptorch._impl import Function
+from poptorch._impl import Function, OptimizerWrapper
 from poptorch._logging import logger, native_logger, once_logger
-from poptorch._poptorch_data import Executable, damage_named, path_of, pickled
+from poptorch._poptorch_data import VERSION, Executable, damage_named, path_of, pickled
 from poptorch._printing import module_repr
-from poptorch.enums import ConnectionType
+from poptorch.enums import CommGroupType, ConnectionType, VariableRetrievalMode
 from poptorch.optim import Optimizer
 from poptorch.options import Options
 
@@ -119,13 +119,19 @@ class _OverwriteContextManager:
 class PoplarExecutor:
     """A model compiled for the device: a call runs `deviceIterations x gradientAccumulation` micro-batches.
 
-    Made by `trainingModel` and `inferenceModel`, never directly. Unknown attributes are looked up on the user's module.
-    All seconds and cycles that it reports are modelled for an IPU system and do not depend on the speed of this
-    machine.
+    Made by `trainingModel` and `inferenceModel`; programs derive classes of their own. `model` is what is traced, a
+    shallow copy of the user's module, if that is given. Unknown attributes are looked up on the user's module. All
+    seconds and cycles that it reports are modelled for an IPU system and do not depend on the speed of this machine.
     """
 
     def __init__(
-        self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
+        self,
+        model: nn.Module,
+        options: Options | None,
+        training: bool,
+        poptorch_version: str,
+        optimizer: torch.optim.Optimizer | None = None,
+        user_model: nn.Module | None = None,
     ) -> None:
         require(training or optimizer is None, "An inference model has no optimizer: use poptorch.trainingModel.")
         options = Options() if options is None else options
@@ -134,10 +140,12 @@ class PoplarExecutor:
         options._freeze()
         self._turn = ForkSafeLock()
         self._options = own_options(options, training)
-        self._traced_model = shallow_copy(model)
-        # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
-        self._user_model = model if training else self._traced_model
-        self._signature = ArgsParser(self._traced_model)
+        self._poptorch_version = poptorch_version
+        self._traced_model = model
+        self._user_model = model if user_model is None else user_model
+        self._args_parser = ArgsParser(model)
+        # By the name of a parameter, the arguments of its `replicaGrouping`; programs set them directly, too.
+        self.per_replica_params: dict[str, tuple[CommGroupType, int, VariableRetrievalMode]] = {}
         self._compiled: Compiled | None = None
         self._too_large: tuple[Program, BoundArguments] | None = None
         self._log_once = once_logger()
@@ -150,16 +158,37 @@ class PoplarExecutor:
         self._optimisation: Optimisation | None = None
         self._wrapping: Wrapping | None = None
         if training:
-            self._optimisation = Optimisation(optimizer, model, self._options)
-            self._wrapping = Wrapping(model, self, self._link)
+            self._optimisation = Optimisation(optimizer, self._user_model, self._options)
+            self._wrapping = Wrapping(self._user_model, self, self._link)
             self._wrapping.apply(self._host.tensors())
+
+    @classmethod
+    def _around(
+        cls, module: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
+    ) -> PoplarExecutor:
+        # An inference executor's module is the copy, so that its `model.eval()` reaches what is traced.
+        user_model = module if training else None
+        return cls(shallow_copy(module), options, training, VERSION, optimizer, user_model)
 
     @property
     def model(self) -> nn.Module:
         """The user's module."""
         return self._user_model
 
-    # Programs ask for these two, in order to know whether the model is compiled, and for which batch size.
+    # Programs and derived classes ask for these, for instance whether the model is compiled, and for which batch size.
+
+    @property
+    def _model(self) -> nn.Module:
+        traced, optimisation = self._traced_model, self._optimisation
+        return traced if optimisation is None else OptimizerWrapper(traced, optimisation.optimizer)
+
+    @property
+    def _training(self) -> bool:
+        return self._optimisation is not None
+
+    @property
+    def _is_attached(self) -> bool:
+        return self.isAttachedToDevice()
 
     @property
     def _executable(self) -> Compiled | None:
@@ -180,14 +209,24 @@ class PoplarExecutor:
         value = getattr(self._user_model, name)
         return ParameterView(value, partial(self._group, name)) if isinstance(value, nn.Parameter) else value
 
-    def _group(self, name: str, kind: object, shards: object, mode: object) -> None:
+    def _group(self, name: str, kind: CommGroupType, shards: int, mode: VariableRetrievalMode) -> None:
         if self._compiled is not None:
             raise Error(
                 f"replicaGrouping() of parameter '{name}': the model is compiled. Call it before the first call or "
                 "compile(), or destroy() the model and wrap it again."
             )
-        parameter = getattr(self._user_model, name)
-        self._host.groupings[name] = groups_of(name, parameter, self._options, kind, shards, mode)
+        groups_of(name, self._user_model, self._options, kind, shards, mode)
+        self.per_replica_params[name] = (kind, shards, mode)
+
+    def _read_groupings(self) -> None:
+        for name, given in self.per_replica_params.items():
+            grouping: Any = given
+            if not isinstance(grouping, (tuple, list)) or len(grouping) != 3:
+                rule = "is a tuple of poptorch.CommGroupType, shards and poptorch.VariableRetrievalMode"
+                raise Error(
+                    f"per_replica_params[{name!r}] {rule}, the arguments of replicaGrouping(); got {grouping!r}."
+                )
+            self._host.groupings[name] = groups_of(name, self._user_model, self._options, *grouping)
 
     def __copy__(self) -> PoplarExecutor:
         """Return another name for the same executor: both are compiled, run and destroyed together."""
@@ -201,7 +240,7 @@ class PoplarExecutor:
         self.copyWeightsToHostIfNeeded()
         optimisation = self._optimisation
         optimizer = None if optimisation is None else optimisation.optimizer
-        return PoplarExecutor, (self._user_model, self._options, optimisation is not None, optimizer)
+        return PoplarExecutor._around, (self._user_model, self._options, self._training, optimizer)
 
     def __repr__(self) -> str:
         return module_repr(self._traced_model)
@@ -238,7 +277,7 @@ class PoplarExecutor:
         if not now.attached:
             self.attachToDevice()
         if self._refreshed_sources() != self._uploaded:
-            self._upload_weights(now)
+            self.copyWeightsToDevice()
         if now.updates is not None and self._optimisation is not None and self._optimisation.has_pending:
             self.copyWeightsToHostIfNeeded()
             self._upload_weights(now)
@@ -267,6 +306,7 @@ class PoplarExecutor:
         if self._wrapping is not None:
             self._wrapping.apply(self._host.tensors())
         try:
+            self._read_groupings()
             check_options(self._options)
             self._refreshed_sources()
             arguments.warn_about_dicts()
@@ -296,7 +336,7 @@ class PoplarExecutor:
         return [link.version for link in self._sources]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
-        arguments = self._signature(args, kwargs)
+        arguments = self._args_parser(args, kwargs)
         for tensor in arguments.tensors:
             if tensor.is_nested:
                 raise Error("Unsupported input type: a nested tensor. Pad it: torch.nested.to_padded_tensor(x, 0.0).")
@@ -387,9 +427,16 @@ class PoplarExecutor:
         with self._turn.lock:
             # Another thread may have copied them or destroyed the executable in the meantime.
             now = self._with_newer_weights()
-            if now is not None:
-                self._download_weights(now)
-            return now is not None
+            if now is None:
+                return False
+            # By its public name, and only once: programs put their own method in its place, which may read weights.
+            now.newer_weights = False
+            try:
+                self.copyWeightsToHost()
+            except BaseException:
+                now.newer_weights = True
+                raise
+            return True
 
     def _with_newer_weights(self) -> Compiled | None:
         now = self._compiled
@@ -595,7 +642,7 @@ class PoplarExecutor:
             )
         arguments = now.arguments
         executable = Executable(
-            training=self._optimisation is not None,
+            training=self._training,
             options=_poptorch_data.options_text(self._options),
             arguments=(arguments.positional, arguments.names, dict(arguments.keywords)),
             weights=_poptorch_data.weights_of(now.graph),
@@ -623,9 +670,9 @@ class PoplarExecutor:
     @in_turn
     @torch.inference_mode(False)
     def _use(self, executable: Executable, path: Path) -> None:
-        training = self._optimisation is not None
         with damage_named(path):
-            _poptorch_data.check(executable, path, self._options, self._host.groupings, training=training)
+            self._read_groupings()
+            _poptorch_data.check(executable, path, self._options, self._host.groupings, training=self._training)
             if executable.rng_state is not None:
                 self._rng_state = list(executable.rng_state)
             self._compile(BoundArguments(*executable.arguments), (executable, path))

@@ -39,6 +39,9 @@ from poptorch._impl import createPoptorchError
 from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options, _DistributedOptions
 
+# PopTorch's release whose behaviour this is; the local part says what it really is.
+VERSION = f"3.4.0+ipu.model.{__version__}"
+
 _NAME, _FORMAT = b"IPU Model program ", b"2\n"
 _DIGEST = hashlib.sha256
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
@@ -271,13 +274,12 @@ def _shown(weight: tuple[Weight, ...]) -> str:
 
 
 def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
-    parameters = object.__getattribute__(module, "_parameters")
     for name, groups in executable.replica_groups.items():
         kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
-        if not isinstance(parameters.get(name), nn.Parameter) or groups.replicas != options.replication_factor:
-            raise invalid(path, f"its replica groups of {name} are of another model or of other options")
+        if groups.replicas != options.replication_factor:
+            raise invalid(path, f"its replica groups of {name} are of other options")
         try:
-            groups_of(name, parameters[name], options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
+            groups_of(name, module, options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
         except Error as error:
             raise invalid(path, error.message) from error
 

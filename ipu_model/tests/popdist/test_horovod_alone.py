@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +16,8 @@ from torch import nn
 
 import popdist
 import poptorch
-from popdist import stand_ins
 from poptorch._backend import support
 
-# Importing popdist lets it be found; without poprun nothing else does.
 hvd: Any = importlib.import_module("horovod.torch")
 
 
@@ -98,18 +97,13 @@ def test_other_names_of_horovod_refuse_by_name(entry: support.Entry) -> None:
     assert entry.text in refusal.value.message
 
 
-def test_an_installed_one_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, folder = stand_ins.offered_in({"PYTHONPATH": "/mine"})["PYTHONPATH"].split(":")
-    assert first == "/mine", "the instances' own folders come first"
-    assert stand_ins.offered_in({}) == {"PYTHONPATH": folder}
-    assert (Path(folder) / "horovod" / "torch.py").exists()
-    installed = tmp_path / "horovod" / "__init__.py"
-    installed.parent.mkdir()
-    installed.write_text("")
-    monkeypatch.delitem(sys.modules, "horovod")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    found = importlib.util.find_spec("horovod")
-    assert found is not None
-    assert found.origin == str(installed)
-    assert stand_ins.offered_in({"PYTHONPATH": "/mine"}) == {}
+@pytest.mark.parametrize("statement", ["import horovod.torch as hvd", "from horovod import torch as hvd"])
+def test_it_is_imported_first_thing_and_an_installed_one_comes_first(tmp_path: Path, statement: str) -> None:
+    ours = Path(popdist.__file__).parents[1]
+    (tmp_path / "horovod").mkdir()
+    for file in ("__init__.py", "torch.py"):
+        (tmp_path / "horovod" / file).write_text("size = lambda: 'installed'")
+    program = f"{statement}\nif hasattr(hvd, 'init'): hvd.init()\nprint(hvd.size(), end='')"
+    for folders, expected in (((ours,), "1"), ((ours, tmp_path), "installed"), ((tmp_path, ours), "installed")):
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        assert subprocess.check_output([sys.executable, "-c", program], text=True, env=path) == expected

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 
 import poptorch
 
@@ -110,6 +110,27 @@ class Lengths:
         for length in self.lengths:
             yield list(range(start, start + length))
             start += length
+
+
+class FixedSize:
+    """Like PyTorch Geometric's samplers: batches of samples with at most `most` nodes together, whose number depends on
+    the order. Those refuse their length for a random order, with one class of error or another.
+    """
+
+    def __init__(self, nodes: list[int], most: int, error: type[Exception]) -> None:
+        self.nodes, self.most, self.error, self.sampler = nodes, most, error, RandomSampler(nodes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in self.sampler:
+            if sum(self.nodes[i] for i in (*batch, index)) > self.most:
+                yield batch
+                batch = []
+            batch.append(index)
+        yield batch
+
+    def __len__(self) -> int:
+        raise self.error("`self.sampler` is `RandomSampler`. In this case length is non deterministic.")
 
 
 def pad(samples: list[Tensor]) -> Tensor:

@@ -227,6 +227,8 @@ class TestText:
             ")",
         ]
         assert "BeginBlock" not in str(model)
+        with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.ReLU, set]):
+            assert poptorch.module_repr(saved(model, weights_only=True)) == poptorch.module_repr(model)
 
     def test_print_shows_modules_twice_and_other_things_once(self, capsys: pytest.CaptureFixture[str]) -> None:
         layer = nn.ReLU()

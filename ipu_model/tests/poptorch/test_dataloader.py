@@ -334,6 +334,20 @@ def test_padded_batches_and_scalars(mode: DataLoaderMode, caplog: pytest.LogCapt
     assert [(x[:, 0].tolist(), int(count)) for x, count in loader] == [([0, 1], 2), ([2, 3], 2)]
 
 
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+@pytest.mark.parametrize("error", [TypeError, ValueError, RuntimeError, NotImplementedError])
+def test_a_sampler_may_refuse_its_length(mode: Any, error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    sampler = data.FixedSize([2, 1, 1, 3, 1, 2], 4, error)
+    loader = load(Numbers(6), 2, batch_sampler=sampler, collate_fn=pad, mode=mode, drop_last=False)
+    assert "has no length" in caplog.text
+    for _ in range(2):
+        items = copies(loader)
+        assert {len(item) % 4 for item in items} == {0}
+        assert sorted(i for item in items for i in item[:, 0].tolist() if i) == [1, 2, 3, 4, 5]
+    with pytest.raises(error, match="length is non deterministic"):
+        len(loader)
+
+
 def with_noise(index: int) -> torch.Tensor:
     assert get_worker_info() is not None
     return row(index) + torch.rand(2)

@@ -293,6 +293,31 @@ class TestTrainingWithInference:
         assert not torch.equal(before, after)
         assert torch.equal(after, model(X))
 
+    def test_automatic_transfers_are_those_of_the_public_methods_which_programs_replace_to_count_them(self) -> None:
+        """Weights that a model on the CPU shares with the trained one arrive with one transfer, and do not recur."""
+        model, train = trained()
+        counted: Counter[str] = Counter()
+
+        def replace(executor: Any, name: str) -> None:
+            original = getattr(executor, name)
+            setattr(executor, name, lambda: (counted.update([name]), model.weight.sum(), original())[2])
+
+        replace(train, "copyWeightsToHost")
+        on_cpu, valid = Scale(), inference(model)
+        replace(valid, "copyWeightsToDevice")
+        on_cpu.weight = model.weight
+        valid(ONES)
+        for runs in (2, 3):
+            train(ONES)
+            for _ in range(2):
+                assert on_cpu(ONES)[0].tolist() == valid(ONES)[0].tolist() == [1 - runs * RATE] * 2
+            assert counted == {"copyWeightsToHost": runs, "copyWeightsToDevice": runs - 1}
+
+
+def saved_without_trust(value: Any) -> Any:
+    with torch.serialization.safe_globals([Scale, set]):
+        return support.saved(value, weights_only=True)
+
 
 class TestCopiesOfModules:
     """Section 9.5: what leaves the process, or is copied, is unwrapped and up to date."""
@@ -306,7 +331,7 @@ class TestCopiesOfModules:
         assert support.saved(state, weights_only=True)["weight"].item() == 1 - 2 * RATE
         assert executor.isAttachedToDevice()
 
-    @pytest.mark.parametrize("duplicate", [copy.deepcopy, support.pickled, support.saved])
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, support.pickled, support.saved, saved_without_trust])
     def test_independent_copies_are_unwrapped_with_the_trained_weights(self, duplicate: Any) -> None:
         model, executor = trained(runs=2)
         twin = duplicate(model)

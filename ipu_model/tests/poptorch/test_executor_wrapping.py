@@ -58,7 +58,7 @@ class TestWrapping:
     def test_an_executor_for_inference_takes_no_optimiser(self) -> None:
         """Options reference, section 12.3: the internal path only, as `inferenceModel` has no such argument."""
         with pytest.raises(AssertionError, match="no optimizer"):
-            poptorch.PoplarExecutor(Net(), quiet(), False, sgd(Net()))
+            poptorch.PoplarExecutor(Net(), quiet(), False, poptorch.__version__, sgd(Net()))
 
     def test_wrapping_changes_classes_but_not_what_the_objects_are(self) -> None:
         model = Net()

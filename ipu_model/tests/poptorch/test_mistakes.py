@@ -311,7 +311,7 @@ runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compile
 runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
 runs(enableExecutableCaching='<folder\\0 | \\0>')(ONE) -> AssertionError: cannot be created: embedded null byte
 runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
-PoplarExecutor(nn.Linear(3, 3), quiet(), False, optim.SGD(P, 0.1)) -> AssertionError:
+PoplarExecutor(nn.Linear(3, 3), quiet(), False, '3.4', optim.SGD(P, 0.1)) -> AssertionError:
 ipuHardwareVersion() -> AssertionError:
 DataLoader({}, [ONE]) -> AssertionError:
 DataLoader(quiet(), [ONE], <drop_last | shuffle>=<'x' | 2 | [1]>) -> AssertionError: $1 is True or False; got $2
@@ -367,6 +367,7 @@ o.Training.setMeanAccumulationAndReplicationReductionStrategy(1) -> AssertionErr
 o.Precision.setPartialsType(<F64 | BF16 | I32 | 'half' | float | []>) -> ValueError: torch.float32 or torch.float16
 o.Precision.enableFloatingPointExceptions(1) -> AssertionError: takes a bool; got 1
 o.Precision.runningStatisticsAlwaysFloat(1) -> ValueError: takes a bool; got 1
+o.Precision.autocastEnabled(1) -> ValueError: takes a bool; got 1
 o.TensorLocations.numIOTiles(<0 | 30 | 33 | 194 | -32>) -> AssertionError: even number between 32 and 192
 o.TensorLocations.numIOTiles(32.0) -> AssertionError: numIOTiles takes an int
 o.TensorLocations.setOptimizerLocation({'onChip': 0}) -> AssertionError: location_optimizer takes a poptorch.Ten

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from executor_support import quiet, training
+from executor_support import Module, quiet, training
 from function_models import FunctionModel, in_training, on_device
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,6 +159,282 @@ class TestCustomOps:
         custom_ops.unregister(custom_ops.find("Cube", DOMAIN, 1))
         with pytest.raises(poptorch.Error, match="has no CPU arithmetic"):
             custom_ops.find("Cube", DOMAIN, 1)
+
+
+def average(teacher: Tensor, student: Tensor) -> Tensor:
+    return teacher.mul_(0.5).add_(student, alpha=0.5)
+
+
+def with_numpy(teacher: Tensor, student: Tensor) -> Tensor:
+    teacher.numpy()[...] = (teacher.numpy() + student.numpy()) / 2
+    return student
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "in place": average,
+    "through data": lambda t, s: (t.data.lerp_(s, 0.5), s)[1],
+    "into it": lambda t, s: torch.add(t / 2, s / 2, out=t),
+    "with numpy": with_numpy,
+}
+IN_HALVES = quiet(accumulation=2, deviceIterations=2)
+
+
+def keep(model: Any, *inputs: Tensor) -> None:
+    call("Average", [*inputs], [inputs[0]])
+
+
+class Learner(nn.Module):
+    """A student of 1 that learns nothing, and a teacher that follows it by half of the distance in each step."""
+
+    def __init__(self, update: Callable[..., Any], teacher: Tensor | None = None, trainable: bool = False) -> None:
+        super().__init__()
+        self.student = nn.Parameter(torch.ones(2))
+        self.update = update
+        if teacher is None:
+            self.teacher = nn.Parameter(torch.zeros(2), requires_grad=trainable)
+        else:
+            self.register_buffer("teacher", teacher)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            self.update(self, self.teacher, self.student)
+        return self.teacher + 0, poptorch.identity_loss((x * self.student).sum(), "sum")
+
+
+def learned(model: Learner, options: poptorch.Options | None = None, rows: int = 1) -> list[float]:
+    executor = training(model, options or quiet(), lr=0.0)
+    for _ in range(3):
+        executor(torch.ones(rows, 2))
+    return model.teacher.tolist()
+
+
+class TestEffects:
+    """A moving average after n steps is 1 - 0.5 ** n, whoever computes it; DINO's teacher is one."""
+
+    @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+    def test_what_a_function_changes_in_place_lasts_though_nobody_uses_its_results(self, way: Any) -> None:
+        register("Average", DOMAIN, 1, way)
+        assert learned(Learner(keep)) == [0.875] * 2
+
+    @pytest.mark.parametrize("kind", ["parameter", "trained", "buffer", "half", "view", "twice", "plain op"])
+    @pytest.mark.parametrize(("options", "rows", "steps"), [
+        (quiet(), 1, 3), (IN_HALVES, 4, 12), (quiet(replicationFactor=2, broadcastBuffers=False), 2, 3)
+    ], ids=["once", "in every micro-batch", "on every replica"])  # fmt: skip
+    def test_it_reaches_what_holds_the_tensor(self, kind: str, options: Any, rows: int, steps: int) -> None:
+        register("Average", DOMAIN, 1, lambda teacher, student, *same: average(teacher, student))
+        teachers = {"buffer": torch.zeros(2), "half": torch.zeros(2).half(), "view": torch.zeros(2, 2)}
+        updates: dict[str, Callable[..., Any]] = {
+            "view": lambda m, t, s: keep(m, t[1].view(1, 2), s.view(1, 2)),
+            "half": lambda m, t, s: keep(m, t, s.half()),
+            "twice": lambda m, t, s: keep(m, t, s, t),
+            "plain op": lambda m, t, s: average(t, s),
+        }
+        model = Learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))
+        expected = [1 - 0.5**steps] * 2
+        if kind == "half":
+            expected = torch.tensor(expected).half().tolist()
+        assert learned(model, options, rows) == ([[0, 0], expected] if kind == "view" else expected)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+    def test_an_input_is_the_callers_and_later_ops_see_the_change(self, dtype: torch.dtype) -> None:
+        register("Add", DOMAIN, 1, lambda x: x.add_(1))
+        before, x = torch.arange(4).to(dtype), torch.arange(4).to(dtype)
+        results = on_device(lambda m, x: (x + 0, call("Add", [x], [x])[0], x * 2), quiet(deviceIterations=2))(x)
+        assert [r.tolist() for r in (*results, x)] == [
+            t.tolist() for t in (before, before + 1, (before + 1) * 2, before + 1)
+        ]
+
+    def test_values_that_stay_are_not_touched_infinities_and_large_numbers_included(self) -> None:
+        register("Look", DOMAIN, 1, lambda x: x * 1)
+        for x in (torch.tensor([torch.inf, torch.nan, 1.0]).half(), torch.tensor([2**40, 3]), X[:1].expand(3, 4)):
+            before = x.clone()
+            on_device(lambda m, x: call("Look", [x], [x])[0] * 0)(x)
+            assert x.tolist().__repr__() == before.tolist().__repr__()
+
+    def test_a_tensor_that_is_no_buffer_starts_anew_in_each_micro_batch(self) -> None:
+        register("Add", DOMAIN, 1, lambda x: x.add_(1))
+        executor = on_device(
+            lambda m, x: (call("Add", [m.counter], [m.counter]), m.counter + x)[1], quiet(deviceIterations=2)
+        )
+        executor.model.counter = torch.zeros(1)
+        assert executor(torch.zeros(2)).tolist() == executor(torch.zeros(2)).tolist() == [1, 1]
+        assert executor.model.counter.item() == 0
+
+    def test_gradients_are_those_of_a_function_that_also_keeps_a_mean(self) -> None:
+        register("Square", DOMAIN, 1, lambda x, mean: (mean.lerp_(x.mean(), 0.5), x.mul_(1) * x)[1])
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            return poptorch.identity_loss(call("Square", [y, torch.zeros(1)], [y])[0], "sum")
+
+        linear = FunctionModel(forward).linear
+        linear(X).square().sum().backward()
+        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
+
+    @pytest.mark.parametrize(("forward", "words"), [
+        (lambda m, x: call("Add", [m.count], [x])[0], r"the buffer 'count'.*floating"),
+        (lambda m, x: call("Add", [x[:1].expand(6, 4)], [x])[0], "an expanded tensor.*clone"),
+        (lambda m, x: call("Resize", [x], [x])[0], "and its shape with it.*fixed when the model is compiled"),
+        (lambda m, x: poptorch.cond(x.sum() > 0, lambda: call("Add", [x], [x]), [], lambda: [x], []),
+         r"a tensor from outside a branch of poptorch\.cond"),
+    ])  # fmt: skip
+    def test_what_cannot_last_is_refused(self, forward: Any, words: str) -> None:
+        register("Add", DOMAIN, 1, lambda x: x.add_(1))
+        register("Resize", DOMAIN, 1, lambda x: x.resize_(5).clone())
+        executor = on_device(forward)
+        executor.model.register_buffer("count", torch.zeros(6, 4, dtype=torch.int32))
+        with pytest.raises(poptorch.Error, match=rf"custom op test.ops.\w+ changes its input 0 in place, {words}"):
+            executor(X)
+
+    def test_a_branch_may_change_what_it_was_given(self) -> None:
+        register("Add", DOMAIN, 1, lambda x: x.add_(1))
+        branch = on_device(
+            lambda m, x: poptorch.cond(x.sum() > 0, lambda x: call("Add", [x], [x]), [x], lambda: [x], [])
+        )
+        x = torch.ones(2)
+        assert (branch(x)[0].tolist(), x.tolist()) == ([2, 2], [1, 1])
+
+
+class FastSigmoid(torch.autograd.Function):
+    """snntorch's: a step forward, and backward the slope of x / (1 + slope |x|)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float = 25.0) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return gradient / (ctx.slope * x.abs() + 1) ** 2, None
+
+
+def slope_of(inputs: Any, outputs: Any, gradients: Any, attributes: Any) -> Tensor:
+    return gradients[0] / (attributes["slope"] * inputs[0].abs() + 1) ** 2
+
+
+class TestPairs:
+    """The gradient of the weights is that of plain PyTorch with the `torch.autograd.Function`, or the proxy's."""
+
+    @pytest.mark.parametrize("pair", [(lambda x, slope: (x > 0).float(), slope_of), (FastSigmoid,)])
+    def test_a_surrogate_gradient_trains(self, pair: Any) -> None:
+        register("Spike", DOMAIN, 1, *pair)
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            return poptorch.identity_loss(call("Spike", [y], [y], slope=3.0)[0] * x, "sum")
+
+        linear = FunctionModel(forward).linear
+        (FastSigmoid.apply(linear(X), 3.0) * X).sum().backward()
+        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
+
+    def test_a_gradient_goes_to_the_proxy_as_with_autograd_proxy(self) -> None:
+        register(
+            "AutogradProxy", DOMAIN, 1, lambda value, proxy: value, lambda i, o, gradients, a: [None, gradients[0]]
+        )
+
+        def forward(model: Any, x: Tensor) -> Tensor:
+            y = model.linear(x)
+            (rounded,) = call("AutogradProxy", [y.round(), y], [y])
+            return poptorch.identity_loss(rounded * rounded, "sum")
+
+        linear = FunctionModel(forward).linear
+        y = linear(X)
+        (2 * y.round().detach() * y).sum().backward()
+        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
+
+
+REPLICAS = 4
+COLLECTIVES: dict[str, Callable[[list[Tensor]], list[Any]]] = {
+    "all-gather": lambda xs: [torch.stack(xs)] * len(xs),
+    "all-reduce": lambda xs: [torch.stack(xs).sum(0)] * len(xs),
+    "reduce-scatter": lambda xs: list(torch.stack(xs).sum(0).chunk(len(xs))),
+    "all-to-all": lambda xs: [torch.stack([x[replica] for x in xs]) for replica in range(len(xs))],
+    "a shift in place": lambda xs: [x.copy_(y) for x, y in zip(xs, [xs[-1].clone(), *(x.clone() for x in xs[:-1])])],
+}
+
+
+def shared(forward: Callable[..., Any], **settings: Any) -> poptorch.PoplarExecutor:
+    return in_training(forward, quiet(replicationFactor=REPLICAS, outputMode=poptorch.OutputMode.All, **settings))
+
+
+class TestCrossReplicaOps:
+    @pytest.mark.parametrize("name", COLLECTIVES)
+    def test_results_and_gradients_are_those_of_all_replicas_in_plain_pytorch(self, name: str) -> None:
+        register("Joint", DOMAIN, 1, COLLECTIVES[name], cross_replica=True)
+        x = torch.randn(2 * REPLICAS * REPLICAS, 4, generator=torch.Generator().manual_seed(1))
+        factors = torch.arange(1.0, 2 * REPLICAS + 1)
+        linear = FunctionModel(None).linear
+        plain = [[linear(rows) for rows in step.split(REPLICAS)] for step in x.split(REPLICAS * REPLICAS)]
+        joint = [COLLECTIVES[name]([y.clone() for y in step]) for step in plain]
+        shape = joint[0][0].shape
+
+        def forward(model: Any, x: Tensor, factor: Tensor) -> Any:
+            y = model.linear(x)
+            (result,) = call("Joint", [y], [torch.empty(shape)])
+            return result, poptorch.identity_loss((result * factor) ** 2, "sum")
+
+        executor = shared(forward, accumulation=2, accumulationAndReplicationReductionType=poptorch.ReductionType.Sum)
+        executor.setOptimizer(torch.optim.SGD(executor.model.parameters(), lr=1.0))
+        results, _ = executor(x, factors)
+        torch.testing.assert_close(results.view(2 * REPLICAS, *shape), torch.stack([y for step in joint for y in step]))
+        loss = sum((y * factor) ** 2 for y, factor in zip((y for step in joint for y in step), factors)).sum()
+        (gradient,) = torch.autograd.grad(loss, [linear.weight])
+        torch.testing.assert_close(linear.weight - executor.model.linear.weight.data, gradient)
+
+    def test_a_product_of_shards_trains_as_the_whole_product_with_the_pair_of_sharded_layers(self) -> None:
+        """Forward y is the sum of x_r W_r over replicas; backward each replica goes on with its own gradient."""
+        backward = lambda inputs, outputs, gradients, attributes: list(zip(*gradients))  # noqa: E731
+        register("Sum", DOMAIN, 1, lambda xs: [sum(xs)] * len(xs), backward, cross_replica=True)
+        whole, x, target = nn.Linear(8, 3, bias=False), torch.randn(5, 8), torch.randn(5, 3)
+
+        def forward(model: Any, x: Tensor, target: Tensor) -> Tensor:
+            (y,) = call("Sum", [x @ model.weight], [target])
+            return poptorch.identity_loss((y - target).square(), "sum")
+
+        model = Module(forward, weight=nn.Parameter(whole.weight.detach().T.reshape(4, 2, 3).clone()))
+        executor = training(model, quiet(replicationFactor=4), lr=0.1)
+        executor.weight.replicaGrouping(
+            poptorch.CommGroupType.NoGrouping, 0, poptorch.VariableRetrievalMode.OnePerGroup
+        )
+        executor(torch.cat(x.chunk(4, dim=1)), target.repeat(4, 1))
+        (whole(x) - target).square().sum().backward()
+        torch.testing.assert_close(model.weight.data.reshape(8, 3).T, whole.weight - 0.1 * whole.weight.grad)
+
+    def test_replicas_draw_the_same_numbers_as_without_it(self) -> None:
+        register("Mean", DOMAIN, 1, lambda xs: [sum(xs) / len(xs)] * len(xs), cross_replica=True)
+        x = torch.ones(REPLICAS * 6)
+
+        def drawn(joint: bool) -> Tensor:
+            def forward(model: Any, x: Tensor) -> Any:
+                first = nn.functional.dropout(x + 0 * model.linear.weight.sum())
+                mean = call("Mean", [first], [first])[0] if joint else first
+                return first, nn.functional.dropout(x), poptorch.identity_loss(mean, "sum")
+
+            return torch.stack(shared(forward, randomSeed=3)(x)[:2])
+
+        assert torch.equal(drawn(joint=True), drawn(joint=False))
+
+    def test_a_function_draws_from_the_stream_of_the_first_replica(self) -> None:
+        register("Noise", DOMAIN, 1, lambda xs: [torch.rand_like(xs[0])] * len(xs), cross_replica=True)
+        forward = lambda m, x: (noise := call("Noise", [m.linear(x)], [x])[0], poptorch.identity_loss(noise, "sum"))  # noqa: E731
+        first, second = (shared(forward, randomSeed=3) for _ in range(2))
+        noise, host = first(X[:4])[0], torch.get_rng_state()
+        assert torch.equal(second(X[:4])[0], noise)
+        assert not torch.equal(first(X[:4])[0], noise)
+        assert torch.equal(torch.get_rng_state(), host)
+        assert torch.equal(noise, noise[:1].expand(4, 4))
+
+    def test_mistakes_name_the_op_or_the_line(self) -> None:
+        register("Few", DOMAIN, 1, lambda xs: xs[:1], cross_replica=True)
+        forward = lambda m, x: poptorch.identity_loss(call("Few", [m.linear(x)], [x])[0], "sum")  # noqa: E731
+        with pytest.raises(poptorch.Error, match=r"test\.ops\.Few: a cross-replica .* of 4 replicas; it returned 1\."):
+            shared(forward)(X[:4])
+        with pytest.raises(poptorch.Error, match=r"sees all replicas, with several processes.*Run all replicas in one"):
+            shared(forward, configureProcessId=(0, 2))(X[:4])
+        with pytest.raises(poptorch.Error, match=r"index.* \(aten\.index.*line \d+ of"):
+            shared(lambda m, x, i: (m.linear(x)[i], forward(m, x)))(X[:4], torch.tensor([7] * 4))
 
 
 @pytest.mark.parametrize("wrap", [on_device, in_training])

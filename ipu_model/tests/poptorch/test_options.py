@@ -212,9 +212,9 @@ class TestSetters:
     def test_deprecated_options_warn_every_time(self, capsys: pytest.CaptureFixture[str]) -> None:
         options = Options()
         for _ in range(2):
-            options.Precision.halfFloatCasting("anything").runningStatisticsAlwaysFloat(True)
+            options.Precision.halfFloatCasting("anything").runningStatisticsAlwaysFloat(True).autocastEnabled(True)
             options.Jit.traceModel(False)
-        assert capsys.readouterr().err.count("[warning] [Deprecated]") == 2 * 3
+        assert capsys.readouterr().err.count("[warning] [Deprecated]") == 2 * 4
 
     def test_distributed_reads_its_variables_and_can_be_disabled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")

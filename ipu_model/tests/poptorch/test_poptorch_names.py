@@ -90,7 +90,7 @@ poptorch: setLogLevel  It is that of _logging, which takes update_cpp, too.
 poptorch\._dataloader: .*  The loader's process exchanges messages over a pipe, where PopTorch's polls shared flags.
 poptorch\._impl: (destroyDispatcherOnExit|_pickleUnwrapObject)  No dispatcher; wrapped objects pickle themselves.
 poptorch\._optimizer_attributes: _(?!OptimizerType|toCamelCase).*  An optimiser is read into typed fields at once.
-poptorch\._poplar_executor: PoplarExecutor\.(__init__|_(?!_|debugGetPopartIR).*)  Its own steps; programs make none.
+poptorch\._poplar_executor: PoplarExecutor\._(?!_|debugGetPopartIR).*  Its own steps; programs make none.
 poptorch\._poptorch_data: .*  Files are other ones: they hold no program and nothing that is executed.
 poptorch\._options_impl: (_begin_ipu_block|IStageManager.*)  A strategy decides itself where a block goes;
 poptorch\.options: _DefaultStageManager.*  no manager passes between traces.

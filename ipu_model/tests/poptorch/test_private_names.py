@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib.util
 import logging
@@ -111,15 +112,18 @@ class TestWrappedObjects:
         trainer.destroy()
         _impl.rewrapModelIfNecessary(model)
         assert not any(map(_impl.isWrapped, (model, *model.parameters())))
-        training(model)(ONE)
-        assert _impl.unwrapIfWrapped(nn.Linear(2, 2)) is None  # what is not wrapped stays as it is
+        trainer = training(model)
+        assert _impl.isWrapped(model)
+        for wrapped, kind in ((model.layer.bias, nn.Parameter), (model, Module), (nn.Linear(2, 2), nn.Linear)):
+            assert _impl.unwrapIfWrapped(wrapped) is wrapped
+            assert type(wrapped) is kind
 
     def test_every_parameter_and_buffer_is_visited_and_changed_addresses_are_an_error(self) -> None:
         norm = nn.BatchNorm1d(2)
-        visited: list[Any] = []
-        _impl.forEachParameterAndBuffer(norm, visited.append)
-        assert visited[0] is norm
-        assert {id(t) for t in visited[1:]} == {id(t) for t in norm.state_dict(keep_vars=True).values()}
+        visited: dict[str, Any] = {}
+        _impl.forEachParameterAndBuffer(norm, visited.__setitem__)
+        state = norm.state_dict(keep_vars=True)
+        assert {name: id(tensor) for name, tensor in visited.items()} == {name: id(state[name]) for name in state}
         before = _impl.getBufferAndParameterAddresses(norm)
         _impl.errorOnBufferOrParameterAddressChanges(before, _impl.getBufferAndParameterAddresses(norm))
         norm.running_mean = torch.ones(2)
@@ -139,6 +143,56 @@ class TestWrappedObjects:
         both = _impl.OptimizerWrapper(model, torch.optim.SGD(model.parameters(), lr=0.1))
         assert torch.equal(both(ONE), model(ONE))
         assert ArgsParser(both)((ONE,), {}).positional == (ONE,)
+
+
+class Counting(ArgsParser):
+    """Sets the fields that PopTorch's parser has, and takes any number of arguments."""
+
+    def __init__(self) -> None:
+        self._has_variadic_arguments, self._varnames, self._defaults = True, ["first"], [7]
+
+
+class Derived(poptorch.PoplarExecutor):
+    """As mmcv's: another parser, a property that the model has, too, and transfers only where they are allowed."""
+
+    def __init__(self, model: nn.Module, *args: Any, note: str = "", **kwargs: Any) -> None:
+        self.note = note
+        super().__init__(model, *args, **kwargs)
+        self._args_parser = Counting()
+
+    @property
+    def training(self) -> bool:
+        return self._training
+
+    def attachToDevice(self) -> None:
+        if self.isCompiled() and not self._is_attached:
+            self.note += " again"
+            super().attachToDevice()
+
+
+class TestDerivedExecutors:
+    @pytest.mark.parametrize("trains", [True, False])
+    def test_they_are_made_with_the_arguments_of_poptorch(self, trains: bool) -> None:
+        model = calls(lambda x: poptorch.identity_loss(x, "sum"))
+        user, optimizer = (model, torch.optim.SGD(model.parameters(), lr=1.0)) if trains else (None, None)
+        arguments = {"poptorch_version": poptorch.__version__, "optimizer": optimizer, "user_model": user}
+        executor = Derived(copy.copy(model), options=quiet(), training=trains, note="attached", **arguments)
+        assert isinstance(executor._model, _impl.OptimizerWrapper) == executor.training == trains
+        assert (executor.model is model, _impl.isWrapped(model), executor._is_attached) == (trains, trains, False)
+        expected = model(ONE)
+        assert torch.equal(executor(ONE), expected)
+        executor.detachFromDevice()
+        for _ in range(2):
+            executor.attachToDevice()
+        assert (executor._is_attached, executor.note) == (True, "attached again")
+        executor(ONE)
+        # At rate 1 a step moves each of the two outputs by the sum of squares of 1, 1 and the bias's 1.
+        torch.testing.assert_close(model(ONE), expected - (2 * 2 * 3 if trains else 0))
+
+    def test_a_parser_of_theirs_binds_the_arguments(self) -> None:
+        model = Module(lambda model, *args: sum(args))
+        assert Derived(model, quiet(), False, "3.4")(ONE, TWO, ONE).tolist() == [4, 4]
+        assert Derived(model, quiet(), False, "3.4")() == 7
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -86,6 +86,7 @@ class TestTraining:
         if not mean:
             options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
         model, _, executor = grouped(grouping, options)
+        assert executor.per_replica_params == {"own": (*grouping, ONE)}
         x = rows(2 * 2 * REPLICAS * 2)
         executor(x)
         x = x.view(4, REPLICAS, 2, FEATURES)
@@ -110,6 +111,24 @@ class TestTraining:
         assert_equal_weights(model, oracle, atol=1e-5, rtol=1e-4)
         if isinstance(optimizer, poptorch.optim.Optimizer):
             assert optimizer.state_dict()["ipu_state"]["Accl1___own"].shape == (REPLICAS, FEATURES)
+
+    def test_parameters_of_submodules_are_grouped_by_their_dotted_names(self) -> None:
+        """As public programs do; by the closed form, each replica moves its slice by the gradient of its own sum."""
+        layer = nn.Linear(1, 1, bias=False)
+        layer.weight = nn.Parameter(torch.arange(4.0).view(4, 1, 1))
+        model = Module(lambda m, x: poptorch.identity_loss(m.layer(x), "sum"), layer=layer)
+        executor = poptorch.trainingModel(model, quiet(replicationFactor=REPLICAS), sgd(model, lr=1.0))
+        executor.per_replica_params["layer.weight"] = (*APART, ONE)
+        executor(torch.arange(4.0).view(4, 1))
+        assert model.layer.weight.flatten().tolist() == [0, 0, 0, 0]
+        executor.destroy()
+        for name, grouping, words in (
+            ("weight", (*APART, ONE), "'weight': the model has no parameter of this name"),
+            ("layer.weight", APART, "is a tuple of poptorch.CommGroupType, shards and"),
+        ):
+            executor.per_replica_params = {name: grouping}
+            with pytest.raises(poptorch.Error, match=words):
+                executor(torch.ones(4, 1))
 
     def test_groups_may_share_their_input(self) -> None:
         options = quiet().replicationFactor(REPLICAS).inputReplicaGrouping(2, CommGroupType.Orthogonal)

@@ -61,10 +61,17 @@ class Printed:
 
 @dataclass(frozen=True)
 class PythonFunction:
-    """What computes an op: `call(tensors)` returns its results; errors name it by `label`."""
+    """What computes an op: `call(operands of each replica)` returns the results of each; errors name it by `label`.
+
+    It gets the operands of one replica at a time unless it is `joint`. If it `may_write`, nobody knows before it runs
+    which of its operands it changes in place; `fixed` says what those are, by position, that it must not change.
+    """
 
     label: str
-    call: Callable[[list[Tensor]], Sequence[Tensor]]
+    call: Callable[[list[list[Tensor]]], Sequence[object]]
+    may_write: bool = False
+    joint: bool = False
+    fixed: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -187,9 +194,14 @@ class Graph:
         return frozenset(self.roots[target] for node in self.ops.nodes for target in written_arguments(node))
 
     @cached_property
+    def changeable(self) -> frozenset[Node]:
+        """`written`, and what custom ops may write."""
+        return frozenset(self.roots[target] for node in self.ops.nodes for target in changeable_arguments(node))
+
+    @cached_property
     def mutated(self) -> frozenset[str]:
-        """The variables, inputs and constants that a micro-batch changes in place."""
-        return _entering_names(self.written)
+        """The variables, inputs and constants that a micro-batch may change in place."""
+        return _entering_names(self.changeable)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
@@ -261,6 +273,12 @@ def written_arguments(node: Node) -> list[Node]:
             value = _argument(node, position, argument.name)
             written += value if isinstance(value, (list, tuple)) else [value]
     return [value for value in written if isinstance(value, Node)]
+
+
+def changeable_arguments(node: Node) -> list[Node]:
+    """Return what an op writes or, as a custom op, may write: all its operands."""
+    function = info_of(node).marks.function
+    return node.all_input_nodes if function is not None and function.may_write else written_arguments(node)
 
 
 def _entering_names(roots: Set[Node]) -> frozenset[str]:

@@ -19,7 +19,16 @@ from ipu_model.capture import graph as graphs
 from ipu_model.capture import python_backward, torch_private, tracing
 from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions
-from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, info_of, mark, set_info, written_arguments
+from ipu_model.capture.graph import (
+    Graph,
+    Marks,
+    Output,
+    TensorSpec,
+    changeable_arguments,
+    info_of,
+    mark,
+    set_info,
+)
 from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
@@ -350,7 +359,7 @@ def clean(graph: torch.fx.Graph, loss: Node | None = None) -> dict[Node, Node]:
 def _skip_identities(graph: torch.fx.Graph, loss: Node | None) -> dict[Node, Node]:
     needed: set[Node] = set()  # results, the loss or what is written depend on these: their marks count
     for node in reversed(graph.nodes):
-        if node is loss or node.op == "output" or written_arguments(node) or not needed.isdisjoint(node.users):
+        if node is loss or node.op == "output" or changeable_arguments(node) or not needed.isdisjoint(node.users):
             needed.add(node)
     stand_ins: dict[Node, Node] = {}
     for node in list(graph.nodes):
@@ -371,7 +380,7 @@ def _drop_dead(graph: torch.fx.Graph, kept: Node | None) -> None:
     """Erase what nothing needs; as PopART prunes, a loop with a result that is used runs every repeat."""
 
     def stays(node: Node) -> bool:
-        if node is kept or node.op in ("placeholder", "output") or written_arguments(node):
+        if node is kept or node.op in ("placeholder", "output") or changeable_arguments(node):
             return True
         info = info_of(node)
         results = info.loop.results if info.loop is not None and info.marks.is_carried else []
@@ -408,7 +417,7 @@ def with_results(graph: Graph, wanted: Sequence[str]) -> Graph:
     results: Any = ops.graph_copy(graph.ops, copies)
     returned, gradients = results
     sources = [graph.by_name[name] for name in wanted]
-    kept = [_kept(ops, copies[node], overwritten=graph.roots[node] in graph.written) for node in sources]
+    kept = [_kept(ops, copies[node], overwritten=graph.roots[node] in graph.changeable) for node in sources]
     ops.output(((*returned, *kept), tuple(gradients)))
     ops.lint()
     anchored = tuple(Output(node.name, graphs.spec_of(node), anchored=True) for node in kept)

@@ -12,7 +12,7 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ipu_model.capture.graph import info_of, is_half, is_view, op_of, spec_of, written_arguments
+from ipu_model.capture.graph import changeable_arguments, info_of, is_half, is_view, op_of, spec_of
 from ipu_model.compute.half_precision import COMPARING, EXACT, SELECTING, make_nan_, overloads
 from ipu_model.compute.rounding import LARGEST_HALF, clip_, round_to_half_
 from ipu_model.errors import Error
@@ -35,12 +35,17 @@ _TIDYING = frozenset({round_to_half_, make_nan_, clip_})
 
 
 def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
-    """Return an error with the op and the user's line that raised `error`; `None` for our own and users' functions'."""
+    """Return what `failure_at` does of the node that raised `error`, if it is known."""
     # The name of the node is in the line of generated code that raised the error.
     lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_GENERATED)]
-    assigned = _ASSIGNS.match(lines[-1]) if lines and lines[-1] and not isinstance(error, Error) else None
+    assigned = _ASSIGNS.match(lines[-1]) if lines and lines[-1] else None
     node = next((node for node in ops.nodes if assigned is not None and node.name == assigned.group(1)), None)
-    if node is None or info_of(node).marks.function is not None:
+    return None if node is None else failure_at(node, error)
+
+
+def failure_at(node: Node, error: Exception) -> Error | None:
+    """Return an error with the op and the user's line; `None` for our own and for those of users' functions."""
+    if isinstance(error, Error) or info_of(node).marks.function is not None:
         return None
     what = str(error).strip().rstrip(".") or type(error).__name__
     return Error(f"{what} ({place_of(node)}).", type="poplar_application_runtime_error")
@@ -86,7 +91,7 @@ def check_every_result(graph: torch.fx.Graph) -> None:
 
 def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
     """Insert before `op` a check of the operands that it overwrites; return that check and the other operands."""
-    read, written = op.all_input_nodes, written_arguments(op)
+    read, written = op.all_input_nodes, changeable_arguments(op)
     with graph.inserting_before(op):
         before = graph.call_function(look, tuple(n for n in read if n in written))
     return before, [n for n in read if n not in written]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, is_random, set_info, spec_of
+from ipu_model.capture.graph import Graph, PythonFunction, TensorSpec, info_of, is_half, is_random, set_info, spec_of
 from ipu_model.capture.torch_private import suggest_memory_format
-from ipu_model.compute.checks import check_every_result, located, report_first_clipping
+from ipu_model.compute.checks import check_every_result, failure_at, located, report_first_clipping
 from ipu_model.compute.half_precision import UNIFORM, to_containers
 from ipu_model.compute.kernels import choose_layer_kernels, use_half_partials
 from ipu_model.compute.printing import print_where_asked
-from ipu_model.compute.rounding import Overflow
+from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock
 
@@ -44,6 +44,7 @@ class Replay:
     module: torch.fx.GraphModule
     fresh_outputs: tuple[bool, ...]
     fresh_gradients: tuple[bool, ...]
+    joint: Mapping[str, _Called]  # ops that compute the results of all replicas at once, by name
 
     def micro_batch(self, *values: Tensor) -> Any:
         """Compute one micro-batch, unseen by the program's global module hooks; an error names the op and the line."""
@@ -54,6 +55,48 @@ class Replay:
             if failure is None:
                 raise
             raise failure from error
+
+    def micro_batches(
+        self, values: list[list[Tensor]], drawing: Callable[[int], AbstractContextManager[None]]
+    ) -> list[Any]:
+        """Compute a micro-batch of each replica: up to the next joint op one after the other, then that op, and on."""
+        runs = [_Stepwise(self.module).steps(own, self.module.graph, self.joint) for own in values]
+        answers: list[Any] = [None] * len(runs)
+        while True:
+            asked, done = [], []
+            for replica, run in enumerate(runs):
+                with drawing(replica):
+                    try:
+                        asked.append(run.send(answers[replica]))
+                    except StopIteration as end:
+                        done.append(end.value)
+            if done:
+                return done
+            with drawing(0):
+                answers = self.joint[asked[0][0]]([tensors for _, tensors in asked])
+
+
+class _Stepwise(torch.fx.Interpreter):
+    """Runs a graph up to its joint ops, for which it hands out the operands and waits for the results."""
+
+    def steps(
+        self, values: list[Tensor], graph: torch.fx.Graph, joint: Mapping[str, _Called]
+    ) -> Generator[tuple[str, list[Tensor]], list[Tensor], Any]:
+        self.args_iter = iter(values)
+        result: Any = None
+        for node in graph.nodes:
+            try:
+                if node.name in joint:
+                    (tensors, _), _ = self.fetch_args_kwargs_from_env(node)
+                    result = yield node.name, tensors
+                else:
+                    result = self.run_node(node)
+            except Exception as error:
+                raise failure_at(node, error) or error from None
+            self.env[node] = result
+            for last_used in self.user_to_last_uses.get(node, []):
+                del self.env[last_used]
+        return result
 
 
 def container_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -84,7 +127,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
     if arithmetic.floating_point_exceptions:
         check_every_result(ops)
     print_where_asked(ops)
-    _call_python_functions(ops, generator)
+    joint = _call_python_functions(graph, copies, arithmetic.overflow, generator)
     _lay_out_group_norms(ops)
     holder = nn.Module()
     if generator is not None and graph.draws_random_numbers:
@@ -99,7 +142,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
                 "you call or compile the model."
             )
         holder.register_buffer(name, tensor.to(container_dtype(tensor.dtype)))
-    return Replay(torch.fx.GraphModule(holder, ops), fresh_outputs, fresh_gradients)
+    return Replay(torch.fx.GraphModule(holder, ops), fresh_outputs, fresh_gradients, joint)
 
 
 def _fresh_flags(graph: Graph, outputs: list[Node], gradients: list[Node]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -200,31 +243,85 @@ def _lending(op: Any, generator: torch.Generator) -> Callable[..., Any]:
     return draw
 
 
-def _call_python_functions(ops: torch.fx.Graph, generator: torch.Generator | None) -> None:
-    for node in ops.nodes:
-        info = info_of(node)
-        if info.marks.function is not None:
-            assert isinstance(info.spec, tuple)
-            specs = tuple(spec for spec in info.spec if spec is not None)
-            node.target = _caller(info.marks.function, specs, generator)
+def _call_python_functions(
+    graph: Graph, copies: Mapping[Node, Node], overflow: Overflow, generator: torch.Generator | None
+) -> dict[str, _Called]:
+    """Let the ops of a replay call their functions; return those that need all replicas."""
+    joint: dict[str, _Called] = {}
+    for node, copy in copies.items():
+        function, specs = info_of(node).marks.function, info_of(node).spec
+        if function is None:
+            continue
+        assert isinstance(specs, tuple)
+        operands: Any = node.args[0]
+        buffers = {index: graph.frozen.get(graph.roots[operand].name) for index, operand in enumerate(operands)}
+        frozen = {index: _FROZEN.format(name) for index, name in buffers.items() if name is not None}
+        function = replace(function, fixed={**function.fixed, **frozen})
+        halves = [is_half(operand) for operand in operands]
+        called = _Called(function, tuple(spec for spec in specs if spec is not None), halves, overflow, generator)
+        copy.target = called.of_one_replica
+        if function.joint:
+            joint[copy.name] = called
+    return joint
 
 
-def _caller(
-    function: PythonFunction, specs: tuple[TensorSpec, ...], generator: torch.Generator | None
-) -> Callable[[list[Tensor], str], list[Tensor]]:
-    def call_python(tensors: list[Tensor], results: str) -> list[Tensor]:
-        operands = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        with lent_to_host(generator):
-            return checked(function.label, function.call(operands), specs)
+_FROZEN = (
+    "the buffer '{}'. Integer and bool buffers are constants of the compiled program: use a floating-point buffer."
+)
 
-    return call_python
+
+@dataclass(frozen=True)
+class _Called:
+    """A function with what is known about its op: its results, and which operands are of half precision."""
+
+    function: PythonFunction
+    specs: tuple[TensorSpec, ...]
+    halves: list[bool]
+    overflow: Overflow
+    generator: torch.Generator | None
+
+    def of_one_replica(self, tensors: list[Tensor], results: str) -> list[Tensor]:
+        return self([tensors])[0]
+
+    def __call__(self, replicas: list[list[Tensor]]) -> list[list[Tensor]]:
+        dense = torch.contiguous_format
+        operands = [[tensor.clone(memory_format=dense) for tensor in tensors] for tensors in replicas]
+        with lent_to_host(self.generator):
+            results = self.function.call(operands)
+        if self.function.may_write:
+            for tensors, own in zip(replicas, operands):
+                self._write_back(tensors, own)
+        return [checked(self.function.label, result, self.specs) for result in results]
+
+    def _write_back(self, tensors: list[Tensor], operands: list[Tensor]) -> None:
+        """Let what the function has changed in place reach the operands of the op."""
+        pairs = enumerate(zip(tensors, operands))
+        # All are compared before any is written: operands may share memory.
+        for index, (tensor, operand) in [(index, pair) for index, pair in pairs if _differ(*pair)]:
+            changes = f"{self.function.label} changes its input {index} in place"
+            if index in self.function.fixed:
+                raise Error(f"{changes}, {self.function.fixed[index]}")
+            if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
+                raise Error(f"{changes}, an expanded tensor. Pass a copy of it, such as tensor.clone().")
+            if operand.shape != tensor.shape:
+                raise Error(f"{changes}, and its shape with it. Shapes are fixed when the model is compiled.")
+            tensor.copy_(operand)
+            if self.halves[index]:
+                nearest(self.overflow)(tensor)
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return not (torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
 def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[Tensor]:
     """Return a function's results in containers of the types in `specs`; `Error` if they do not match these."""
     listed = [results] if isinstance(results, Tensor) else results
     if not isinstance(listed, (list, tuple)) or not all(isinstance(result, Tensor) for result in listed):
-        raise Error(f"{label} must return a tensor or a list of tensors; it returned {type(results)}.")
+        given = (
+            ", ".join(str(type(result)) for result in listed) if isinstance(listed, (list, tuple)) else type(results)
+        )
+        raise Error(f"{label} must return a tensor or a list of tensors; it returned {given}.")
     if len(listed) != len(specs):
         raise Error(f"{label} must return {len(specs)} tensors; it returned {len(listed)}.")
     for index, (result, spec) in enumerate(zip(listed, specs)):

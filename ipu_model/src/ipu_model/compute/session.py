@@ -7,17 +7,18 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
 
 from ipu_model.batching import Batching, Keep, Returns
-from ipu_model.capture.graph import Graph, is_random, written_arguments
+from ipu_model.capture.graph import Graph, changeable_arguments, is_random
 from ipu_model.compute.gradients import (
     FINAL,
     Accumulator,
@@ -98,7 +99,7 @@ def constant_outputs(graph: Graph) -> tuple[bool, ...]:
         varies = node.op == "placeholder" or is_random(node)
         if varies or any(roots[source] in varying for source in node.all_input_nodes):
             varying.add(roots[node])
-            varying.update(roots[written] for written in written_arguments(node))
+            varying.update(roots[written] for written in changeable_arguments(node))
     return tuple(roots[graph.by_name[o.node]] not in varying for o in graph.outputs if o.node is not None)
 
 
@@ -179,20 +180,19 @@ class Session:
         updates = [collector(self._dtype(name), fresh=False) for name in self._watched]
         for iteration in range(self.batching.device_iterations):
             seed = self._loss_seed()
-            totals = [
-                self._accumulate(iteration, replica, parts, seed, collectors)
-                for replica in range(self.batching.replicas)
-            ]
+            totals = self._accumulate(iteration, parts, seed, collectors)
             if self.update is not None and self.graph.gradients:
                 with interrupt_postponed():  # An interrupted run must leave the weights of a complete update.
                     self._apply(totals)
                 self._watch(iteration, updates)
                 if self.automatic is not None:
                     self.automatic.adapt(self.loss_scaling)
-        for node, part, tensor in zip(self.graph.input_nodes, parts, inputs):
+        for node, spec, part, tensor in zip(self.graph.input_nodes, self.graph.inputs, parts, inputs):
             if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
-                # Forward has changed a converted copy of the caller's tensor.
-                tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
+                # Forward may have changed a converted copy of the caller's tensor.
+                before = self._cut(tensor, spec.dtype)
+                if not all(map(torch.equal, before, part)):
+                    tensor.detach().copy_(torch.cat(part) if tensor.dim() else part[0])
         return [output.result() for output in (*collectors, *updates)]
 
     def _watch(self, iteration: int, updates: list[Collector]) -> None:
@@ -210,6 +210,13 @@ class Session:
         groups = self._groups.get(name)
         return self._weights[name] if groups is None else self._weights[name][groups.of(replica)]
 
+    def _weight_of_own(self, variable: Variable, replica: int) -> Tensor:
+        """Return the weight, or if forward may change it, for all replicas but the first of a group, a copy of it."""
+        groups = self._groups.get(variable.name, ReplicaGroups(self.batching.replicas, self.batching.replicas))
+        is_first = all(groups.of(other) != groups.of(replica) for other in range(replica))
+        weight = self._weight(variable.name, replica)
+        return weight if is_first or variable.tensor not in self.graph.mutated else weight.clone()
+
     def _dtype(self, watched: str) -> torch.dtype:
         variables = (v for v in self.graph.variables if v.name == watched)
         return next((self.graph.spec(v.tensor).dtype for v in variables), torch.float32)
@@ -219,27 +226,54 @@ class Session:
         return self.loss_scaling * (1.0 if self.automatic is None else self.automatic.factor)
 
     def _accumulate(
-        self, iteration: int, replica: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
-    ) -> list[Tensor]:
+        self, iteration: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
+    ) -> list[list[Tensor]]:
         steps = self.batching.accumulation
-        accumulator = Accumulator(
-            self._replay.fresh_gradients,
-            half=self.reduction.half and steps > 1,
-            running=self.reduction.running,
-            overflow=self.arithmetic.overflow,
-        )
-        own = self._replica_variables[replica]
-        variables = [own[v.name] if v.name in own else self._weight(v.name, replica) for v in self.graph.variables]
-        for step in range(iteration * steps, (iteration + 1) * steps):
-            index = self.batching.slice_index(step, replica)
-            with self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext():
-                outputs, gradients = self._replay.micro_batch(*variables, *(part[index] for part in parts), *seed)
+        accumulators = [
+            Accumulator(
+                self._replay.fresh_gradients,
+                half=self.reduction.half and steps > 1,
+                running=self.reduction.running,
+                overflow=self.arithmetic.overflow,
+            )
+            for _ in range(self.batching.replicas)
+        ]
+        these = range(iteration * steps, (iteration + 1) * steps)
+        for step, replica, (outputs, gradients) in self._micro_batches(these, parts, seed):
             for collector, output in zip(collectors, outputs):
                 collector.take(step, replica, output)
             if self.automatic is not None:
                 self.automatic.observe(gradients)
-            accumulator.add(gradients)
-        return accumulator.totals
+            accumulators[replica].add(gradients)
+        return [accumulator.totals for accumulator in accumulators]
+
+    def _micro_batches(
+        self, steps: range, parts: list[list[Tensor]], seed: list[Tensor]
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Compute the steps of each replica in turn, or of all together if ops need them all; yield what comes out."""
+        variables = [
+            [own[v.name] if v.name in own else self._weight_of_own(v, replica) for v in self.graph.variables]
+            for replica, own in enumerate(self._replica_variables)
+        ]
+
+        def operands(step: int, replica: int) -> list[Tensor]:
+            index = self.batching.slice_index(step, replica)
+            return [*variables[replica], *(part[index] for part in parts), *seed]
+
+        replicas = range(self.batching.replicas)
+        if self._replay.joint and len(replicas) > 1:
+            for step in steps:
+                results = self._replay.micro_batches([operands(step, replica) for replica in replicas], self._drawing)
+                yield from ((step, replica, result) for replica, result in enumerate(results))
+            return
+        for replica in replicas:
+            for step in steps:
+                with self._drawing(replica):
+                    result = self._replay.micro_batch(*operands(step, replica))
+                yield step, replica, result
+
+    def _drawing(self, replica: int) -> AbstractContextManager[None]:
+        return self.randomness.drawing(replica) if self.graph.draws_random_numbers else nullcontext()
 
     def _apply(self, totals: list[list[Tensor]]) -> None:
         assert self.update is not None

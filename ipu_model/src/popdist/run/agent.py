@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ipu_model.cores import CoreWatch
 from ipu_model.errors import Error
-from popdist import stand_ins
 from popdist.run.messages import Job, MeetingPort, Message, Trouble, Writer, parse
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
     os.environ.update(job.plan.shared)
     own_cores = CoreWatch().cores().at_once // job.plan.topology.instances_per_host
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, own_cores)))
-    os.environ.update(stand_ins.offered_in(os.environ))
     store, port = None, job.plan.port
     if job.host == 0:
         store = meeting_place(job)

@@ -46,7 +46,7 @@ def trainingModel(
     """
     module = _user_module(model)
     refuse_wrapped(module)
-    return PoplarExecutor(module, options, training=True, optimizer=optimizer)
+    return PoplarExecutor._around(module, options, True, optimizer)
 
 
 def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
@@ -58,7 +58,7 @@ def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = 
 
     Raises `Error`: gradient accumulation in the options.
     """
-    return PoplarExecutor(_user_module(model), options, training=False)
+    return PoplarExecutor._around(_user_module(model), options, False)
 
 
 def load(

@@ -17,7 +17,7 @@ from ipu_model.compute.gradients import LossScalingSettings
 from ipu_model.compute.replay import Arithmetic
 from ipu_model.compute.rounding import Overflow
 from ipu_model.compute.session import RETURNED_DTYPE
-from ipu_model.errors import Error
+from ipu_model.errors import Error, unsupported
 from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._logging import logger, native_logger
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, OverlapMode, ReductionType
@@ -202,6 +202,10 @@ def check_program(graph: Graph, step: Step, options: Options, *, training: bool,
                 "part of the model that comes back needs a block and a phase of its own."
             )
     _check_ipus(step, options, one_process=one_process)
+    functions = (info_of(node).marks.function for node in graph.ops.nodes)
+    joint = [function.label for function in functions if function is not None and function.joint]
+    if joint and options.Distributed.numProcesses > 1:
+        raise unsupported(f"{joint[0]}, which sees all replicas, with several processes", "Run all replicas in one.")
     _check_overlap(graph, options)
     _check_buffers(graph, options)
     if options.output_mode == OutputMode.EveryN:

@@ -80,7 +80,11 @@ class HostWeights:
             return {name: torch.Tensor.detach(slot.tensor) for slot in slots_of(self._module) for name in slot.names}
 
 
-def groups_of(name: str, parameter: Tensor, options: Options, kind: Any, shards: Any, mode: Any) -> ReplicaGroups:
+def groups_of(name: str, module: nn.Module, options: Options, kind: Any, shards: Any, mode: Any) -> ReplicaGroups:
+    """Return the groups of a parameter of the module; raise `Error` if they do not fit it or the options."""
+    parameter = dict(module.named_parameters()).get(name)
+    if parameter is None:
+        raise Error(f"replicaGrouping() of parameter '{name}': the model has no parameter of this name.")
     check_type("replicaGrouping", kind, CommGroupType)
     is_int = isinstance(shards, int)
     require(is_int, f"shards is the number of replicas of a group, an int; got {shards!r}.")
@@ -132,16 +136,18 @@ def check_grouped(
 @contextmanager
 def one_slice_each(module: nn.Module, groupings: Mapping[str, ReplicaGroups]) -> Iterator[None]:
     """Let `module` hold one group's slice of its grouped parameters, which is what forward sees of them."""
-    registry = object.__getattribute__(module, "_parameters")
-    whole = {name: registry[name] for name in groupings}
+    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in groupings]
+    registries = [(object.__getattribute__(owner, "_parameters"), leaf) for owner, leaf in owners]
+    whole = [registry[leaf] for registry, leaf in registries]
     with torch._C.DisableTorchFunctionSubclass():
-        for name, parameter in whole.items():
+        for (registry, leaf), parameter in zip(registries, whole):
             sliced = torch.Tensor.detach(parameter)[0]
-            registry[name] = nn.Parameter(sliced, requires_grad=torch.Tensor.requires_grad.__get__(parameter))  # type: ignore[attr-defined]  # a getter
+            registry[leaf] = nn.Parameter(sliced, requires_grad=torch.Tensor.requires_grad.__get__(parameter))  # type: ignore[attr-defined]  # a getter
     try:
         yield
     finally:
-        registry.update(whole)
+        for (registry, leaf), parameter in zip(registries, whole):
+            registry[leaf] = parameter
 
 
 class ParameterView:
@@ -151,7 +157,7 @@ class ParameterView:
     `replicaGrouping`.
     """
 
-    def __init__(self, parameter: nn.Parameter, group: Callable[[object, object, object], None]) -> None:
+    def __init__(self, parameter: nn.Parameter, group: Callable[[Any, Any, Any], None]) -> None:
         self.__dict__.update(_parameter=parameter, _group=group)
 
     def replicaGrouping(

@@ -21,6 +21,9 @@ from ipu_model.errors import Error
 from ipu_model.process import interrupt_postponed
 from poptorch._impl import _wrapper_registry, registerWrapperType
 
+# What pickles of wrapped modules call: it makes an empty object of a class, which must itself be allowed.
+torch.serialization.add_safe_globals([copyreg._reconstructor, object])  # type: ignore[attr-defined]  # not in typeshed
+
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
 _runs = itertools.count(1)
 

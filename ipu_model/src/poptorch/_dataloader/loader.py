@@ -201,13 +201,16 @@ def check_batch_sampler(batch_size: int | None, shuffle: bool, distributed: bool
 def warn_about_groups(batch_sampler: Any, batches_per_item: int, drop_last: bool) -> None:
     """Log a warning if the last item is, or may be, made of fewer batches than the others."""
     fate = "dropped" if drop_last else "returned as an item with fewer rows"
-    if not hasattr(batch_sampler, "__len__"):
+    try:
+        batches = len(batch_sampler)
+    except Exception:  # Samplers that fill batches up to a size refuse their length with errors of several classes.
         unknown = "The batch_sampler has no length. If its number of batches is not divisible by the %d batches of "
         logger.warning(unknown + "an item, the last ones are %s.", batches_per_item, fate)
-    elif len(batch_sampler) % batches_per_item:
-        left = len(batch_sampler) % batches_per_item
+        return
+    left = batches % batches_per_item
+    if left:
         text = "The %d batches of the batch_sampler are not divisible by the %d batches of an item: the last %d are %s."
-        logger.warning(text, len(batch_sampler), batches_per_item, left, fate)
+        logger.warning(text, batches, batches_per_item, left, fate)
 
 
 def check_iterable(distributed: bool, num_workers: int, worker_init_fn: Callable[[int], None] | None) -> None:

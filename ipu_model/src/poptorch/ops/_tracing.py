@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import torch
 import torch.fx
 
 from ipu_model.capture import tracing
-from ipu_model.capture.graph import aliased_argument, written_arguments
+from ipu_model.capture.graph import aliased_argument, info_of, mark, written_arguments
 from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
 
@@ -40,6 +41,16 @@ class Body:
     def writes_outside(self) -> Node | None:
         ops = dict.fromkeys(self.ops())
         return next((op for op in ops if any(_owner(tensor) not in ops for tensor in written_arguments(op))), None)
+
+    def fix_outside(self, what: str) -> None:
+        """Let no custom op of the body change a tensor from outside: the error says `what` it is."""
+        ops = dict.fromkeys(self.ops())
+        for op in ops:
+            function = info_of(op).marks.function
+            if function is not None and function.may_write:
+                operands: Any = op.args[0]
+                fixed = {i: what for i, operand in enumerate(operands) if _owner(operand) not in ops}
+                mark(op, function=replace(function, fixed=fixed))
 
 
 def _owner(node: Node) -> Node:

@@ -75,6 +75,10 @@ class _BlockHook:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
 
 
+# Annotated modules are read back as other modules are: the hook holds a name and a number.
+torch.serialization.add_safe_globals([_BlockHook])
+
+
 class LegacyBeginBlockFn(nn.Module):
     """A callable that starts a block whenever it is called; an automatic id is drawn once and kept."""
 

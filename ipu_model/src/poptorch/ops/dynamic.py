@@ -87,6 +87,8 @@ def cond(
     recorded = Body.begin()
     then_results, else_results = _call(then_body, _copies(then_inps)), _call(else_body, _copies(else_inps))
     _refuse_writes_outside("poptorch.cond()", recorded)
+    if recorded is not None:
+        recorded.fix_outside("a tensor from outside a branch of poptorch.cond(). Pass it in and return its new value.")
     counts = f"then_body returned {len(then_results)} tensors, else_body {len(else_results)}"
     same = len(then_results) == len(else_results)
     check(same, f"poptorch.cond(): {counts}. Both must return the same number.")

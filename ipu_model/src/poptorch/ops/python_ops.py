@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -53,6 +53,18 @@ def custom_op(
     return list(results)
 
 
+Replicas = list[list[Tensor]]
+
+
+def _as_list(returned: Any) -> list[Any]:
+    return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def _by_position(replicas: Replicas) -> list[list[Tensor]]:
+    """Return, for each input, the tensors of all replicas."""
+    return [list(tensors) for tensors in zip(*replicas)]
+
+
 class _Call:
     """The functions of one call of a custom op, with the attributes filled in."""
 
@@ -60,42 +72,62 @@ class _Call:
         self.op, self.attributes = op, attributes
         self.label = f"The custom op {op.domain}.{op.name}"
 
-    def results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        results = self.op.forward(*inputs, **self.attributes)
-        return [results] if isinstance(results, torch.Tensor) else list(results)
+    def results(self, replicas: Replicas) -> list[list[Tensor]]:
+        """Return the results of each replica from its inputs."""
+        if not self.op.cross_replica:
+            return [_as_list(self.op.forward(*inputs, **self.attributes)) for inputs in replicas]
+        return self._of_each(self.op.forward(*_by_position(replicas), **self.attributes), len(replicas))
 
-    def gradients(self, count: int, needed: list[int], tensors: list[Tensor]) -> list[Tensor]:
-        """Return gradients of the inputs at `needed`; `tensors` are `count` inputs, the outputs and their gradients."""
-        inputs, rest = tensors[:count], tensors[count:]
-        outputs, incoming = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+    def _of_each(self, returned: Any, count: int) -> list[list[Any]]:
+        is_list = isinstance(returned, (list, tuple))
+        rule = f"a cross-replica function must return a list of what it returns for each of {count} replicas"
+        given = f"{len(returned)}" if is_list else f"{type(returned)}"
+        check(is_list and len(returned) == count, f"{self.label}: {rule}; it returned {given}.")
+        return [_as_list(own) for own in returned]
+
+    def gradients(self, count: int, needed: list[int], replicas: Replicas) -> list[list[Tensor]]:
+        """Return gradients of the inputs at `needed`; there are `count` inputs, the outputs and their gradients."""
+        inputs = [tensors[:count] for tensors in replicas]
+        middle = count + (len(replicas[0]) - count) // 2
+        outputs, incoming = ([t[count:middle] for t in replicas], [t[middle:] for t in replicas])
         if self.op.backward is None:
             made = self._automatic(inputs, incoming)
+        elif self.op.cross_replica:
+            seen = _by_position(inputs), _by_position(outputs), _by_position(incoming)
+            made = self._of_each(self.op.backward(*seen, self.attributes), len(replicas))
         else:
-            returned = self.op.backward(inputs, outputs, incoming, self.attributes)
-            made = [returned] if isinstance(returned, torch.Tensor) else list(returned)
-        enough = all(index < len(made) for index in needed)
-        rule = f"backward must return a gradient for each of {count} inputs"
-        check(enough, f"{self.label}: {rule}; it returned {len(made)}.")
-        pairs = ((made[index], inputs[index]) for index in needed)
-        return [torch.zeros_like(tensor) if gradient is None else gradient for gradient, tensor in pairs]
+            backward, each = self.op.backward, zip(inputs, outputs, incoming)
+            made = [_as_list(backward(own, results, outer, self.attributes)) for own, results, outer in each]
+        for own in made:
+            rule = f"backward must return a gradient for each of {count} inputs"
+            check(len(own) > max(needed), f"{self.label}: {rule}; it returned {len(own)}.")
+        return [
+            [torch.zeros_like(tensors[index]) if own[index] is None else own[index] for index in needed]
+            for own, tensors in zip(made, inputs)
+        ]
 
-    def _automatic(self, inputs: list[Tensor], incoming: list[Tensor]) -> Sequence[Tensor | None]:
+    def _automatic(self, inputs: Replicas, incoming: Replicas) -> list[list[Any]]:
+        leaves = [t.requires_grad_() if t.dtype.is_floating_point else t for own in inputs for t in own]
         with torch.enable_grad():
-            leaves = [t.requires_grad_() if t.dtype.is_floating_point else t for t in inputs]
-            results = self.results(leaves)
-            pairs = [(r, g.to(r.dtype)) for r, g in zip(results, incoming) if r.requires_grad]
+            # A function may change its inputs in place, which PyTorch allows for no leaf.
+            given = iter([leaf.clone() for leaf in leaves])
+            results = self.results([[next(given) for _ in own] for own in inputs])
+            flat = zip((r for own in results for r in own), (g for own in incoming for g in own))
+            pairs = [(result, gradient.to(result.dtype)) for result, gradient in flat if result.requires_grad]
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            if not pairs:
-                return [None] * len(inputs)
-            outputs, outer = zip(*pairs)
-            gradients = iter(torch.autograd.grad(outputs, wanted, outer, allow_unused=True))
-        return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
+            found: Any = [None] * len(wanted)
+            if pairs:
+                outputs, outer = zip(*pairs)
+                found = torch.autograd.grad(outputs, wanted, outer, allow_unused=True)
+        gradients = iter(found)
+        return [[next(gradients) if t.requires_grad else None for t in own] for own in inputs]
 
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, trace: Trace, call: _Call, specs: list[TensorSpec], *inputs: Tensor) -> tuple[Tensor, ...]:
-        results = record(CUSTOM, trace, inputs, specs, PythonFunction(call.label, call.results))
+        function = PythonFunction(call.label, call.results, may_write=True, joint=call.op.cross_replica)
+        results = record(CUSTOM, trace, inputs, specs, function)
         ctx.trace, ctx.call, ctx.count = trace, call, len(inputs)
         ctx.save_for_backward(*inputs, *results)
         ctx.mark_non_differentiable(*[result for result in results if not result.dtype.is_floating_point])
@@ -106,7 +138,7 @@ class _Recorded(torch.autograd.Function):
         needed = [index for index, wanted in enumerate(ctx.needs_input_grad[3:]) if wanted]
         function = partial(ctx.call.gradients, ctx.count, needed)
         specs = [_spec(ctx.saved_tensors[index]) for index in needed]
-        named = PythonFunction(f"{ctx.call.label} (gradient)", function)
+        named = PythonFunction(f"{ctx.call.label} (gradient)", function, joint=ctx.call.op.cross_replica)
         made = iter(record(CUSTOM_GRADIENT, ctx.trace, [*ctx.saved_tensors, *gradients], specs, named))
         return None, None, None, *(next(made) if index in needed else None for index in range(ctx.count))
 
@@ -226,7 +258,7 @@ class CPU:
         rule = "must return a tensor or a sequence of tensors"
         check(_are_tensors(listed) and listed, f"poptorch.CPU: {op} {rule}, not {type(example)}.")
         specs = [TensorSpec.contiguous(tuple(t.shape), _host_type(t.dtype)) for t in listed]
-        called = PythonFunction(f"poptorch.CPU: {op}", lambda tensors: function(*tensors))
+        called = PythonFunction(f"poptorch.CPU: {op}", lambda replicas: [function(*own) for own in replicas])
         results = record(HOST_CALL, trace, args, specs, called)
         return results[0] if isinstance(example, torch.Tensor) else results
 

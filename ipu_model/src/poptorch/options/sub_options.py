@@ -114,6 +114,10 @@ class _PrecisionOptions(OptionsDict):
         check_type("enableFloatingPointExceptions", enabled, bool)
         return self._set_backend("enableFloatingPointChecks", enabled)
 
+    def autocastEnabled(self, autocast_enabled: bool) -> Self:
+        """Do nothing but warn: PopTorch casts nothing by itself; raise `ValueError` for a non-bool."""
+        return self._ignored_switch("autocastEnabled", autocast_enabled, "cast the model or its inputs with half()")
+
     def halfFloatCasting(self, half_float_casting: object) -> Self:
         """Do nothing but warn: PopTorch deprecated this, mixed types follow PyTorch's promotion."""
         self.checkIsFrozen()
@@ -123,13 +127,14 @@ class _PrecisionOptions(OptionsDict):
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
         """Do nothing but warn: PopTorch deprecated this; raise `ValueError` for a non-bool."""
+        facts = "running statistics keep the type their module gives them"
+        return self._ignored_switch("runningStatisticsAlwaysFloat", value, facts)
+
+    def _ignored_switch(self, name: str, value: bool, facts: str) -> Self:
         self.checkIsFrozen()
         if not isinstance(value, bool):
-            raise ValueError(f"runningStatisticsAlwaysFloat takes a bool; got {value!r}.")
-        logger.warning(
-            "[Deprecated] Precision.runningStatisticsAlwaysFloat has no effect: "
-            "running statistics keep the type their module gives them."
-        )
+            raise ValueError(f"{name} takes a bool; got {value!r}.")
+        logger.warning("[Deprecated] Precision.%s has no effect: %s.", name, facts)
         return self
 
 

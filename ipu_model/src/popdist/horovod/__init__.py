@@ -1,0 +1,1 @@
+"""The modules of the stand-in for Horovod, which is `horovod.py` beside `popdist`."""

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import __version__
+from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from poptorch._backend.weights import groups_of

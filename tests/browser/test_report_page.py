@@ -244,7 +244,7 @@ class TestSearch:
         column = headings.index("split")
         tried.get_by_role("searchbox", name="Find settings").fill("fastest")
         (row,) = tried.locator("tbody tr").all()
-        assert row.locator("th, td").nth(column).inner_text() == "equal time"
+        assert row.locator("th, td").nth(column).inner_text() == "layer on IPU 1"
 
 
 class TestModules:

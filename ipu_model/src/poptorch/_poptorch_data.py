@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import __version__
+from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import restore_attributes
-from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.whole_files import regular_file, write_whole

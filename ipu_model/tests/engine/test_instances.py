@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipu_model import instances
-from ipu_model.compute.gradients import Accumulator, ReplicaGroups, reduce_in_groups
+from ipu_model.batching import ReplicaGroups
+from ipu_model.compute.gradients import Accumulator, reduce_in_groups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.instances import Group, HashStore, Operation, PrefixStore, note_end, wait_for_members

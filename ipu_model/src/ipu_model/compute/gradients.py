@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ipu_model.batching import ReplicaGroups as ReplicaGroups
+from ipu_model.batching import ReplicaGroups
 from ipu_model.compute.rounding import LARGEST_HALF, Overflow, nearest
 
 FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"

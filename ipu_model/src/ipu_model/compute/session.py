@@ -17,16 +17,9 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.batching import Batching, Keep, ReplicaGroups, Returns
 from ipu_model.capture.graph import Graph, changeable_arguments, is_random
-from ipu_model.compute.gradients import (
-    FINAL,
-    Accumulator,
-    AutomaticLossScaling,
-    LossScalingSettings,
-    ReplicaGroups,
-    reduce_in_groups,
-)
+from ipu_model.compute.gradients import FINAL, Accumulator, AutomaticLossScaling, LossScalingSettings, reduce_in_groups
 from ipu_model.compute.replay import Arithmetic, Replay, build, container_dtype
 from ipu_model.compute.rounding import Overflow, nearest
 from ipu_model.compute.threads import Threads

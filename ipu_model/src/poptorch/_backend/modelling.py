@@ -21,10 +21,9 @@ import msgspec
 from filelock import FileLock
 
 import ipu_model
-from ipu_model.batching import Batching, Keep
+from ipu_model.batching import Batching, Keep, ReplicaGroups
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
-from ipu_model.compute.gradients import ReplicaGroups
 from ipu_model.errors import Error, OutOfMemory, replace_message
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict import hardware, memory_of_program, profile_lately

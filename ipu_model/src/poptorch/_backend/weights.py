@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import slots_of
-from ipu_model.compute.gradients import FACTOR, ReplicaGroups
+from ipu_model.compute.gradients import FACTOR
 from ipu_model.compute.session import Session
 from ipu_model.compute.updater import Updater
 from ipu_model.errors import Error, require, unsupported

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error, OutOfMemory, UnknownParameter, kind_of
+from ipu_model.errors import Error, OutOfMemory, UnknownParameter, did_you_mean, kind_of
 from ipu_model.front_ends import program_behind
 from ipu_model.source_lines import line_that_raised
 from ipu_model.whole_files import read_whole
@@ -50,15 +50,15 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         from ipu_model.report.files import read
 
         return read(_report(source))
-    from ipu_model.explore.what_if import host_work_of, profile
+    from ipu_model.explore.what_if import profile
 
-    thing, of = given_by(source)
+    given = given_by(source)
     with said_if_slow(f"modelling {source}"):
-        return profile(of.program, host=host_work_of(thing, host), machine=machine)
+        return profile(given.program, host=host or given.host, machine=machine)
 
 
-def given_by(source: str) -> tuple[Any, Source]:
-    """Return what a text stands for (a module, or something that has a program), and the same ready to be explored.
+def given_by(source: str) -> Source:
+    """Return what a text stands for, ready to be explored.
 
     PopTorch's refusals and failures of the user's module are errors of one line; others keep their traceback.
     """
@@ -67,7 +67,7 @@ def given_by(source: str) -> tuple[Any, Source]:
     thing, arguments = _thing(source)
     try:
         with said_if_slow(f"capturing {source}"):
-            return thing, source_of(thing, **arguments)
+            return source_of(thing, **arguments)
     except Error:
         raise
     except Exception as problem:
@@ -254,8 +254,7 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
         ]
         which = ", ".join(own) if len(own) <= _MOST_NAMED else f"{len(own)} functions"
-        near = difflib.get_close_matches(name, own, 1) if len(own) > _MOST_NAMED else []
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name, own) if len(own) > _MOST_NAMED else ""
         raise Error(f"{place} has no function {name!r}. It has {which or 'no functions'}.{hint}")
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()

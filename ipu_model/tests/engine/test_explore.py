@@ -105,7 +105,7 @@ NO_IPUS = (2, -1, "IPU9", "0.5", True, None)
 @pytest.mark.parametrize(
     ("option", "values", "words"),
     [
-        ("gradient_acumulation", [2], r"'gradient_acumulation' to change\. Did you mean 'gradient_accumulation'"),
+        ("gradient_acumulation", [2], r"'gradient_acumulation' to change\. Did you mean gradient_accumulation"),
         ("optimizer", ["adam"], "optimizer takes the OptimiserSpec"),
         ("half_optimiser_state", [True], "this program has none"),
         ("split", ["model.layer3.99"], r"does not reach a module 'model.layer3.99'\. Nearest: model\.layer3\.9"),

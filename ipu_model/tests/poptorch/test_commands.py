@@ -310,13 +310,13 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["fit", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
     (["machines", "M3000"], "There is no machine 'M3000'. Systems: M2000, POD4, POD16"),
     (["fit", "no", "--workers", "two"], "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
-    (["fit", "no", "--workers", "-3"], "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
+    (["fit", "no", "--workers", "-3"], "--workers: it takes a whole number from 0 on, such as 4, not '-3'"),
     (["fit", "no", "--seconds-per-sample", "1ms"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
     (["fit", "no", "--seconds-per-sample", "nan"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
-    (["fit", "no", "--seconds-per-sample", "-1"], "it takes a number of seconds from 0 on, such as 0, not '-1'"),
+    (["fit", "no", "--seconds-per-sample", "-1"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
     (["fit", "no", "--loading", "asnyc"], "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
-    (["fit", "no", "--ipus", "2.4"], "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
-    (["fit", "no", "--ipus", "0"], "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
+    (["fit", "no", "--ipus", "2.4"], "--ipus: it takes a whole number from 1 on, such as 4, not '2.4'"),
+    (["fit", "no", "--ipus", "0"], "--ipus: it takes a whole number from 1 on, such as 4, not '0'"),
     (["fit", "no", "--keep", "precison"], "machine, not 'precison'. Did you mean precision?"),
 ]
 

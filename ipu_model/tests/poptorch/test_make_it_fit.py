@@ -252,7 +252,7 @@ def test_a_limit_between_two_powers_of_two_says_which_count() -> None:
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        ({"keep": "precission"}, "keep cannot name 'precission'. Did you mean 'precision'"),
+        ({"keep": "precission"}, "keep cannot name 'precission'. Did you mean precision?"),
         ({"keep": ("split", "speed")}, "keep cannot name 'speed'"),
         ({"ipus": 0}, "ipus must be a whole number from 1 on, not 0"),
         ({"machine": "POD3"}, "no machine 'POD3'"),

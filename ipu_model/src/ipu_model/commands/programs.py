@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import shlex
 import sys
-import textwrap
 import webbrowser
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error
+from ipu_model.errors import Error, did_you_mean
 from ipu_model.explore import KEEP
 from ipu_model.sources import RETURNS
 from ipu_model.whole_files import check_writable, write_text
 
 if TYPE_CHECKING:
-    from ipu_model.explore.advise import AdviceList
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
     from ipu_model.predict.program import Program
@@ -34,7 +31,6 @@ _SOURCES = (
     "program.py:function. "
 )
 _SOURCE = "a report's folder, profile.json, program.ipu, or program.py:function"
-_WIDTH = 100
 
 
 def register(subparsers: argparse._SubParsersAction[ArgumentParser]) -> None:
@@ -124,11 +120,10 @@ def run_fit(arguments: Namespace) -> int:
 
     with said_if_slow("loading the model"):
         from ipu_model.explore.fit import make_it_fit
-        from ipu_model.explore.what_if import host_work_of
         from ipu_model.report.page import html_report
 
-    thing, source = given_by(arguments.source)
-    host = host_work_of(thing, host_of(arguments))
+    source = given_by(arguments.source)
+    host = host_of(arguments) or source.host
     result = make_it_fit(
         source, host=host, machine=arguments.machine, ipus=arguments.ipus, keep=arguments.keep,
         margin=arguments.margin, progress=sys.stderr.isatty(),
@@ -151,70 +146,43 @@ def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
 def run_advise(arguments: Namespace) -> None:
     check_page(arguments)
     from ipu_model.explore.advise import advise
-    from ipu_model.explore.what_if import host_work_of, profile
+    from ipu_model.explore.what_if import profile
+    from ipu_model.report.findings import heading, verdict
     from ipu_model.report.page import html_report
     from ipu_model.sources import given_by, said_if_slow
 
-    thing, source = given_by(arguments.source)
-    host = host_work_of(thing, host_of(arguments))
+    source = given_by(arguments.source)
+    host = host_of(arguments) or source.host
     with said_if_slow(f"modelling changes of {arguments.source}"):
         now = profile(source.program, host=host, machine=arguments.machine)
         assert now.program is not None
         advice = advise(replace(source, program=now.program), host=host, profile=now, margin=arguments.margin)
-    print("\n".join(_advice(now, advice, arguments.source)))
+    advice = replace(advice, search=f"python -m ipu_model fit {shlex.quote(arguments.source)}")
+    print(f"{heading(now)}: {verdict(now)}.")
+    print(f"{now.samples_per_second:,.4g} samples/s end to end, limited by: {now.limited_by}. All modelled.\n")
+    print(advice)
     finish_page(arguments, None, lambda: html_report(now, advice))
-
-
-def _advice(profile: Profile, advice: AdviceList, name: str) -> Iterator[str]:
-    from ipu_model.report.findings import heading, verdict
-
-    yield f"{heading(profile)}: {verdict(profile)}."
-    yield f"{profile.samples_per_second:,.4g} samples/s end to end, limited by: {profile.limited_by}. All modelled."
-    for number, item in enumerate(advice, 1):
-        yield f"\n{number}. {item.change}: {item.effect}"
-        for text in (item.evidence, item.explanation, f"Cost: {item.cost}." if item.cost else ""):
-            yield from textwrap.wrap(text, _WIDTH, initial_indent="   ", subsequent_indent="   ")
-        yield from (f"       {line}" for line in item.how.splitlines())
-    if advice.note or not advice:
-        missing = "makes this program fit with room to spare" if advice.note else "that was tried makes it better"
-        yield f"\nNo single change {missing}. To combine changes, run: python -m ipu_model fit {shlex.quote(name)}"
 
 
 # --- their options: the machine, the host's work, the page
 
 
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        if math.isfinite(float(text)):
-            return float(text)
-    return None
+def _number(read: Callable[[str], Any], least: int, below: float, what: str) -> Callable[[str], Any]:
+    def checked(text: str) -> Any:
+        with suppress(ValueError):
+            if least <= read(text) < below:
+                return read(text)
+        raise ArgumentTypeError(f"it takes {what}, not {text!r}")
+
+    return checked
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        with suppress(ValueError):
-            if int(text) >= least:
-                return int(text)
-        number = _number(text)
-        nearest = max(least, 4 if number is None else round(number))
-        raise ArgumentTypeError(f"it takes a whole number from {least} on, such as {nearest}, not {text!r}")
-
-    return read
+    return _number(int, least, math.inf, f"a whole number from {least} on, such as 4")
 
 
-def seconds(text: str) -> float:
-    value = _number(text)
-    if value is not None and value >= 0:
-        return value
-    nearest = "0.001 for a millisecond" if value is None else "0"
-    raise ArgumentTypeError(f"it takes a number of seconds from 0 on, such as {nearest}, not {text!r}")
-
-
-def share(text: str) -> float:
-    value = _number(text)
-    if value is not None and 0 <= value < 1:
-        return value
-    raise ArgumentTypeError(f"it takes a share from 0 to below 1, such as 0.05, not {text!r}")
+seconds = _number(float, 0, math.inf, "a number of seconds from 0 on, such as 0.001 for a millisecond")
+share = _number(float, 0, 1, "a share from 0 to below 1, such as 0.05")
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
@@ -223,9 +191,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text in known:
             return text
-        near = difflib.get_close_matches(text, known, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ArgumentTypeError(f"it takes one of {', '.join(known)}, not {text!r}.{hint}")
+        raise ArgumentTypeError(f"it takes one of {', '.join(known)}, not {text!r}.{did_you_mean(text, known)}")
 
     return read
 

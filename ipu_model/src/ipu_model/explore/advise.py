@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ipu_model.errors import Error
-from ipu_model.explore.fit_result import MARGIN, Limits
-from ipu_model.explore.lines import micro_batch_line
+from ipu_model.explore.fit_result import MARGIN, Limits, OtherLoader
 from ipu_model.explore.options import (
     OPTIONS,
     Risk,
@@ -19,10 +19,10 @@ from ipu_model.explore.options import (
     is_in_half_precision,
     with_options,
 )
+from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import blocks_of, has_checkpoints, repeated_blocks
 from ipu_model.explore.stages import even_cuts
 from ipu_model.explore.what_if import Source, host_work_of, source_of
-from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile, Verdict
@@ -34,6 +34,7 @@ LEAST_GAIN = 1.02
 LEAST_SAVING = 0.05
 """Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
+_WIDTH = 97
 RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
 """By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
 
@@ -80,8 +81,10 @@ class AdviceList(Sequence[Advice]):
 
     @property
     def note(self) -> str:
-        searches = f"{self.search} searches combinations of changes."
-        return "" if self.is_enough else f"No single change makes this program fit with room to spare. {searches}"
+        if self.is_enough and self.items:
+            return ""
+        missing = "that was tried makes it better" if self.is_enough else "makes this program fit with room to spare"
+        return f"No single change {missing}. {self.search} searches combinations of changes."
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -90,15 +93,13 @@ class AdviceList(Sequence[Advice]):
         return len(self.items)
 
     def __str__(self) -> str:
-        texts = [
-            "\n   ".join((
-                f"{number}. {item.change}: {item.effect}",
-                *(text for text in (item.evidence, item.explanation, item.cost and f"Cost: {item.cost}.") if text),
-                *(f"    {line}" for line in item.how.splitlines()),
-            ))
-            for number, item in enumerate(self.items, 1)
-        ]  # fmt: skip
-        return "\n".join((*texts, *filter(None, (self.note,))))
+        texts = []
+        for number, item in enumerate(self.items, 1):
+            words = (item.evidence, item.explanation, item.cost and f"Cost: {item.cost}.")
+            wrapped = [line for text in words for line in textwrap.wrap(text, _WIDTH)]
+            code = (f"    {line}" for line in item.how.splitlines())
+            texts.append("\n   ".join((f"{number}. {item.change}: {item.effect}", *wrapped, *code)))
+        return "\n\n".join(filter(None, (*texts, self.note)))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -241,36 +242,22 @@ def _splits(program: Program) -> Iterator[tuple[str, ...]]:
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
     """Yield the effect of half and of twice the micro-batch at the same global batch, if the module is there."""
-    program, batching = source.program, source.program.batching
-    rows = program.samples_per_micro_batch
-    counts = {rows // 2: 2 * batching.accumulation} if rows % 2 == 0 else {}
-    counts |= {rows * 2: batching.accumulation // 2} if batching.accumulation % 2 == 0 else {}
-    if source.again is None or not program.training:
+    programs, rows = Programs(source), source.program.samples_per_micro_batch
+    if source.again is None or not source.program.training:
         return
-    for wanted, accumulation in counts.items():
+    explanation = (
+        "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over the "
+        "batch see different samples."
+    )
+    for wanted in (rows * 2,) if rows % 2 else (rows // 2, rows * 2):
+        setting = replace(programs.start, micro_batch=wanted)
         try:
-            step = source.again(ModuleChanges(micro_batch=wanted)).step
-            after = profile_program(with_options(replace(program, step=step), gradient_accumulation=accumulation), host)
-        except (Error, AssertionError):
+            after = profile_program(programs.of(setting), host)
+        except Error:
             continue
-        counts_text = f"gradient accumulation: {batching.accumulation} -> {accumulation}"
-        change = f"micro-batch: {rows} -> {wanted}, {counts_text}"
-        how = f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}"
-        explanation = (
-            "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over "
-            "the batch see different samples."
-        )
+        changes = programs.changes(setting)
+        change, how = ", ".join(one.text for one in reversed(changes)), "\n".join(one.line for one in changes)
         yield _advice("micro_batch", change, how, explanation, Risk.SCHEDULE, before, after)
-
-
-@dataclass(frozen=True)
-class OtherLoader:
-    """Another loader for the same data: the host's work with it, what it changes, its line of code and its effect."""
-
-    host: HostWork
-    change: str
-    line: str
-    explanation: str
 
 
 def other_loaders(host: HostWork) -> Iterator[OtherLoader]:

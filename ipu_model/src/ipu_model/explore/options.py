@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
-from ipu_model.errors import Error
+from ipu_model.errors import Error, did_you_mean
 from ipu_model.explore import lines
 from ipu_model.explore.split import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
@@ -85,12 +84,6 @@ def option_named(name: object) -> Option:
         hint = did_you_mean(str(name), OPTIONS)
         raise Error(f"There is no option {str(name)!r} to change.{hint} Options: {', '.join(OPTIONS)}.")
     return option
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names what comes nearest, after a space; "" if nothing does."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _check_pipeline(program: Program) -> None:

@@ -118,15 +118,15 @@ class Search:
                 self.tried[setting] = Candidate(
                     setting, memory.verdict, memory.share, speed, loads, processes=processes
                 )
-            except (Error, AssertionError) as problem:
-                self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
+            except Error as problem:
+                self.tried[setting] = Candidate(setting, refused=problem.message, processes=processes)
         return self.tried[setting]
 
     def speed(self, setting: Setting) -> float:
         """Return the samples a second of a setting; 0 if it is refused."""
         try:
             return self._time(setting)[0]
-        except (Error, AssertionError):
+        except Error:
             return 0.0
 
     def _time(self, setting: Setting) -> tuple[float, tuple[float, ...]]:
@@ -456,7 +456,3 @@ def _kinds_of(group: Setting) -> Iterator[tuple[object, ...]]:
     place = group.split, group.half_precision, group.optimiser_off_chip, group.optimiser_sharded
     yield *place, group.recomputation, group.checkpoints
     yield place
-
-
-def message_of(problem: Error | AssertionError) -> str:
-    return problem.message if isinstance(problem, Error) else str(problem)

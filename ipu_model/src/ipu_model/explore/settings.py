@@ -49,6 +49,9 @@ class Split(NamedTuple):
         return counted(self.ipus, "IPU") + ", the last stage on IPU 0 again" * self.returns
 
 
+_WHOLE = Split(1, ())
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a search sets the options of a program to, by their names in `OPTIONS`, without what follows from it.
@@ -120,7 +123,6 @@ class Programs:
         self.source, self.base = source, source.program
         self._captured: dict[tuple[int, bool], Program | Error] = {}
         self._placed: dict[tuple[int, bool, bool, Split], Program] = {}
-        self._whole: dict[tuple[int, bool, bool], Program] = {}
         batching = self.base.batching
         steps = batching.accumulation if self.base.training else batching.steps
         self.rows = self.base.samples_per_micro_batch * batching.replicas * steps
@@ -135,7 +137,7 @@ class Programs:
     def of(self, setting: Setting) -> Program:
         if setting == self.start:
             return self.base
-        placed = self._on_ipus(setting)
+        placed = self._on_ipus(setting.micro_batch, setting.half_precision, setting.checkpoints, setting.split)
         system, ipus = self.base.system, setting.ipus * self.base.processes
         if setting.machine is not None or system.ipus < ipus:
             system = system_with(setting.machine or system.chip.name, ipus)
@@ -160,12 +162,8 @@ class Programs:
         if setting == self.start:
             return {}
         program = self.of(setting)
-        changed: dict[str, Any] = {}
-        for name in _CHANGED:
-            is_own = name in _SEARCHED
-            now = getattr(setting, name) if is_own else OPTIONS[name].now(program)
-            if now != (getattr(self.start, name) if is_own else OPTIONS[name].now(self.base)):
-                changed[name] = now
+        now = {name: OPTIONS[name].now(program) for name in _CHANGED}
+        changed = {name: value for name, value in now.items() if value != OPTIONS[name].now(self.base)}
         if setting.checkpoints:
             changed["checkpoints"] = repeated_blocks(program.step)
         if setting.proportions:
@@ -174,10 +172,12 @@ class Programs:
 
     def stages(self, setting: Setting) -> Stages:
         """Return the stages that a program with these settings could have, whatever its split."""
-        whole = self._captured_whole(setting.micro_batch, setting.half_precision, setting.checkpoints)
+        costed, whole = (
+            self._on_ipus(setting.micro_batch, setting.half_precision, checkpoints, _WHOLE)
+            for checkpoints in (False, setting.checkpoints)
+        )
         program = with_options(whole, **self._options_of(replace(setting, available_memory_proportion=())))
-        costed = self._captured_whole(setting.micro_batch, setting.half_precision, False).step
-        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed)
+        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed.step)
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
         program = self.of(setting)
@@ -224,38 +224,30 @@ class Programs:
             return False
         return True
 
-    def _on_ipus(self, setting: Setting) -> Program:
-        """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        micro_batch, half, split = setting.micro_batch, setting.half_precision, setting.split
-        key = micro_batch, half, setting.checkpoints, split
+    def _on_ipus(self, micro_batch: int, half: bool, checkpoints: bool, split: Split) -> Program:
+        """Return the captured program with its blocks and its checkpoints; equal settings share one step."""
+        key = micro_batch, half, checkpoints, split
         if key not in self._placed:
-            if split.starts is not None:
-                whole = self._captured_whole(micro_batch, half, setting.checkpoints)
-                self._placed[key] = split_before(whole, split.blocks)
-            elif split.ipus != self.start.split.ipus:
+            if split.starts is None and split.ipus != self.start.split.ipus:
                 raise Error("Another number of IPUs needs other blocks.")
+            if split.starts:
+                program = split_before(self._on_ipus(micro_batch, half, checkpoints, _WHOLE), split.blocks)
+            elif checkpoints:
+                program = self._on_ipus(micro_batch, half, False, split)
+                program = with_options(program, checkpoints=repeated_blocks(program.step))
             else:
                 program = self._captured_with(micro_batch, half)
-                self._placed[key] = _with_checkpoints(program) if setting.checkpoints else program
+                program = program if split.starts is None else split_before(program, ())
+            self._placed[key] = program
         return self._placed[key]
-
-    def _captured_whole(self, micro_batch: int, half: bool, checkpoints: bool) -> Program:
-        """Return a captured program without blocks."""
-        key = micro_batch, half, checkpoints
-        if key not in self._whole:
-            if checkpoints:
-                self._whole[key] = _with_checkpoints(self._captured_whole(micro_batch, half, False))
-            else:
-                self._whole[key] = split_before(self._captured_with(micro_batch, half), ())
-        return self._whole[key]
 
     def _captured_with(self, micro_batch: int, half: bool) -> Program:
         key = micro_batch, half
         if key not in self._captured:
             try:
                 self._captured[key] = self._capture(micro_batch, half)
-            except (Error, AssertionError) as problem:
-                self._captured[key] = problem if isinstance(problem, Error) else Error(str(problem))
+            except Error as problem:
+                self._captured[key] = problem
         captured = self._captured[key]
         if isinstance(captured, Error):
             raise captured
@@ -277,8 +269,10 @@ class Programs:
         assert self.source.again is not None
         try:
             return self.source.again(changes)
-        except (Error, AssertionError):
+        except Error:
             raise
+        except AssertionError as problem:
+            raise Error(str(problem)) from problem
         except Exception as problem:
             text = " ".join(str(problem).split()).rstrip(".")
             raise Error(
@@ -313,7 +307,3 @@ class Programs:
 
 def _placed_modules(program: Program) -> set[tuple[str, int]]:
     return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
-
-
-def _with_checkpoints(program: Program) -> Program:
-    return with_options(program, checkpoints=repeated_blocks(program.step))

@@ -128,6 +128,11 @@ def _called(name: str, scope: str, scopes: Container[str]) -> str:
     return next((module for module in modules_of(scope) if len(module) >= len(name) and module in scopes), scope)
 
 
+def scopes_of_variables(step: Step) -> Mapping[str, str]:
+    """Return the module that reads each variable first, by the name of the variable."""
+    return {v.name: step.readers[v.tensor][0].scope for v in step.variables if v.tensor in step.readers}
+
+
 @remembered
 def times_entered(step: Step) -> dict[str, int]:
     """Return how often the forward pass goes from outside of a module into it, by the name of the module."""

@@ -334,7 +334,7 @@ def test_where_nothing_fits_the_least_memory_comes_first_and_nothing_promises_sp
     assert not any(item.fits or "samples/s" in item.effect for item in advice)
     changes = [item.max_tile_bytes_change for item in advice]
     assert changes == sorted(changes)
-    assert "ipu_model.make_it_fit(program) searches combinations" in advice.note
+    assert "ipu_model.make_it_fit searches combinations" in advice.note
 
 
 def test_more_workers_than_cores_are_said_to_share_them() -> None:

@@ -21,8 +21,6 @@ from ipu_model.whole_files import check_writable, write_text
 
 if TYPE_CHECKING:
     from ipu_model.predict.host import HostWork
-    from ipu_model.predict.profile import Profile
-    from ipu_model.predict.program import Program
 
 NOTHING_FITS = 1
 """The exit code of a search that finds nothing that fits."""
@@ -120,6 +118,7 @@ def run_fit(arguments: Namespace) -> int:
 
     with said_if_slow("loading the model"):
         from ipu_model.explore.fit import make_it_fit
+        from ipu_model.explore.what_if import profile
         from ipu_model.report.page import html_report
 
     source = given_by(arguments.source)
@@ -129,18 +128,12 @@ def run_fit(arguments: Namespace) -> int:
         margin=arguments.margin, progress=sys.stderr.isatty(),
     ).for_shell()  # fmt: skip
     print(result)
-    finish_page(arguments, None, lambda: html_report(_as_it_is(source.program, host, arguments.machine), fit=result))
+    # As it is, the program may be too large for the machine that was asked for.
+    machine = None if result.start.refused else arguments.machine
+    finish_page(
+        arguments, None, lambda: html_report(profile(source.program, host=host, machine=machine), fit=result)
+    )
     return 0 if result.found else NOTHING_FITS
-
-
-def _as_it_is(program: Program, host: HostWork, machine: str | None) -> Profile:
-    """Return the profile of a program on the machine that was asked for, or on its own if the other is too small."""
-    from ipu_model.explore.what_if import profile
-
-    try:
-        return profile(program, host=host, machine=machine)
-    except Error:
-        return profile(program, host=host)
 
 
 def run_advise(arguments: Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from ipu_model.errors import Error
 from ipu_model.explore.fit_result import MARGIN, Limits, OtherLoader
 from ipu_model.explore.options import (
     OPTIONS,
+    Change,
     Risk,
-    checked_margin,
     has_half_state,
     has_variables_of,
     is_in_half_precision,
@@ -73,11 +73,11 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first; if no single one is enough, `search` is the call for several."""
+    """The changes worth trying, the most useful first; if no single one is enough, `search` finds several."""
 
     items: tuple[Advice, ...]
     is_enough: bool = True
-    search: str = ""
+    search: str = "ipu_model.make_it_fit"
 
     @property
     def note(self) -> str:
@@ -129,7 +129,7 @@ def advise(
     host = host_work_of(thing if profile is None else profile, host)
     source = source_of(thing, inputs, options, **module)
     before = profile if profile is not None and profile.host == host else profile_program(source.program, host)
-    room, items = Limits(margin=checked_margin(margin)), list(_modelled(source, host, before))
+    room, items = Limits(margin=margin), list(_modelled(source, host, before))
     has_room = room.allow(before.memory.share)
     if has_room:
         items = [item for item in items if room.allow(item.share) and item.samples_per_second_factor >= LEAST_GAIN]
@@ -143,17 +143,7 @@ def advise(
         best_of_kind.setdefault(item.kind, item)
     best = tuple(best_of_kind.values())[:MOST_ITEMS]
     is_enough = has_room or any(room.allow(item.share) for item in best)
-    return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
-
-
-def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, Any]) -> str:
-    """Return the call of `make_it_fit`, with the names that a program is likely to have for its parts."""
-    if inputs is not None:
-        given = (f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in module.items())
-        return f"ipu_model.make_it_fit({', '.join(('model', 'inputs', 'options', *given))})"
-    if isinstance(thing, (Profile, Program)):
-        return f"ipu_model.make_it_fit({type(thing).__name__.lower()})"
-    return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"
+    return AdviceList(best, is_enough)
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -164,18 +154,17 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
         except Error:
             continue
         options = [(OPTIONS[name], value) for name, value in changed.items()]
-        change = ", ".join(option.change(program, value) for option, value in options)
-        how = "\n".join(option.line(program, value) for option, value in options)
+        changes = [Change(one.change(program, value), one.line(program, value), one.risk) for one, value in options]
         explanation = " ".join(option.explained(value) for option, value in options)
-        risk = max(option.risk for option, _ in options)
-        yield _advice(next(iter(changed)), change, how, explanation, risk, before, after)
+        yield _advice(next(iter(changed)), changes, explanation, before, after)
     yield from _micro_batches(source, host, before)
     for other in other_loaders(host):
-        after = profile_program(program, other.host)
-        yield _advice(other.change, other.change, other.line, other.explanation, Risk.NONE, before, after)
+        changes = [Change(other.change, other.line, Risk.NONE)]
+        yield _advice(other.change, changes, other.explanation, before, profile_program(program, other.host))
 
 
-def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
+def _advice(kind: str, changes: Sequence[Change], explanation: str, before: Profile, after: Profile) -> Advice:
+    risk = max(change.risk for change in changes)
     factor = after.samples_per_second / before.samples_per_second
     bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
     shares = [profile.memory.share for profile in (before, after)]
@@ -191,8 +180,9 @@ def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, befo
         f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
         f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled)."
     )
+    words, lines = ", ".join(change.text for change in changes), "\n".join(change.line for change in changes)
     gained = factor, bytes_change, after.verdict
-    return Advice(change, how, *gained, explanation, risk, evidence, "; ".join(costs), kind, shares[1])
+    return Advice(words, lines, *gained, explanation, risk, evidence, "; ".join(costs), kind, shares[1])
 
 
 def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
@@ -255,9 +245,7 @@ def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[
             after = profile_program(programs.of(setting), host)
         except Error:
             continue
-        changes = programs.changes(setting)
-        change, how = ", ".join(one.text for one in reversed(changes)), "\n".join(one.line for one in changes)
-        yield _advice("micro_batch", change, how, explanation, Risk.SCHEDULE, before, after)
+        yield _advice("micro_batch", programs.changes(setting)[::-1], explanation, before, after)
 
 
 def other_loaders(host: HostWork) -> Iterator[OtherLoader]:

@@ -13,7 +13,7 @@ from ipu_model.errors import Error, did_you_mean
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
 from ipu_model.explore.fit_result import CALL, MARGIN, Candidate, Fit, FitResult, Limits, OtherLoader
-from ipu_model.explore.options import checked_count, checked_margin, code_of, on_machine
+from ipu_model.explore.options import checked_count, code_of, on_machine
 from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of
 from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import scopes_of_variables
@@ -76,7 +76,7 @@ def make_it_fit(
         source = replace(source, program=on_machine(source.program, system))
     names_chip = isinstance(machine, str) and is_chip(machine)
     named = "" if machine is None or names_chip else source.program.system.name
-    limits = Limits(most, frozenset(stays), machine is not None, named, checked_margin(margin))
+    limits = Limits(most, frozenset(stays), machine is not None, named, margin)
     with _bar(progress) as bar:
         search = Search(Programs(source), host, limits, bar)
         search.run()
@@ -237,7 +237,7 @@ class Findings:
         if nearest is not None:
             return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
-        most = self.search.most_ipus() or self.search.most
+        most = self.search.most
         of_process = "" if processes == 1 else f" in each of its {processes} processes"
         own, replicas = start.split.ipus, start.replicas
         if "split" in keep and own > most:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ipu_model.errors import Error
 from ipu_model.explore.lines import code_block
-from ipu_model.explore.settings import Change, Setting
+from ipu_model.explore.options import Change
+from ipu_model.explore.settings import Setting
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile, Verdict, close_band
 from ipu_model.report.quantities import counted
@@ -30,6 +32,11 @@ class Limits:
     is_chip_given: bool = False
     machine: str = ""
     margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        if isinstance(self.margin, bool) or not isinstance(self.margin, (int, float)) or not 0 <= self.margin < 1:
+            what = "margin is the share of the fullest tile that stays free, from 0 to below 1"
+            raise Error(f"{what}, not {self.margin!r}: 0.05.")
 
     @property
     def most_of_a_tile(self) -> float:

@@ -15,8 +15,6 @@ from ipu_model.step import FLOAT16
 
 _RECOMPUTATION_TYPES = ("NoRecompute", "Standard", "NormOnly", "Pipeline", "RecomputeAll")
 """The members of PopART's RecomputationType, in its order, which is that of `Recomputation`."""
-_MOST_SPELT_OUT = 4
-"""Shares of more IPUs are written as a comprehension if they are equal."""
 _WIDTH = 110
 
 
@@ -70,11 +68,7 @@ def checkpoint_lines(program: Program, names: Sequence[str]) -> str:
 
 
 def proportion_line(shares: Mapping[int, object]) -> str:
-    ipus = list(shares)
-    if len(ipus) > _MOST_SPELT_OUT and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
-        pairs = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
-    else:
-        pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
+    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
     return f"opts.setAvailableMemoryProportion({{{pairs}}})"
 
 

@@ -41,6 +41,15 @@ class Risk(IntEnum):
 
 
 @dataclass(frozen=True)
+class Change:
+    """One change to a program: what it is in a few words, the line of code for it, and its risk."""
+
+    text: str
+    line: str
+    risk: Risk
+
+
+@dataclass(frozen=True)
 class Option:
     """One option: how it is read and set, the line that a PopTorch user writes, and the texts that describe it.
 
@@ -129,12 +138,6 @@ def checked_count(name: str, value: object) -> int:
     return value
 
 
-def checked_margin(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise Error(f"margin is the share of the fullest tile that stays free, from 0 to below 1, not {value!r}: 0.05.")
-    return float(value)
-
-
 def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
     def read(value: object) -> Chosen:
         try:
@@ -210,10 +213,6 @@ def on_machine(program: Program, system: System) -> Program:
     """Return the program on another machine, whose chip its ops are then costed for."""
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
-
-
-def _machine(program: Program, value: object) -> Program:
-    return on_machine(program, value if isinstance(value, System) else system_named(str(value)))
 
 
 def in_half_precision(step: Step) -> Step:
@@ -442,7 +441,9 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "machine",
             attrgetter("system"),
-            _machine,
+            lambda program, value: on_machine(
+                program, value if isinstance(value, System) else system_named(str(value))
+            ),
             lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
             "Other chips have different clocks and tile sizes, and larger systems have room for more replicas.",
             shown=lambda value: getattr(value, "name", value),

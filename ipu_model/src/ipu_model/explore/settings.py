@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ipu_model.errors import Error
 from ipu_model.explore.lines import micro_batch_line
-from ipu_model.explore.options import OPTIONS, Risk, on_machine, with_options
+from ipu_model.explore.options import OPTIONS, Change, Risk, on_machine, with_options
 from ipu_model.explore.split import blocks_of, repeated_blocks, split_before
 from ipu_model.explore.stages import Stages
 from ipu_model.explore.what_if import Source
@@ -106,16 +106,6 @@ class Setting:
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change to a program: what it is in a few words, the line of code for it, and its risk."""
-
-    name: str
-    text: str
-    line: str
-    risk: Risk
-
-
 class Programs:
     """The programs of all settings of one source, at the global batch of the source."""
 
@@ -187,12 +177,12 @@ class Programs:
             # Shares of memory name the IPUs that there are then.
             before = program if name == "available_memory_proportion" else self.base
             risk = Risk.SCHEDULE if name in _AT_EQUAL_BATCH else option.risk
-            changes.append(Change(name, option.change(before, value), option.line(program, value), risk))
+            changes.append(Change(option.change(before, value), option.line(program, value), risk))
         own, rows = self.start.micro_batch, setting.micro_batch
         if rows != own:
             has_batch_norm = any(op.kind in _NORMS_OVER_BATCH for op in self.base.step.ops)
             risk = Risk.NUMERICS if self.base.training and has_batch_norm else Risk.SCHEDULE
-            changes.append(Change("micro_batch", f"micro-batch: {own} -> {rows}", micro_batch_line(rows, own), risk))
+            changes.append(Change(f"micro-batch: {own} -> {rows}", micro_batch_line(rows, own), risk))
         return tuple(changes)
 
     def confirmed(self, setting: Setting) -> Program | None:

@@ -21,7 +21,7 @@ from modelling_support import Chain
 
 import ipu_model
 import poptorch
-from ipu_model.commands import command_line, programs
+from ipu_model import commands
 from ipu_model.predict.hardware import known_hardware
 from ipu_model.report.page import html_report
 from ipu_model.sources import said_if_slow
@@ -34,7 +34,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = command_line.main([str(argument) for argument in arguments])
+            code = commands.main([str(argument) for argument in arguments])
         except SystemExit as stopped:
             code = int(str(stopped.code))
     return code, out.getvalue(), err.getvalue()
@@ -75,7 +75,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 def test_help_waits_for_no_library_and_reports_and_machines_not_for_torch(written: Path) -> None:
     code = f"""import contextlib, sys
-from ipu_model.commands.command_line import main
+from ipu_model.commands import main
 with contextlib.suppress(SystemExit):
     main(['--help'])
 assert not {{'torch', 'matplotlib', 'numpy'}} & set(sys.modules)
@@ -227,7 +227,7 @@ def test_a_page_is_written_and_named(tmp_path: Path, command: list[str], words: 
 
 def test_a_browser_opens_only_when_asked(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(programs, "webbrowser", SimpleNamespace(open=opened.append))
+    monkeypatch.setattr(commands, "webbrowser", SimpleNamespace(open=opened.append))
     run("report", written)
     run("report", written, "--open")
     assert opened == [(written / "report.html").as_uri()]
@@ -289,7 +289,7 @@ def test_the_folder_of_a_failed_compilation_is_enough(tmp_path: Path) -> None:
 def test_an_impossible_request_names_the_nearest_and_ends_with_1() -> None:
     """One IPU in float32 has no room for twice its memory in weights alone."""
     code, out, _ = run("fit", of("wide"), "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
-    assert code == programs.NOTHING_FITS == 1
+    assert code == commands.NOTHING_FITS == 1
     limits = "at most 1 IPU, optimiser stays, precision stays"
     assert f"Nothing fits with 5 % of the fullest tile free within the limits that you set ({limits})" in out
     assert "The nearest: " in out

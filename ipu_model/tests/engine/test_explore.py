@@ -26,6 +26,7 @@ from ipu_model.explore.split import (
     split_before,
     units_of,
     with_checkpoints,
+    work_of_scopes,
 )
 from ipu_model.explore.stages import Part, Stages, even_cuts
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -165,10 +166,11 @@ def test_units_follow_the_forward_pass_and_make_up_the_model() -> None:
     assert names[:5] == ["model.conv1", "model.bn1", "model.relu", "model.maxpool", "model.layer1.0.conv1"]
     assert names.index("model.layer3.8") == names.index("model.layer3.7") + 1
     whole = SETTINGS.device.total(total_of(costs_of(PROGRAM.step, PROGRAM.settings).ops))
-    assert sum(unit.forward + unit.backward for unit in units) == pytest.approx(whole)
+    work = work_of_scopes(PROGRAM.step, PROGRAM.settings)
+    assert sum(work.forward.values()) + sum(work.backward.values()) == pytest.approx(whole)
     scopes = [scope for unit in units for scope in unit.scopes]
     assert len(scopes) == len(set(scopes))
-    assert set(scopes) >= {op.scope for op in PROGRAM.step.ops}
+    assert set(scopes) >= {*work.forward, *work.backward, *(op.scope for op in PROGRAM.step.ops)}
     # A module that runs twice begins no block.
     shared = nn.Linear(64, 64)
     step = stepped(Trained(nn.Sequential(nn.Linear(64, 64), shared, nn.Linear(64, 64), shared)), torch.zeros(8, 64))

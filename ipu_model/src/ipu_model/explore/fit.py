@@ -99,7 +99,6 @@ class Findings:
 
     def __init__(self, search: Search) -> None:
         self.search, self.programs, self.limits, self.host = search, search.programs, search.limits, search.host
-        self._refusals: dict[str, None] = {}
         self._fits: dict[Candidate, Fit] = {}
 
     def result(self) -> FitResult:
@@ -131,7 +130,7 @@ class Findings:
             elsewhere=elsewhere,
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
-            refusals=tuple(self._refusals),
+            refusals=tuple(dict.fromkeys(fit.refused for fit in self._fits.values() if fit.refused)),
             close=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
             without="" if is_resized else f", without other micro-batches ({CALL} tries them)",
         )
@@ -184,7 +183,6 @@ class Findings:
             confirmed = programs.confirmed(setting)
         except Error as problem:
             refused = problem.message
-            self._refusals[refused] = None
         code = code_of(programs.base, program, programs.changed_options(setting), micro_batch)
         profile = profile_program(confirmed or program, self.host)
         changes, is_confirmed = programs.changes(setting), confirmed is not None

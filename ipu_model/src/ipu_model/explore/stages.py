@@ -15,7 +15,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ipu_model.explore.split import Unit, repeated_blocks, scopes_of_variables, split_before, units_of, work_of_scopes
+from ipu_model.explore.split import (
+    Unit,
+    has_checkpoints,
+    repeated_blocks,
+    scopes_of_variables,
+    split_before,
+    units_of,
+    work_of_scopes,
+)
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
@@ -74,7 +82,7 @@ class Stages:
         self._slots = [max(1, stash_slots(program.execution, self.count, stage)) for stage in range(self.count)]
         mode = program.recomputation
         in_pipeline = mode is Recomputation.PIPELINE
-        marked = any(op.hints.recomputation_checkpoint for op in program.step.ops)
+        marked = has_checkpoints(program.step)
         work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
         forward = np.array([_by_unit(each.forward, units) for each in work])
         backward = np.array([_by_unit(each.backward, units) for each in work])

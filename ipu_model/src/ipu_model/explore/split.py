@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from os.path import commonprefix
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
@@ -101,7 +100,8 @@ def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) ->
 
 def _common(scopes: Sequence[str]) -> str:
     """Return the deepest module that holds all of `scopes`; a parent's own ops come after the first one."""
-    return ".".join(commonprefix([scope.split(".") for scope in scopes])) or scopes[0]
+    around = reversed(modules_of(scopes[0]))
+    return next((name for name in around if all(f"{scope}.".startswith(f"{name}.") for scope in scopes)), scopes[0])
 
 
 def _called(name: str, scope: str, scopes: Container[str]) -> str:

@@ -292,15 +292,14 @@ def add_modelling(parser: ArgumentParser) -> None:
 
 def host_of(arguments: Namespace) -> HostWork | None:
     """Return the host's work that the options describe, `None` without one; print what a timed loader takes."""
+    own = {name: getattr(arguments, name) for name in ("workers", "loading") if getattr(arguments, name) is not None}
     if arguments.loader is None and arguments.seconds_per_sample is None:
-        if arguments.workers is not None or arguments.loading is not None:
+        if own:
             raise Error(
                 "--loading and --workers need to know how long a sample takes: give --seconds-per-sample S, or "
                 "--loader FILE.py:FUNCTION to measure it."
             )
         return None
-    from ipu_model.predict.host import HostWork, Loading
-
     if arguments.loader is not None:
         from ipu_model.explore.loader import time_loader
         from ipu_model.sources import is_function, made_by, said_if_slow
@@ -310,19 +309,15 @@ def host_of(arguments: Namespace) -> HostWork | None:
             raise Error(f"--loader takes a function that returns a loader, as program.py:function, not {source!r}.")
         loader = made_by(source)
         with said_if_slow(f"timing the loader of {source}"):
-            work = time_loader(loader)
-    else:
-        work = HostWork(arguments.seconds_per_sample, source="--seconds-per-sample")
-    if arguments.workers is not None:
-        work = replace(work, workers=arguments.workers)
-    if arguments.loading is not None:
-        work = replace(work, loading=Loading(arguments.loading))
-    if arguments.loader is not None:
+            work = replace(time_loader(loader), **own)
         print(
             f"loader: {work.seconds_per_sample * 1e3:.3g} ms a sample and worker, {work.loading.value}, "
             f"workers: {work.workers} ({work.source})"
         )
-    return work
+        return work
+    from ipu_model.predict.host import HostWork
+
+    return HostWork(arguments.seconds_per_sample, source="--seconds-per-sample", **own)
 
 
 def check_page(arguments: Namespace, known: Path | None = None) -> None:

@@ -112,7 +112,6 @@ class Findings:
         fits = [fit for fit in (cheapest, first) if fit is not None]
         fastest = max(fits, key=lambda fit: fit.samples_per_second, default=None)
         nearest = None if fastest is not None else self._nearest()
-        elsewhere = None if fastest is None else self._elsewhere(fastest)
         instead, wider = (None, None) if fastest is not None else self._instead()
         best = fastest or nearest
         is_resized = self.programs.source.again is not None or "micro-batch" in self.limits.keep
@@ -123,11 +122,10 @@ class Findings:
             cheapest=cheapest,
             nearest=nearest,
             tried=tuple(self.search.tried.values()),
-            notes=tuple(self._notes(elsewhere)),
+            notes=tuple(self._notes(fastest)),
             binds="" if fastest is not None else self._binds(nearest),
             instead=instead,
             instead_limits=wider,
-            elsewhere=elsewhere,
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
             refusals=tuple(dict.fromkeys(fit.refused for fit in self._fits.values() if fit.refused)),
@@ -247,9 +245,9 @@ class Findings:
         refused = Counter(candidate.refused for candidate in self.search.tried.values() if candidate.refused)
         return f"Every setting is refused: {refused.most_common(1)[0][0]}" if refused else ""
 
-    def _notes(self, elsewhere: Candidate | None) -> Iterator[str]:
+    def _notes(self, fastest: Fit | None) -> Iterator[str]:
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
-        if elsewhere is not None:
+        if fastest is not None and (elsewhere := self._elsewhere(fastest)) is not None:
             text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
             yield f'{text} machine="{_BOW}" searches there.'
         asked = self.limits.ipus

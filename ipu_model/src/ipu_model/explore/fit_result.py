@@ -160,9 +160,8 @@ class FitResult:
     `fastest` has the highest throughput, `cheapest` the fewest IPUs and then the fewest risky changes. Both are `None`
     if nothing fits, and `nearest` is then the program that comes nearest. `start` is the program as it is, `tried`
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
-    program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search, and
-    `elsewhere` the fastest program on a machine of a faster chip. `loaders` are other ways to load the data with which
-    the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
+    program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search.
+    `loaders` are other ways to load the data with which the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
     `close` are the runners-up, each with what is to be said of it; `without` says what was not searched.
     """
 
@@ -176,7 +175,6 @@ class FitResult:
     binds: str = ""
     instead: Fit | None = None
     instead_limits: Limits | None = None
-    elsewhere: Candidate | None = None
     loaders: tuple[OtherLoader, ...] = ()
     limits: Limits = field(default_factory=Limits)
     refusals: tuple[str, ...] = ()

@@ -169,10 +169,6 @@ def _ipu(program: Program, name: object) -> int:
     return int(number)
 
 
-def _names(value: str | Iterable[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
-
-
 def _half_partials(program: Program, value: object) -> Program:
     settings = replace(program.settings, half_partials=bool(value), half_partials_of_convolutions=None)
     return replace(program, settings=settings)
@@ -260,7 +256,7 @@ def _split_change(_: Program, value: Any) -> str:
 
 
 def _checkpoints_change(_: Program, value: Any) -> str:
-    names = _names(value)
+    names = list(blocks_at(value))
     short = ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} modules)"
     return f"recomputation checkpoints: outputs of {short}"
 
@@ -393,8 +389,8 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "checkpoints",
             lambda program: has_checkpoints(program.step),
-            lambda program, value: replace(program, step=with_checkpoints(program.step, _names(value))),
-            lambda program, value: lines.checkpoint_lines(program, _names(value)),
+            lambda program, value: replace(program, step=with_checkpoints(program.step, blocks_at(value))),
+            lambda program, value: lines.checkpoint_lines(program, list(blocks_at(value))),
             "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
             "again, so only one module's activations are live at a time.",
             described=_checkpoints_change,

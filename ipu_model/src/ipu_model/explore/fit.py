@@ -253,7 +253,7 @@ class Findings:
         asked = self.limits.ipus
         if asked is None:
             most = self.search.most * processes
-            yield f"The search used at most {'1 IPU' if most == 1 else f'{most} IPUs'}. ipus=N sets another limit."
+            yield f"The search used at most {counted(most, 'IPU')}. ipus=N sets another limit."
         elif (used := 1 << (max(1, asked // processes).bit_length() - 1)) != asked // processes != start.ipus:
             used *= processes
             yield (

@@ -161,8 +161,9 @@ class FitResult:
     if nothing fits, and `nearest` is then the program that comes nearest. `start` is the program as it is, `tried`
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
     program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search.
-    `loaders` are other ways to load the data with which the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
-    `close` are the runners-up, each with what is to be said of it; `without` says what was not searched.
+    `loaders` are other ways to load the data with which the best program is faster. `refusals` are what the front end
+    refused when it captured the module with all changes. `close` are the runners-up, each with what is to be said of
+    it; `without` says what was not searched.
     """
 
     name: str

@@ -117,13 +117,9 @@ def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def folder_of_source(source: str) -> Path | None:
-    if is_function(source):
-        return None
-    if _is_program_file(source):
-        return Path(source).parent
     from ipu_model.report.files import file_of
 
-    return file_of(_report(source)).parent
+    return None if is_function(source) else file_of(source if _is_program_file(source) else _report(source)).parent
 
 
 def _is_program_file(source: str) -> bool:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from ipu_model.batching import Keep
 from ipu_model.explore.split import has_checkpoints
@@ -31,19 +32,15 @@ def module_of(name: str) -> str:
 
 def _items_of(names: Sequence[str]) -> str:
     """Return modules as items of a list; those that are called by numbers which follow one another as a slice."""
-    if not all(name.rpartition(".")[2].isdecimal() for name in names):
-        return ", ".join(map(module_of, names))
-    rows: dict[str, list[int]] = {}
-    for name in names:
-        parent, _, number = name.rpartition(".")
-        rows.setdefault(parent, []).append(int(number))
-    items = []
-    for parent, numbers in rows.items():
-        first, last = numbers[0], numbers[-1]
-        if len(numbers) > 1 and numbers == list(range(first, last + 1)):
-            items.append(f"*{module_of(parent)}[{first}:{last + 1}]")
+    items: list[str] = []
+    for parent, group in groupby(names, lambda name: name.rpartition(".")[0]):
+        row = list(group)
+        first = row[0].rpartition(".")[2]
+        numbers = range(int(first), int(first) + len(row)) if first.isdecimal() else range(0)
+        if len(row) > 1 and row == [f"{parent}.{number}".removeprefix(".") for number in numbers]:
+            items.append(f"*{module_of(parent)}[{numbers.start}:{numbers.stop}]")
         else:
-            items += [module_of(f"{parent}.{number}" if parent else str(number)) for number in numbers]
+            items += map(module_of, row)
     return ", ".join(items)
 
 

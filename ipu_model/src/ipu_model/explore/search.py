@@ -87,7 +87,7 @@ class Search:
             own = self.programs.start.split.ipus
             powers = set() if "split" in self.limits.keep else {1 << bit for bit in range(most.bit_length())}
             lean = {count: self._leanest(count) for count in sorted(powers | {own}) if count <= most}
-            fitting = {count: candidate for count, candidate in lean.items() if candidate and self.has_room(candidate)}
+            fitting = {count: candidate for count, candidate in lean.items() if candidate}
             if fitting:
                 self.undone(fitting[min(fitting)])
                 if wants_fastest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -120,11 +121,9 @@ def _phases(before: Profile, after: Profile) -> Iterator[Row]:
 
 
 def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    held = [profile.memory.fullest.bytes_by_category for profile in (before, after)]
-    for name in dict.fromkeys((*held[0], *held[1])):
-        values = held[0].get(name, 0.0), held[1].get(name, 0.0)
-        if any(values):
-            yield _row(name, *values, whole)
+    for category in moved_in_order(by_category, before, after):
+        if category.before or category.after:
+            yield _row(category.name, category.before, category.after, whole)
     yield _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole)
     yield _words("verdict", str(before.verdict), str(after.verdict))
 
@@ -213,9 +212,9 @@ def _seconds_a_sample(profile: Profile) -> float:
 
 
 def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
-    sums: dict[Key, float] = {}
+    sums = defaultdict[Key, float](float)
     for key, number in numbers:
-        sums[key] = sums.get(key, 0.0) + number
+        sums[key] += number
     return sums
 
 

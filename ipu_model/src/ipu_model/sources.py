@@ -244,11 +244,7 @@ def _imported_file(file: Path, written: int) -> ModuleType:
 def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     function = getattr(module, name, None)
     if not callable(function):
-        own = [
-            each
-            for each, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
-        ]
+        own = _functions_in(Path(module.__file__ or "."))
         which = ", ".join(own) if len(own) <= _MOST_NAMED else f"{len(own)} functions"
         hint = did_you_mean(name, own) if len(own) > _MOST_NAMED else ""
         raise Error(f"{place} has no function {name!r}. It has {which or 'no functions'}.{hint}")

@@ -81,6 +81,12 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
+def checked_count(name: str, value: object, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Error(f"{name} must be a whole number from {least} on, not {value!r}.")
+    return value
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names what comes nearest, after a space; "" if nothing does."""
     near = difflib.get_close_matches(name, known, 1)

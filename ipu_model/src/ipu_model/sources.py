@@ -245,9 +245,8 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     function = getattr(module, name, None)
     if not callable(function):
         own = _functions_in(Path(module.__file__ or "."))
-        which = ", ".join(own) if len(own) <= _MOST_NAMED else f"{len(own)} functions"
-        hint = did_you_mean(name, own) if len(own) > _MOST_NAMED else ""
-        raise Error(f"{place} has no function {name!r}. It has {which or 'no functions'}.{hint}")
+        which = ", ".join(own[:_MOST_NAMED]) or "none that needs no arguments"
+        raise Error(f"{place} has no function {name!r}. It has {which}.{did_you_mean(name, own)}")
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind not in fixed]

@@ -302,7 +302,7 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["report", of("")], f"Name the function in it that returns what to model: {PROGRAM}:training."),
     (["report", of("Chain.forward")], "Functions without arguments there: training, inference, executor"),
     (["report", of("trainng")], "has no function 'trainng'. It has training, inference"),
-    (["report", "torch:compille"], "functions. Did you mean compile?"),
+    (["report", "torch:compille"], "Did you mean compile?"),
     (["report", of("with_arguments")], "needs arguments (size)"),
     (["report", of("inference"), "--workers", "4"], "--loading and --workers need to know how long a sample takes"),
     (["report", of("inference"), "--loader", PROGRAM], "--loader takes a function that returns a loader"),

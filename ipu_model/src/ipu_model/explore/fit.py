@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error, did_you_mean
+from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
 from ipu_model.explore.fit_result import CALL, MARGIN, Candidate, Fit, FitResult, Limits, OtherLoader
-from ipu_model.explore.options import checked_count, code_of, on_machine
+from ipu_model.explore.options import code_of, on_machine
 from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of
 from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import scopes_of_variables

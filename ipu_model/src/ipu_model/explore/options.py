@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
-from ipu_model.errors import Error, did_you_mean
+from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import lines
 from ipu_model.explore.split import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
@@ -130,12 +130,6 @@ def _replaced(thing: Any, path: Sequence[str], value: object) -> Any:
 def _count(path: str, **also: object) -> tuple[Getter, Setter]:
     name = path.rpartition(".")[2]
     return _field(path, lambda value: checked_count(name, value), **also)
-
-
-def checked_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
-    return value
 
 
 def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:

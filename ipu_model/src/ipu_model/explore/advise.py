@@ -15,7 +15,6 @@ from ipu_model.explore.options import (
     Change,
     Risk,
     has_half_state,
-    has_variables_of,
     is_in_half_precision,
     with_options,
 )
@@ -190,7 +189,7 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
     batching, settings = program.batching, program.settings
     if not is_in_half_precision(program):
         yield {"half_precision": True}
-    if not settings.half_partials and has_variables_of(program, FLOAT16):
+    if not settings.half_partials and program.has_variables_of(FLOAT16):
         yield {"half_partials": True}
     if program.training:
         yield from ({"gradient_accumulation": batching.accumulation * factor} for factor in (2, 4))

@@ -216,15 +216,9 @@ def with_byte_inputs(step: Step) -> Step:
     return replace(step, inputs=tuple(sent))
 
 
-def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False) -> bool:
-    """Whether weights or buffers are of that type; only weights that are trained with `trainable`."""
-    step = program.step
-    return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trainable)
-
-
 def is_in_half_precision(program: Program) -> bool:
     """Whether half precision would change nothing: no float32 weights, nor float32 buffers in inference."""
-    return not has_variables_of(program, FLOAT32, trainable=program.training)
+    return not program.has_variables_of(FLOAT32, trained=program.training)
 
 
 # --- how changes are described

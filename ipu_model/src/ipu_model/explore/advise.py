@@ -34,8 +34,6 @@ LEAST_SAVING = 0.05
 """Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
 _WIDTH = 97
-RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
-"""By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def advise(
     has_room = room.allow(before.memory.share)
     if has_room:
         items = [item for item in items if room.allow(item.share) and item.samples_per_second_factor >= LEAST_GAIN]
-        items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
+        items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / 2**item.risk)
     else:
         most = -LEAST_SAVING * before.memory.max_tile_bytes
         items = [item for item in items if item.fits or item.max_tile_bytes_change < most]

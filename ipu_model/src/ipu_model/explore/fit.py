@@ -134,7 +134,7 @@ class Findings:
         )
 
     def _least_speed(self, speed: float) -> float:
-        fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
+        fastest = self.search.best_speed()
         close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
 

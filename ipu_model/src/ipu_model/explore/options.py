@@ -113,11 +113,12 @@ def _check_pipeline(program: Program) -> None:
 # --- how options are read and set
 
 
-def _field(path: str, read: Callable[[Any], Any] = bool, **also: object) -> tuple[Getter, Setter]:
+def _field(path: str, read: Callable[[Any], Any] = bool, forgets: str = "") -> tuple[Getter, Setter]:
+    """Return what reads a field and what sets it, which leaves the field `forgets` without a value."""
 
     def set_to(program: Program, value: Any) -> Program:
         changed: Program = _replaced(program, path.split("."), read(value))
-        return replace(changed, **also) if also else changed  # type: ignore[arg-type]  # names of fields
+        return _replaced(changed, forgets.split("."), None) if forgets else changed  # type: ignore[no-any-return]
 
     return attrgetter(path), set_to
 
@@ -127,9 +128,8 @@ def _replaced(thing: Any, path: Sequence[str], value: object) -> Any:
     return replace(thing, **{name: _replaced(getattr(thing, name), rest, value) if rest else value})
 
 
-def _count(path: str, **also: object) -> tuple[Getter, Setter]:
-    name = path.rpartition(".")[2]
-    return _field(path, lambda value: checked_count(name, value), **also)
+def _count(path: str, forgets: str = "") -> tuple[Getter, Setter]:
+    return _field(path, lambda value: checked_count(path.rpartition(".")[2], value), forgets)
 
 
 def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
@@ -161,11 +161,6 @@ def _ipu(program: Program, name: object) -> int:
         known = ", ".join(f"IPU{ipu}" for ipu in program.step.ipus)
         raise Error(f"available_memory_proportion: the program has no IPU {name!r}. It has {known}.")
     return int(number)
-
-
-def _half_partials(program: Program, value: object) -> Program:
-    settings = replace(program.settings, half_partials=bool(value), half_partials_of_convolutions=None)
-    return replace(program, settings=settings)
 
 
 def _optimiser(program: Program, value: object) -> Program:
@@ -270,7 +265,7 @@ OPTIONS: Mapping[str, Option] = {
         # Options that change how many IPUs a program uses forget how many it has reserved.
         Option(
             "replicas",
-            *_count("batching.replicas", reserved_ipus=None),
+            *_count("batching.replicas", forgets="reserved_ipus"),
             lambda _, value: f"opts.replicationFactor({value})",
             "Idle IPUs of the machine work on more samples of a larger global batch. The host must load data for all "
             "of them.",
@@ -278,7 +273,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "processes",
-            *_count("processes", reserved_ipus=None),
+            *_count("processes", forgets="reserved_ipus"),
             lambda program, value: (
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
@@ -325,8 +320,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "half_partials",
-            attrgetter("settings.half_partials"),
-            _half_partials,
+            *_field("settings.half_partials", forgets="settings.half_partials_of_convolutions"),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
             "Matrix products keep their partial sums in float16, which doubles their rate and reduces exchange, but "
             "causes more rounding.",

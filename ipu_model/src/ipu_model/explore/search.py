@@ -372,10 +372,10 @@ class Search:
         ):
             failures = 0
             for size in some:
-                before, tried = self._best_speed(), len(self.tried)
+                before, tried = self.best_speed(), len(self.tried)
                 self._fastest_of(size, shapes)
                 is_hopeless = len(self.tried) == tried
-                failures = 0 if self._best_speed() > before else failures + 1 + is_hopeless
+                failures = 0 if self.best_speed() > before else failures + 1 + is_hopeless
                 if before and failures >= PATIENCE:
                     break
         self._look_again()
@@ -422,12 +422,12 @@ class Search:
 
     def _wanted(self, group: Setting) -> float:
         """Return the speed that a group has to exceed; on fewer IPUs than the best, next to the same is enough."""
-        fitting, best = self.fitting(), self._best_speed()
+        fitting, best = self.fitting(), self.best_speed()
         as_good = best * (1 - NEGLIGIBLE_GAIN)
         fewest = min((one.setting.ipus for one in fitting if one.samples_per_second >= as_good), default=0)
         return as_good if group.ipus < fewest else best
 
-    def _best_speed(self) -> float:
+    def best_speed(self) -> float:
         return max((candidate.samples_per_second for candidate in self.fitting()), default=0.0)
 
     def _look_again(self) -> None:
@@ -437,7 +437,7 @@ class Search:
         groups = [self._plans[setting][0] for setting in known if self.tried[setting].share < HOPELESS]
         for group, margin in product(list(dict.fromkeys(groups))[:NEAR], dict.fromkeys((limits.margin, 0.0))):
             self.limits = replace(limits, margin=margin)
-            self.settle(group, self._best_speed())
+            self.settle(group, self.best_speed())
         self.limits = limits
 
 

@@ -107,19 +107,6 @@ def has_first_moments(spec: OptimiserSpec) -> bool:
     return _class_of(spec) in ("Adam", "AdamW", "LAMB")
 
 
-def state_type_line(spec: OptimiserSpec, half: object) -> str:
-    return f"poptorch.optim.{_class_of(spec)}(..., {_state_types(spec, half)})"
-
-
-def _state_types(spec: OptimiserSpec, half: object) -> str:
-    names = ["accum_type"]
-    if spec.family == "SGD2":
-        names.append("velocity_accum_type")
-    if has_first_moments(spec):
-        names.append("first_order_momentum_accum_type")
-    return ", ".join(f"{name}=torch.float{'16' if half else '32'}" for name in names)
-
-
 def optimiser_lines(spec: OptimiserSpec) -> str:
     """Return the line, or lines, that make an optimiser; several parameter groups stay those that there are."""
     several = len(spec.groups) > 1
@@ -138,6 +125,7 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
         value = getattr(hyper, name)
         if name in spec.attributes and (name == "lr" or value != getattr(usual, name)):
             yield f"{name}={value!r}"
+    is_half = FLOAT16 in (spec.accum_dtype, spec.first_dtype)
     others = {
         "use_combined_accum=True": spec.family == "SGD1",
         "centered=True": spec.family == "RMSPROP_CENTERED",
@@ -145,10 +133,11 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
         "bias_correction=False": spec.family in ("LAMB_NO_BIAS", "ADAMW_NO_BIAS"),
         f"loss_scaling={spec.loss_scaling!r}": spec.loss_scaling != 1.0,
         f"max_grad_norm={spec.max_grad_norm!r}": math.isfinite(spec.max_grad_norm),
+        "accum_type=torch.float16": is_half,
+        "velocity_accum_type=torch.float16": is_half and spec.family == "SGD2",
+        "first_order_momentum_accum_type=torch.float16": is_half and has_first_moments(spec),
     }
     yield from (text for text, is_given in others.items() if is_given)
-    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
-        yield _state_types(spec, True)
 
 
 def code_block(code: str) -> list[str]:

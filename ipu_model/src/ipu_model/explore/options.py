@@ -17,7 +17,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation, recomputation_over
-from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, fewest_micro_batches, ipus_in_use, with_tensors
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 Getter = Callable[[Program], Any]
@@ -174,24 +174,20 @@ def _optimiser(program: Program, value: object) -> Program:
 
 def has_half_state(program: Program) -> bool:
     """Whether accumulators and first moments are in float16 already, or there is no optimiser."""
-    spec = program.optimiser
-    return spec is None or _with_state_type(spec, FLOAT16) == spec
+    return program.optimiser is None or _half_state(program, True) == program.optimiser
 
 
-def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
+def _half_state(program: Program, value: object) -> OptimiserSpec:
     """Return the optimiser with such accumulators and momentum; squares stay: the smallest would be 0 in float16."""
+    if program.optimiser is None:
+        raise Error("half_optimiser_state is for training with an optimiser: this program has none.")
+    spec, kind = program.optimiser, FLOAT16 if value else FLOAT32
     return replace(
         spec,
         accum_dtype=kind,
         velocity_dtype=kind if spec.family == "SGD2" else spec.velocity_dtype,
         first_dtype=kind if lines.has_first_moments(spec) else spec.first_dtype,
     )
-
-
-def _half_state(program: Program, value: object) -> Program:
-    if program.optimiser is None:
-        raise Error("half_optimiser_state is for training with an optimiser: this program has none.")
-    return replace(program, optimiser=_with_state_type(program.optimiser, FLOAT16 if value else FLOAT32))
 
 
 def on_machine(program: Program, system: System) -> Program:
@@ -360,8 +356,8 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "half_optimiser_state",
             has_half_state,
-            _half_state,
-            lambda program, value: lines.state_type_line(program.optimiser, value) if program.optimiser else "",
+            lambda program, value: replace(program, optimiser=_half_state(program, value)),
+            lambda program, value: lines.optimiser_lines(_half_state(program, value)),
             "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
             "rounded more.",
             risk=Risk.NUMERICS,
@@ -456,7 +452,7 @@ def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_b
         [OPTIONS["split"].line(base, changed["split"])] if "split" in changed else [],
         [OPTIONS["checkpoints"].line(base, changed["checkpoints"])] if changed.get("checkpoints") else [],
         list(dict.fromkeys(OPTIONS[name].line(program, values[name]) for name in _ONE_LINE_EACH if name in values)),
-        [lines.optimiser_lines(optimiser)] if optimiser and "half_optimiser_state" in changed else [],
+        [OPTIONS["half_optimiser_state"].line(program, True)] if changed.get("half_optimiser_state") else [],
         [] if micro_batch is None else [lines.micro_batch_line(micro_batch, base.samples_per_micro_batch)],
         [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed),
     ]

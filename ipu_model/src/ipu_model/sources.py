@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ipu_model.explore.what_if import Source
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
+    from ipu_model.predict.program import Program
 
 RETURNS = (
     "The function takes no arguments and returns (module, inputs, options), with the optimizer as a fourth item for "
@@ -64,7 +65,9 @@ def given_by(source: str) -> Source:
     """
     from ipu_model.explore.what_if import source_of
 
-    thing, arguments = _thing(source)
+    if not is_function(source):
+        return source_of(_read(source))
+    thing, arguments = _sorted(made_by(source), source)
     try:
         with said_if_slow(f"capturing {source}"):
             return source_of(thing, **arguments)
@@ -78,26 +81,23 @@ def given_by(source: str) -> Source:
         raise
 
 
-def _thing(source: str) -> tuple[Any, Mapping[str, Any]]:
-    """Return something that has a program, or a module with its arguments for `source_of`."""
-    if is_function(source):
-        return _sorted(made_by(source), source)
-    if _is_program_file(source):
-        from ipu_model.report import program_file
-
-        return program_file.read(Path(source)), {}
+def _read(source: str) -> Profile | Program:
+    from ipu_model.report import program_file
     from ipu_model.report.files import read_report
 
+    if _is_program_file(source):
+        return program_file.read(Path(source))
     profile = read_report(_report(source))
     if profile.program is None:
         raise Error(
             f"{source} holds only results, and not the program that they belong to. Name the folder that profiling "
             "wrote, run the program again, or name a function that returns it: program.py:function."
         )
-    return profile, {}
+    return profile
 
 
 def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return something that has a program, or a module with its arguments for `source_of`."""
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")

@@ -118,7 +118,9 @@ def _field(path: str, read: Callable[[Any], Any] = bool, forgets: str = "") -> t
 
     def set_to(program: Program, value: Any) -> Program:
         changed: Program = _replaced(program, path.split("."), read(value))
-        return _replaced(changed, forgets.split("."), None) if forgets else changed  # type: ignore[no-any-return]
+        if forgets:
+            changed = _replaced(changed, forgets.split("."), None)
+        return changed
 
     return attrgetter(path), set_to
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ipu_model.explore.what_if import Source
     from ipu_model.predict.host import HostWork
     from ipu_model.predict.profile import Profile
-    from ipu_model.predict.program import Program
 
 RETURNS = (
     "The function takes no arguments and returns (module, inputs, options), with the optimizer as a fourth item for "
@@ -64,9 +63,13 @@ def given_by(source: str) -> Source:
     PopTorch's refusals and failures of the user's module are errors of one line; others keep their traceback.
     """
     from ipu_model.explore.what_if import source_of
+    from ipu_model.report import program_file
+    from ipu_model.report.files import read_report
 
+    if _is_program_file(source):
+        return source_of(program_file.read(Path(source)))
     if not is_function(source):
-        return source_of(_read(source))
+        return source_of(read_report(_report(source)))
     thing, arguments = _sorted(made_by(source), source)
     try:
         with said_if_slow(f"capturing {source}"):
@@ -79,21 +82,6 @@ def given_by(source: str) -> Source:
         if isinstance(problem, (AssertionError, UnknownParameter)):
             raise Error(f"{source}: {problem.args[0]}") from problem
         raise
-
-
-def _read(source: str) -> Profile | Program:
-    from ipu_model.report import program_file
-    from ipu_model.report.files import read_report
-
-    if _is_program_file(source):
-        return program_file.read(Path(source))
-    profile = read_report(_report(source))
-    if profile.program is None:
-        raise Error(
-            f"{source} holds only results, and not the program that they belong to. Name the folder that profiling "
-            "wrote, run the program again, or name a function that returns it: program.py:function."
-        )
-    return profile
 
 
 def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:

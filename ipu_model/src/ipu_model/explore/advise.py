@@ -152,7 +152,7 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
             continue
         options = [(OPTIONS[name], value) for name, value in changed.items()]
         changes = [Change(one.change(program, value), one.line(program, value), one.risk) for one, value in options]
-        explanation = " ".join(option.explained(value) for option, value in options)
+        explanation = " ".join(option.explanation for option, _ in options)
         yield _advice(next(iter(changed)), changes, explanation, before, after)
     yield from _micro_batches(source, host, before)
     for other in other_loaders(host):

@@ -53,8 +53,8 @@ class Change:
 class Option:
     """One option: how it is read and set, the line that a PopTorch user writes, and the texts that describe it.
 
-    `explanation_off` is that of switching it off. `what` names the option in the description of a change (default: its
-    name), in which `shown(value)` is a value; `described(program, value)` replaces that description.
+    `what` names the option in the description of a change (default: its name), in which `shown(value)` is a value;
+    `described(program, value)` replaces that description.
     """
 
     name: str
@@ -62,7 +62,6 @@ class Option:
     set_to: Setter
     line: Callable[[Program, Any], str]
     explanation: str
-    explanation_off: str = ""
     risk: Risk = Risk.NONE
     what: str = ""
     shown: Callable[[Any], object] = str
@@ -73,9 +72,6 @@ class Option:
             return self.described(program, value)
         what = self.what or self.name.replace("_", " ")
         return f"{what}: {self.shown(self.now(program))} -> {self.shown(value)}"
-
-    def explained(self, value: object) -> str:
-        return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
 
 
 def with_options(program: Program, **options: Any) -> Program:
@@ -291,8 +287,8 @@ OPTIONS: Mapping[str, Option] = {
             "recomputation",
             *_field("recomputation", _choice("recomputation", Recomputation)),
             lambda _, value: lines.recomputation_line(Recomputation(value)),
-            "The backward pass computes activations again, which saves memory and costs time.",
-            "Activations are kept instead of being computed again, which is faster if they fit.",
+            "Activations that the backward pass computes again save memory and cost time; keeping them is faster if "
+            "they fit.",
             shown=lambda value: Recomputation(value).value,
         ),
         Option(

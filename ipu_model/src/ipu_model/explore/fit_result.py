@@ -34,9 +34,10 @@ class Limits:
     margin: float = MARGIN
 
     def __post_init__(self) -> None:
-        if isinstance(self.margin, bool) or not isinstance(self.margin, (int, float)) or not 0 <= self.margin < 1:
+        margin: object = self.margin
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
             what = "margin is the share of the fullest tile that stays free, from 0 to below 1"
-            raise Error(f"{what}, not {self.margin!r}: 0.05.")
+            raise Error(f"{what}, not {margin!r}: 0.05.")
 
     @property
     def most_of_a_tile(self) -> float:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import ipu_course
 import ipu_model
 from ipu_course.programs import command_line
-from ipu_model.commands import command_line as model_command_line
+from ipu_model import commands as model_commands
 
 NAMES = ("ipu_course", "ipu_model")
 ADDRESS = "https://host.example/owner/course"
@@ -155,7 +155,7 @@ def test_the_command_about_published_measurements_says_that_no_wheel_has_them(in
 
 def test_both_have_one_version(project: Path, installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ipu_course.__version__ == ipu_model.__version__
-    for main in (command_line.main, model_command_line.main):
+    for main in (command_line.main, model_commands.main):
         with pytest.raises(SystemExit):
             main(["--version"])
         assert capsys.readouterr().out.split()[1] == ipu_course.__version__

@@ -2,7 +2,7 @@
 
 import sys
 
-from ipu_model.commands.command_line import main
+from ipu_model.commands import main
 
 if __name__ == "__main__":
     sys.exit(main(["validate", *sys.argv[1:]]))

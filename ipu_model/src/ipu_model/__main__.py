@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ipu_model.commands.command_line import main
+from ipu_model.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from functools import partial
 
 
@@ -77,6 +79,18 @@ def require(condition: object, message: str) -> None:
     """Raise `AssertionError` with this message unless the condition holds: what PopTorch asserts, even with `-O`."""
     if not condition:
         raise AssertionError(message)
+
+
+def checked_count(name: str, value: object, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Error(f"{name} must be a whole number from {least} on, not {value!r}.")
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names what comes nearest, after a space; "" if nothing does."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def kind_of(thing: object) -> str:

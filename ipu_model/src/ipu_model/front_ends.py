@@ -34,7 +34,7 @@ def program_behind(source: Any) -> Program:
         if source.program is None:
             raise Error(
                 "This profile was read from a file that holds only results, so there is no program to explore. Name "
-                "the folder of its report, or model the program again."
+                "the folder of its report, or a function that returns the program (program.py:function)."
             )
         return source.program
     raise Error(

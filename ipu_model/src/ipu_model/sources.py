@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error, OutOfMemory, UnknownParameter, kind_of
+from ipu_model.errors import Error, OutOfMemory, UnknownParameter, did_you_mean, kind_of
 from ipu_model.front_ends import program_behind
 from ipu_model.source_lines import line_that_raised
 from ipu_model.whole_files import read_whole
@@ -50,24 +50,30 @@ def profile_of_source(source: str, *, host: HostWork | None = None, machine: str
         from ipu_model.report.files import read
 
         return read(_report(source))
-    from ipu_model.explore.what_if import host_work_of, profile
+    from ipu_model.explore.what_if import profile
 
-    thing, of = given_by(source)
+    given = given_by(source)
     with said_if_slow(f"modelling {source}"):
-        return profile(of.program, host=host_work_of(thing, host), machine=machine)
+        return profile(given.program, host=host or given.host, machine=machine)
 
 
-def given_by(source: str) -> tuple[Any, Source]:
-    """Return what a text stands for (a module, or something that has a program), and the same ready to be explored.
+def given_by(source: str) -> Source:
+    """Return what a text stands for, ready to be explored.
 
     PopTorch's refusals and failures of the user's module are errors of one line; others keep their traceback.
     """
     from ipu_model.explore.what_if import source_of
+    from ipu_model.report import program_file
+    from ipu_model.report.files import read_report
 
-    thing, arguments = _thing(source)
+    if _is_program_file(source):
+        return source_of(program_file.read(Path(source)))
+    if not is_function(source):
+        return source_of(read_report(_report(source)))
+    thing, arguments = _sorted(made_by(source), source)
     try:
         with said_if_slow(f"capturing {source}"):
-            return thing, source_of(thing, **arguments)
+            return source_of(thing, **arguments)
     except Error:
         raise
     except Exception as problem:
@@ -78,26 +84,8 @@ def given_by(source: str) -> tuple[Any, Source]:
         raise
 
 
-def _thing(source: str) -> tuple[Any, Mapping[str, Any]]:
-    """Return something that has a program, or a module with its arguments for `source_of`."""
-    if is_function(source):
-        return _sorted(made_by(source), source)
-    if _is_program_file(source):
-        from ipu_model.report import program_file
-
-        return program_file.read(Path(source)), {}
-    from ipu_model.report.files import read_report
-
-    profile = read_report(_report(source))
-    if profile.program is None:
-        raise Error(
-            f"{source} holds only results, and not the program that they belong to. Name the folder that profiling "
-            "wrote, run the program again, or name a function that returns it: program.py:function."
-        )
-    return profile, {}
-
-
 def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return something that has a program, or a module with its arguments for `source_of`."""
     if isinstance(made, tuple):
         if not len(_NEEDED) <= len(made) <= len(_POSITIONS):
             raise Error(f"{source} returned {len(made)} values. {RETURNS}")
@@ -117,13 +105,9 @@ def _sorted(made: Any, source: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def folder_of_source(source: str) -> Path | None:
-    if is_function(source):
-        return None
-    if _is_program_file(source):
-        return Path(source).parent
     from ipu_model.report.files import file_of
 
-    return file_of(_report(source)).parent
+    return None if is_function(source) else file_of(source if _is_program_file(source) else _report(source)).parent
 
 
 def _is_program_file(source: str) -> bool:
@@ -248,15 +232,9 @@ def _imported_file(file: Path, written: int) -> ModuleType:
 def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     function = getattr(module, name, None)
     if not callable(function):
-        own = [
-            each
-            for each, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_")
-        ]
-        which = ", ".join(own) if len(own) <= _MOST_NAMED else f"{len(own)} functions"
-        near = difflib.get_close_matches(name, own, 1) if len(own) > _MOST_NAMED else []
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise Error(f"{place} has no function {name!r}. It has {which or 'no functions'}.{hint}")
+        own = _functions_in(Path(module.__file__ or "."))
+        which = ", ".join(own[:_MOST_NAMED]) or "none that needs no arguments"
+        raise Error(f"{place} has no function {name!r}. It has {which}.{did_you_mean(name, own)}")
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind not in fixed]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ipu_model.explore.advise import Advice
 from ipu_model.explore.fit_result import Candidate, Fit, FitResult
-from ipu_model.explore.options import Risk
-from ipu_model.explore.settings import Change, Setting, Split
+from ipu_model.explore.options import Change, Risk
+from ipu_model.explore.settings import Setting, Split
 from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork, Loading
@@ -206,7 +206,7 @@ def search_result(*, fastest: bool = True) -> FitResult:
     start = Candidate(setting, Verdict.DOES_NOT_FIT, 2.0, 100.0)
     close = Candidate(replace(setting, split=Split(2)), Verdict.CLOSE, 1.0, 150.0)
     fits = Candidate(replace(setting, split=Split(4, ("layer",))), Verdict.FITS, 0.6, 180.0)
-    change = Change("split", "split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
+    change = Change("split over 4 IPUs", "poptorch.BeginBlock(model.layer, ipu_id=1)", Risk.SCHEDULE)
     found = Fit(fits if fastest else close, (change,), change.line, inference_profile(), is_confirmed=True)
     best = found if fastest else None
     return FitResult("net", start, best, best, None if fastest else found, (start, close, fits), binds="It is big.")

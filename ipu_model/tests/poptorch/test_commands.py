@@ -21,7 +21,7 @@ from modelling_support import Chain
 
 import ipu_model
 import poptorch
-from ipu_model.commands import command_line, programs
+from ipu_model import commands
 from ipu_model.predict.hardware import known_hardware
 from ipu_model.report.page import html_report
 from ipu_model.sources import said_if_slow
@@ -34,7 +34,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = command_line.main([str(argument) for argument in arguments])
+            code = commands.main([str(argument) for argument in arguments])
         except SystemExit as stopped:
             code = int(str(stopped.code))
     return code, out.getvalue(), err.getvalue()
@@ -75,7 +75,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 def test_help_waits_for_no_library_and_reports_and_machines_not_for_torch(written: Path) -> None:
     code = f"""import contextlib, sys
-from ipu_model.commands.command_line import main
+from ipu_model.commands import main
 with contextlib.suppress(SystemExit):
     main(['--help'])
 assert not {{'torch', 'matplotlib', 'numpy'}} & set(sys.modules)
@@ -227,7 +227,7 @@ def test_a_page_is_written_and_named(tmp_path: Path, command: list[str], words: 
 
 def test_a_browser_opens_only_when_asked(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(programs, "webbrowser", SimpleNamespace(open=opened.append))
+    monkeypatch.setattr(commands, "webbrowser", SimpleNamespace(open=opened.append))
     run("report", written)
     run("report", written, "--open")
     assert opened == [(written / "report.html").as_uri()]
@@ -289,7 +289,7 @@ def test_the_folder_of_a_failed_compilation_is_enough(tmp_path: Path) -> None:
 def test_an_impossible_request_names_the_nearest_and_ends_with_1() -> None:
     """One IPU in float32 has no room for twice its memory in weights alone."""
     code, out, _ = run("fit", of("wide"), "--ipus", "1", "--keep", "precision", "--keep", "optimiser")
-    assert code == programs.NOTHING_FITS == 1
+    assert code == commands.NOTHING_FITS == 1
     limits = "at most 1 IPU, optimiser stays, precision stays"
     assert f"Nothing fits with 5 % of the fullest tile free within the limits that you set ({limits})" in out
     assert "The nearest: " in out
@@ -302,7 +302,7 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["report", of("")], f"Name the function in it that returns what to model: {PROGRAM}:training."),
     (["report", of("Chain.forward")], "Functions without arguments there: training, inference, executor"),
     (["report", of("trainng")], "has no function 'trainng'. It has training, inference"),
-    (["report", "torch:compille"], "functions. Did you mean compile?"),
+    (["report", "torch:compille"], "Did you mean compile?"),
     (["report", of("with_arguments")], "needs arguments (size)"),
     (["report", of("inference"), "--workers", "4"], "--loading and --workers need to know how long a sample takes"),
     (["report", of("inference"), "--loader", PROGRAM], "--loader takes a function that returns a loader"),
@@ -310,13 +310,13 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["fit", of("inference"), "--machine", "M3000"], "There is no machine 'M3000'"),
     (["machines", "M3000"], "There is no machine 'M3000'. Systems: M2000, POD4, POD16"),
     (["fit", "no", "--workers", "two"], "--workers: it takes a whole number from 0 on, such as 4, not 'two'"),
-    (["fit", "no", "--workers", "-3"], "--workers: it takes a whole number from 0 on, such as 0, not '-3'"),
+    (["fit", "no", "--workers", "-3"], "--workers: it takes a whole number from 0 on, such as 4, not '-3'"),
     (["fit", "no", "--seconds-per-sample", "1ms"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
     (["fit", "no", "--seconds-per-sample", "nan"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
-    (["fit", "no", "--seconds-per-sample", "-1"], "it takes a number of seconds from 0 on, such as 0, not '-1'"),
+    (["fit", "no", "--seconds-per-sample", "-1"], "it takes a number of seconds from 0 on, such as 0.001 for a"),
     (["fit", "no", "--loading", "asnyc"], "it takes one of sync, async, not 'asnyc'. Did you mean async?"),
-    (["fit", "no", "--ipus", "2.4"], "--ipus: it takes a whole number from 1 on, such as 2, not '2.4'"),
-    (["fit", "no", "--ipus", "0"], "--ipus: it takes a whole number from 1 on, such as 1, not '0'"),
+    (["fit", "no", "--ipus", "2.4"], "--ipus: it takes a whole number from 1 on, such as 4, not '2.4'"),
+    (["fit", "no", "--ipus", "0"], "--ipus: it takes a whole number from 1 on, such as 4, not '0'"),
     (["fit", "no", "--keep", "precison"], "machine, not 'precison'. Did you mean precision?"),
 ]
 

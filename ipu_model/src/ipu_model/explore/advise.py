@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ipu_model.errors import Error
-from ipu_model.explore.fit_result import MARGIN, Limits
-from ipu_model.explore.lines import micro_batch_line
+from ipu_model.explore.fit_result import MARGIN, Limits, OtherLoader
 from ipu_model.explore.options import (
     OPTIONS,
+    Change,
     Risk,
-    checked_margin,
     has_half_state,
-    has_variables_of,
     is_in_half_precision,
     with_options,
 )
+from ipu_model.explore.settings import Programs
 from ipu_model.explore.split import blocks_of, has_checkpoints, repeated_blocks
 from ipu_model.explore.stages import even_cuts
 from ipu_model.explore.what_if import Source, host_work_of, source_of
-from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile, Verdict
@@ -34,8 +33,7 @@ LEAST_GAIN = 1.02
 LEAST_SAVING = 0.05
 """Changes that empty the fullest tile by less than this share are left out if memory is what is missing."""
 MOST_ITEMS = 8
-RISK_WEIGHT = {Risk.NONE: 1.0, Risk.SCHEDULE: 2.0, Risk.NUMERICS: 4.0}
-"""By how much the gain of a change (the logarithm of its factor) is divided before changes are ranked."""
+_WIDTH = 97
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,18 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceList(Sequence[Advice]):
-    """The changes worth trying, the most useful first; if no single one is enough, `search` is the call for several."""
+    """The changes worth trying, the most useful first; if no single one is enough, `search` finds several."""
 
     items: tuple[Advice, ...]
     is_enough: bool = True
-    search: str = ""
+    search: str = "ipu_model.make_it_fit"
 
     @property
     def note(self) -> str:
-        searches = f"{self.search} searches combinations of changes."
-        return "" if self.is_enough else f"No single change makes this program fit with room to spare. {searches}"
+        if self.is_enough and self.items:
+            return ""
+        missing = "that was tried makes it better" if self.is_enough else "makes this program fit with room to spare"
+        return f"No single change {missing}. {self.search} searches combinations of changes."
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -90,15 +90,13 @@ class AdviceList(Sequence[Advice]):
         return len(self.items)
 
     def __str__(self) -> str:
-        texts = [
-            "\n   ".join((
-                f"{number}. {item.change}: {item.effect}",
-                *(text for text in (item.evidence, item.explanation, item.cost and f"Cost: {item.cost}.") if text),
-                *(f"    {line}" for line in item.how.splitlines()),
-            ))
-            for number, item in enumerate(self.items, 1)
-        ]  # fmt: skip
-        return "\n".join((*texts, *filter(None, (self.note,))))
+        texts = []
+        for number, item in enumerate(self.items, 1):
+            words = (item.evidence, item.explanation, item.cost and f"Cost: {item.cost}.")
+            wrapped = [line for text in words for line in textwrap.wrap(text, _WIDTH)]
+            code = (f"    {line}" for line in item.how.splitlines())
+            texts.append("\n   ".join((f"{number}. {item.change}: {item.effect}", *wrapped, *code)))
+        return "\n\n".join(filter(None, (*texts, self.note)))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -128,11 +126,11 @@ def advise(
     host = host_work_of(thing if profile is None else profile, host)
     source = source_of(thing, inputs, options, **module)
     before = profile if profile is not None and profile.host == host else profile_program(source.program, host)
-    room, items = Limits(margin=checked_margin(margin)), list(_modelled(source, host, before))
+    room, items = Limits(margin=margin), list(_modelled(source, host, before))
     has_room = room.allow(before.memory.share)
     if has_room:
         items = [item for item in items if room.allow(item.share) and item.samples_per_second_factor >= LEAST_GAIN]
-        items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / RISK_WEIGHT[item.risk])
+        items.sort(key=lambda item: -math.log(item.samples_per_second_factor) / 2**item.risk)
     else:
         most = -LEAST_SAVING * before.memory.max_tile_bytes
         items = [item for item in items if item.fits or item.max_tile_bytes_change < most]
@@ -142,17 +140,7 @@ def advise(
         best_of_kind.setdefault(item.kind, item)
     best = tuple(best_of_kind.values())[:MOST_ITEMS]
     is_enough = has_room or any(room.allow(item.share) for item in best)
-    return AdviceList(best, is_enough, _call_for(thing, source.program, inputs, module))
-
-
-def _call_for(thing: Any, program: Program, inputs: Any, module: Mapping[str, Any]) -> str:
-    """Return the call of `make_it_fit`, with the names that a program is likely to have for its parts."""
-    if inputs is not None:
-        given = (f"{name}={'optimizer' if name == 'optimizer' else repr(value)}" for name, value in module.items())
-        return f"ipu_model.make_it_fit({', '.join(('model', 'inputs', 'options', *given))})"
-    if isinstance(thing, (Profile, Program)):
-        return f"ipu_model.make_it_fit({type(thing).__name__.lower()})"
-    return f"ipu_model.make_it_fit({'training' if program.training else 'inference'}_model)"
+    return AdviceList(best, is_enough)
 
 
 def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -163,18 +151,17 @@ def _modelled(source: Source, host: HostWork, before: Profile) -> Iterator[Advic
         except Error:
             continue
         options = [(OPTIONS[name], value) for name, value in changed.items()]
-        change = ", ".join(option.change(program, value) for option, value in options)
-        how = "\n".join(option.line(program, value) for option, value in options)
-        explanation = " ".join(option.explained(value) for option, value in options)
-        risk = max(option.risk for option, _ in options)
-        yield _advice(next(iter(changed)), change, how, explanation, risk, before, after)
+        changes = [Change(one.change(program, value), one.line(program, value), one.risk) for one, value in options]
+        explanation = " ".join(option.explanation for option, _ in options)
+        yield _advice(next(iter(changed)), changes, explanation, before, after)
     yield from _micro_batches(source, host, before)
     for other in other_loaders(host):
-        after = profile_program(program, other.host)
-        yield _advice(other.change, other.change, other.line, other.explanation, Risk.NONE, before, after)
+        changes = [Change(other.change, other.line, Risk.NONE)]
+        yield _advice(other.change, changes, other.explanation, before, profile_program(program, other.host))
 
 
-def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, before: Profile, after: Profile) -> Advice:
+def _advice(kind: str, changes: Sequence[Change], explanation: str, before: Profile, after: Profile) -> Advice:
+    risk = max(change.risk for change in changes)
     factor = after.samples_per_second / before.samples_per_second
     bytes_change = after.memory.max_tile_bytes - before.memory.max_tile_bytes
     shares = [profile.memory.share for profile in (before, after)]
@@ -190,8 +177,9 @@ def _advice(kind: str, change: str, how: str, explanation: str, risk: Risk, befo
         f"{before.samples_per_second:,.4g} -> {after.samples_per_second:,.4g} samples/s, the fullest tile "
         f"{shares[0]:.0%} -> {shares[1]:.0%} of its memory, limited by {limits} (modelled)."
     )
+    words, lines = ", ".join(change.text for change in changes), "\n".join(change.line for change in changes)
     gained = factor, bytes_change, after.verdict
-    return Advice(change, how, *gained, explanation, risk, evidence, "; ".join(costs), kind, shares[1])
+    return Advice(words, lines, *gained, explanation, risk, evidence, "; ".join(costs), kind, shares[1])
 
 
 def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
@@ -199,7 +187,7 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
     batching, settings = program.batching, program.settings
     if not is_in_half_precision(program):
         yield {"half_precision": True}
-    if not settings.half_partials and has_variables_of(program, FLOAT16):
+    if not settings.half_partials and program.has_variables_of(FLOAT16):
         yield {"half_partials": True}
     if program.training:
         yield from ({"gradient_accumulation": batching.accumulation * factor} for factor in (2, 4))
@@ -241,36 +229,20 @@ def _splits(program: Program) -> Iterator[tuple[str, ...]]:
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
     """Yield the effect of half and of twice the micro-batch at the same global batch, if the module is there."""
-    program, batching = source.program, source.program.batching
-    rows = program.samples_per_micro_batch
-    counts = {rows // 2: 2 * batching.accumulation} if rows % 2 == 0 else {}
-    counts |= {rows * 2: batching.accumulation // 2} if batching.accumulation % 2 == 0 else {}
-    if source.again is None or not program.training:
+    programs, rows = Programs(source), source.program.samples_per_micro_batch
+    if source.again is None or not source.program.training:
         return
-    for wanted, accumulation in counts.items():
+    explanation = (
+        "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over the "
+        "batch see different samples."
+    )
+    for wanted in (rows * 2,) if rows % 2 else (rows // 2, rows * 2):
+        setting = replace(programs.start, micro_batch=wanted)
         try:
-            step = source.again(ModuleChanges(micro_batch=wanted)).step
-            after = profile_program(with_options(replace(program, step=step), gradient_accumulation=accumulation), host)
-        except (Error, AssertionError):
+            after = profile_program(programs.of(setting), host)
+        except Error:
             continue
-        counts_text = f"gradient accumulation: {batching.accumulation} -> {accumulation}"
-        change = f"micro-batch: {rows} -> {wanted}, {counts_text}"
-        how = f"opts.Training.gradientAccumulation({accumulation})\n{micro_batch_line(wanted, rows)}"
-        explanation = (
-            "Activations take memory in proportion to the micro-batch. The global batch stays the same, but norms over "
-            "the batch see different samples."
-        )
-        yield _advice("micro_batch", change, how, explanation, Risk.SCHEDULE, before, after)
-
-
-@dataclass(frozen=True)
-class OtherLoader:
-    """Another loader for the same data: the host's work with it, what it changes, its line of code and its effect."""
-
-    host: HostWork
-    change: str
-    line: str
-    explanation: str
+        yield _advice("micro_batch", programs.changes(setting)[::-1], explanation, before, after)
 
 
 def other_loaders(host: HostWork) -> Iterator[OtherLoader]:

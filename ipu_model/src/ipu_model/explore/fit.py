@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import Error
+from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
-from ipu_model.explore.fit_result import MARGIN, Candidate, FasterLoader, Fit, FitResult, Limits, Note
-from ipu_model.explore.options import checked_count, checked_margin, code_of, did_you_mean, on_machine
-from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of, message_of
+from ipu_model.explore.fit_result import CALL, MARGIN, Candidate, Fit, FitResult, Limits, OtherLoader
+from ipu_model.explore.options import code_of, on_machine
+from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of
 from ipu_model.explore.settings import Programs
-from ipu_model.explore.split import modules_of
+from ipu_model.explore.split import scopes_of_variables
 from ipu_model.explore.what_if import host_work_of, source_of
 from ipu_model.predict import profile_program, samples_per_second
 from ipu_model.predict.hardware import System, is_chip, system_with_room
@@ -76,7 +76,7 @@ def make_it_fit(
         source = replace(source, program=on_machine(source.program, system))
     names_chip = isinstance(machine, str) and is_chip(machine)
     named = "" if machine is None or names_chip else source.program.system.name
-    limits = Limits(most, frozenset(stays), machine is not None, named, checked_margin(margin))
+    limits = Limits(most, frozenset(stays), machine is not None, named, margin)
     with _bar(progress) as bar:
         search = Search(Programs(source), host, limits, bar)
         search.run()
@@ -99,7 +99,6 @@ class Findings:
 
     def __init__(self, search: Search) -> None:
         self.search, self.programs, self.limits, self.host = search, search.programs, search.limits, search.host
-        self._refusals: dict[str, None] = {}
         self._fits: dict[Candidate, Fit] = {}
 
     def result(self) -> FitResult:
@@ -113,9 +112,9 @@ class Findings:
         fits = [fit for fit in (cheapest, first) if fit is not None]
         fastest = max(fits, key=lambda fit: fit.samples_per_second, default=None)
         nearest = None if fastest is not None else self._nearest()
-        elsewhere = None if fastest is None else self._elsewhere(fastest)
         instead, wider = (None, None) if fastest is not None else self._instead()
         best = fastest or nearest
+        is_resized = self.programs.source.again is not None or "micro-batch" in self.limits.keep
         return FitResult(
             name=self.programs.base.name,
             start=self.search.start,
@@ -123,20 +122,19 @@ class Findings:
             cheapest=cheapest,
             nearest=nearest,
             tried=tuple(self.search.tried.values()),
-            notes=tuple(self._notes(elsewhere)),
+            notes=tuple(self._notes(fastest)),
             binds="" if fastest is not None else self._binds(nearest),
             instead=instead,
             instead_limits=wider,
-            elsewhere=elsewhere,
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
-            refusals=tuple(self._refusals),
+            refusals=tuple(dict.fromkeys(fit.refused for fit in self._fits.values() if fit.refused)),
             close=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
-            left_out=tuple(self._left_out()),
+            without="" if is_resized else f", without other micro-batches ({CALL} tries them)",
         )
 
     def _least_speed(self, speed: float) -> float:
-        fastest = max((candidate.samples_per_second for candidate in self.search.fitting()), default=0.0)
+        fastest = self.search.best_speed()
         close = speed >= fastest * (1 - NEGLIGIBLE_GAIN)
         return (fastest if close else speed) * (1 - NEGLIGIBLE_GAIN)
 
@@ -181,9 +179,8 @@ class Findings:
         self.search.bar.set_postfix_str(f"capturing the module for {setting}", refresh=True)
         try:
             confirmed = programs.confirmed(setting)
-        except (Error, AssertionError) as problem:
-            refused = message_of(problem)
-            self._refusals[refused] = None
+        except Error as problem:
+            refused = problem.message
         code = code_of(programs.base, program, programs.changed_options(setting), micro_batch)
         profile = profile_program(confirmed or program, self.host)
         changes, is_confirmed = programs.changes(setting), confirmed is not None
@@ -225,25 +222,18 @@ class Findings:
         others = (one for one in search.fitting() if group_of(one.setting) != kind)
         yield from first("The next fastest of another kind", others, best * _NEAR)
 
-    def _left_out(self) -> Iterator[Note]:
-        if self.programs.source.again is None and "micro-batch" not in self.limits.keep:
-            yield Note(
-                "other micro-batches", "make_it_fit(module, inputs, options, ...) tries them",
-                "python -m ipu_model fit program.py:function tries them",
-            )  # fmt: skip
-
-    def _faster_loaders(self, fit: Fit) -> Iterator[FasterLoader]:
+    def _faster_loaders(self, fit: Fit) -> Iterator[OtherLoader]:
         program = self.programs.of(fit.candidate.setting)
         for other in other_loaders(self.host):
             speed = samples_per_second(program, other.host)
             if speed > fit.samples_per_second / (1 - NEGLIGIBLE_GAIN):
-                yield FasterLoader(other.change, other.line, speed)
+                yield replace(other, samples_per_second=speed)
 
     def _binds(self, nearest: Fit | None) -> str:
         if nearest is not None:
             return binding_text(nearest.profile, self.programs.of(nearest.candidate.setting))
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
-        most = self.search.most_ipus() or self.search.most
+        most = self.search.most
         of_process = "" if processes == 1 else f" in each of its {processes} processes"
         own, replicas = start.split.ipus, start.replicas
         if "split" in keep and own > most:
@@ -255,27 +245,24 @@ class Findings:
         refused = Counter(candidate.refused for candidate in self.search.tried.values() if candidate.refused)
         return f"Every setting is refused: {refused.most_common(1)[0][0]}" if refused else ""
 
-    def _notes(self, elsewhere: Candidate | None) -> Iterator[Note]:
+    def _notes(self, fastest: Fit | None) -> Iterator[str]:
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
-        if elsewhere is not None:
+        if fastest is not None and (elsewhere := self._elsewhere(fastest)) is not None:
             text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
-            yield Note(text, f'machine="{_BOW}" searches there.', f"--machine {_BOW} searches there.")
+            yield f'{text} machine="{_BOW}" searches there.'
         asked = self.limits.ipus
         if asked is None:
             most = self.search.most * processes
-            text = f"The search used at most {'1 IPU' if most == 1 else f'{most} IPUs'}."
-            yield Note(text, "ipus=N sets another limit.", "--ipus N sets another limit.")
+            yield f"The search used at most {counted(most, 'IPU')}. ipus=N sets another limit."
         elif (used := 1 << (max(1, asked // processes).bit_length() - 1)) != asked // processes != start.ipus:
             used *= processes
-            next_limit = f"{2 * used} is the next limit that makes a difference."
-            text = f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only {used} of the {asked} that "
-            yield Note(f"{text}you allowed.", f"ipus={next_limit}", f"--ipus {next_limit}")
-        if "precision" not in keep and not start.half_precision:
-            yield Note(
-                "The search was allowed to change the types of weights and partial sums.",
-                'keep="precision" leaves them as they are.',
-                "--keep precision leaves them as they are.",
+            yield (
+                f"PopTorch reserves 1, 2, 4, 8, ... IPUs, so the search could use only {used} of the {asked} that you "
+                f"allowed. ipus={2 * used} is the next limit that makes a difference."
             )
+        if "precision" not in keep and not start.half_precision:
+            types = "The search was allowed to change the types of weights and partial sums."
+            yield f'{types} keep="precision" leaves them as they are.'
 
 
 def binding_text(profile: Profile, program: Program) -> str:
@@ -292,24 +279,16 @@ def binding_text(profile: Profile, program: Program) -> str:
     chip = program.settings.device.chip
     one_ipu = chip.tiles * chip.tile_bytes
     # Lower bounds that follow from the weights: of the IPUs, and of a module that no split divides.
-    least = max(1, math.ceil(sum(variable.weight for variable in variables_of(program)) / one_ipu))
+    scopes, sizes = scopes_of_variables(program.step), defaultdict[str, float](float)
+    for variable in variables_of(program):
+        sizes[scopes.get(variable.name, "")] += variable.weight
+    least = math.ceil(sum(sizes.values()) / one_ipu)
     if least > program.ipus_per_replica:
         sentences.append(f"The weights alone fill {least} IPUs.")
-    name, size = _largest_module(program)
+    name, size = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
     if size > one_ipu:
         sentences.append(
             f"The weights of {name or 'the model'} alone take {size / MIB:,.0f} MiB, and one IPU has "
             f"{one_ipu / MIB:,.0f} MiB: split that module."
         )
     return " ".join(sentences)
-
-
-def _largest_module(program: Program) -> tuple[str, float]:
-    step = program.step
-    tensor_of = {variable.name: variable.tensor for variable in step.variables}
-    sizes: dict[str, float] = {}
-    for variable in variables_of(program):
-        readers = step.readers.get(tensor_of[variable.name], ())
-        module = (modules_of(readers[0].scope) or ("",))[-1] if readers else ""
-        sizes[module] = sizes.get(module, 0.0) + variable.weight
-    return max(sizes.items(), key=lambda item: item[1], default=("", 0.0))

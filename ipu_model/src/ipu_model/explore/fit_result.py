@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from ipu_model.errors import Error
 from ipu_model.explore.lines import code_block
-from ipu_model.explore.settings import Change, Setting
+from ipu_model.explore.options import Change
+from ipu_model.explore.settings import Setting
+from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile, Verdict, close_band
 from ipu_model.report.quantities import counted
 
+CALL = "make_it_fit(module, inputs, options, ...)"
 MARGIN = 0.05
 """The share of the fullest tile that recommendations leave free: the model misses fullest tiles by about as much."""
 
@@ -28,6 +33,12 @@ class Limits:
     machine: str = ""
     margin: float = MARGIN
 
+    def __post_init__(self) -> None:
+        margin: object = self.margin
+        if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
+            what = "margin is the share of the fullest tile that stays free, from 0 to below 1"
+            raise Error(f"{what}, not {margin!r}: 0.05.")
+
     @property
     def most_of_a_tile(self) -> float:
         return min(1 - self.margin, close_band().low)
@@ -38,7 +49,7 @@ class Limits:
 
     @property
     def room(self) -> str:
-        return room_in_words(self.margin)
+        return f"with {100 * self.margin:.3g} % of the fullest tile free" if self.margin else "with no room to spare"
 
     def wider(self, own_machine: str) -> Iterator[Limits]:
         """Yield wider limits: no room, no `ipus`, nothing stays, neither; what stays needs a near machine."""
@@ -55,10 +66,6 @@ class Limits:
         stays = (f"{name} stays" for name in sorted(self.keep))
         room = "" if self.margin else "no room to spare"
         return ", ".join(text for text in (most, self.machine, *stays, room) if text)
-
-
-def room_in_words(margin: float) -> str:
-    return f"with {100 * margin:.3g} % of the fullest tile free" if margin else "with no room to spare"
 
 
 @dataclass(frozen=True)
@@ -137,22 +144,14 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class FasterLoader:
-    """Another way to load the data of a program: what changes, its line of code, and the speed with it."""
+class OtherLoader:
+    """Another loader for the same data: the host's work with it, what changes, its line of code, effect and speed."""
 
+    host: HostWork
     change: str
     line: str
-    samples_per_second: float
-
-
-@dataclass(frozen=True)
-class Note:
-    text: str
-    in_python: str
-    in_shell: str
-
-    def __str__(self) -> str:
-        return f"{self.text} {self.in_python}"
+    explanation: str
+    samples_per_second: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,10 @@ class FitResult:
     `fastest` has the highest throughput, `cheapest` the fewest IPUs and then the fewest risky changes. Both are `None`
     if nothing fits, and `nearest` is then the program that comes nearest. `start` is the program as it is, `tried`
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
-    program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search, and
-    `elsewhere` the fastest program on a machine of a faster chip. `loaders` are other ways to load the data with which
-    the best program is faster. `refusals` are what the front end refused when it captured the module with all changes.
-    `close` are the runners-up, each with what is to be said of it; `left_out` was not searched.
+    program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search.
+    `loaders` are other ways to load the data with which the best program is faster. `refusals` are what the front end
+    refused when it captured the module with all changes. `close` are the runners-up, each with what is to be said of
+    it; `without` says what was not searched.
     """
 
     name: str
@@ -174,20 +173,19 @@ class FitResult:
     cheapest: Fit | None
     nearest: Fit | None
     tried: tuple[Candidate, ...]
-    notes: tuple[Note, ...] = ()
+    notes: tuple[str, ...] = ()
     binds: str = ""
     instead: Fit | None = None
     instead_limits: Limits | None = None
-    elsewhere: Candidate | None = None
-    loaders: tuple[FasterLoader, ...] = ()
+    loaders: tuple[OtherLoader, ...] = ()
     limits: Limits = field(default_factory=Limits)
     refusals: tuple[str, ...] = ()
     close: tuple[tuple[str, Candidate], ...] = ()
-    left_out: tuple[Note, ...] = ()
+    without: str = ""
 
     @property
     def nothing_fits(self) -> str:
-        return f"Nothing fits {room_in_words(self.limits.margin)}"
+        return f"Nothing fits {self.limits.room}"
 
     @property
     def found(self) -> bool:
@@ -206,8 +204,7 @@ class FitResult:
             wider = f"This fits within wider limits ({left})" if left else "This fits without limits"
             others = (("The nearest", self.nearest), (wider, self.instead))
             return tuple((title, fit) for title, fit in others if fit is not None)
-        without = "".join(f", without {note.text} ({note.in_python})" for note in self.left_out)
-        found = f"that was found {self.limits.room}{without}"
+        found = f"that was found {self.limits.room}{self.without}"
         if fastest.candidate == cheapest.candidate:
             if not fastest.changes:
                 return (("No setting that was tried is faster or uses fewer IPUs", fastest),)
@@ -242,11 +239,11 @@ class FitResult:
 
     def for_shell(self) -> FitResult:
         """Return the result with advice on the options of `python -m ipu_model fit`, in place of arguments."""
-
-        def turned(notes: tuple[Note, ...]) -> tuple[Note, ...]:
-            return tuple(replace(note, in_python=note.in_shell) for note in notes)
-
-        return replace(self, notes=turned(self.notes), left_out=turned(self.left_out))
+        return replace(
+            self,
+            notes=tuple(re.sub(r'(\w+)="?(\w+)"?', r"--\1 \2", note) for note in self.notes),
+            without=self.without.replace(CALL, "python -m ipu_model fit program.py:function"),
+        )
 
     def __str__(self) -> str:
         start = self.start
@@ -264,26 +261,8 @@ class FitResult:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]
         return f"<FitResult of {self.name!r}: {what}; {counted(len(self.tried), 'program')} modelled>"
 
-    def _repr_html_(self) -> str:
-        start = self.start
-        rows: list[tuple[object, ...]] = [
-            ("as it is", f"{start.samples_per_second:,.1f}", start.ipus, f"{start.share:.0%}", start.verdict, "")
-        ]
-        codes = ""
-        fits = {"cheapest": self.cheapest, "fastest": self.fastest, "nearest": self.nearest}
-        for name, fit in {**fits, "within wider limits": self.instead}.items():
-            if fit is None:
-                continue
-            changes = "<br>".join(html.escape(change.text) for change in fit.changes)
-            speed = f"{fit.samples_per_second:,.1f}"
-            rows.append((name, speed, fit.candidate.ipus, f"{fit.share:.0%}", fit.profile.verdict, changes))
-            if fit.code:
-                summary = f"<summary>Lines of the {name}</summary><pre>{html.escape(fit.code)}</pre>"
-                codes += f"<details{' open' * (fit is self.best)}>{summary}</details>"
-        head = "".join(f"<th>{title}</th>" for title in ("", "samples/s", "IPUs", "of a tile", "memory", "changes"))
-        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-        notes = html.escape(" ".join(text for text in (self.binds, *self._loading(), *self._remarks()) if text))
-        return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def _loading(self) -> list[str]:
         fit = self.fastest
@@ -298,7 +277,7 @@ class FitResult:
 
     def _remarks(self) -> Iterator[str]:
         fit = self.best
-        yield from map(str, self.notes)
+        yield from self.notes
         if fit is not None and fit.changes:
             yield "All figures are modelled, and the global batch is the same everywhere."
             if fit.is_confirmed:

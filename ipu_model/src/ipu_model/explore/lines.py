@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from ipu_model.batching import Keep
 from ipu_model.explore.split import has_checkpoints
@@ -15,8 +16,6 @@ from ipu_model.step import FLOAT16
 
 _RECOMPUTATION_TYPES = ("NoRecompute", "Standard", "NormOnly", "Pipeline", "RecomputeAll")
 """The members of PopART's RecomputationType, in its order, which is that of `Recomputation`."""
-_MOST_SPELT_OUT = 4
-"""Shares of more IPUs are written as a comprehension if they are equal."""
 _WIDTH = 110
 
 
@@ -33,19 +32,15 @@ def module_of(name: str) -> str:
 
 def _items_of(names: Sequence[str]) -> str:
     """Return modules as items of a list; those that are called by numbers which follow one another as a slice."""
-    if not all(name.rpartition(".")[2].isdecimal() for name in names):
-        return ", ".join(map(module_of, names))
-    rows: dict[str, list[int]] = {}
-    for name in names:
-        parent, _, number = name.rpartition(".")
-        rows.setdefault(parent, []).append(int(number))
-    items = []
-    for parent, numbers in rows.items():
-        first, last = numbers[0], numbers[-1]
-        if len(numbers) > 1 and numbers == list(range(first, last + 1)):
-            items.append(f"*{module_of(parent)}[{first}:{last + 1}]")
+    items: list[str] = []
+    for parent, group in groupby(names, lambda name: name.rpartition(".")[0]):
+        row = list(group)
+        first = row[0].rpartition(".")[2]
+        numbers = range(int(first), int(first) + len(row)) if first.isdecimal() else range(0)
+        if len(row) > 1 and row == [f"{parent}.{number}".removeprefix(".") for number in numbers]:
+            items.append(f"*{module_of(parent)}[{numbers.start}:{numbers.stop}]")
         else:
-            items += [module_of(f"{parent}.{number}" if parent else str(number)) for number in numbers]
+            items += map(module_of, row)
     return ", ".join(items)
 
 
@@ -70,11 +65,7 @@ def checkpoint_lines(program: Program, names: Sequence[str]) -> str:
 
 
 def proportion_line(shares: Mapping[int, object]) -> str:
-    ipus = list(shares)
-    if len(ipus) > _MOST_SPELT_OUT and len(set(shares.values())) == 1 and ipus == list(range(len(ipus))):
-        pairs = f'f"IPU{{ipu}}": {shares[0]} for ipu in range({len(ipus)})'
-    else:
-        pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
+    pairs = ", ".join(f'"IPU{ipu}": {share}' for ipu, share in shares.items())
     return f"opts.setAvailableMemoryProportion({{{pairs}}})"
 
 
@@ -116,19 +107,6 @@ def has_first_moments(spec: OptimiserSpec) -> bool:
     return _class_of(spec) in ("Adam", "AdamW", "LAMB")
 
 
-def state_type_line(spec: OptimiserSpec, half: object) -> str:
-    return f"poptorch.optim.{_class_of(spec)}(..., {_state_types(spec, half)})"
-
-
-def _state_types(spec: OptimiserSpec, half: object) -> str:
-    names = ["accum_type"]
-    if spec.family == "SGD2":
-        names.append("velocity_accum_type")
-    if has_first_moments(spec):
-        names.append("first_order_momentum_accum_type")
-    return ", ".join(f"{name}=torch.float{'16' if half else '32'}" for name in names)
-
-
 def optimiser_lines(spec: OptimiserSpec) -> str:
     """Return the line, or lines, that make an optimiser; several parameter groups stay those that there are."""
     several = len(spec.groups) > 1
@@ -147,6 +125,7 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
         value = getattr(hyper, name)
         if name in spec.attributes and (name == "lr" or value != getattr(usual, name)):
             yield f"{name}={value!r}"
+    is_half = FLOAT16 in (spec.accum_dtype, spec.first_dtype)
     others = {
         "use_combined_accum=True": spec.family == "SGD1",
         "centered=True": spec.family == "RMSPROP_CENTERED",
@@ -154,10 +133,11 @@ def _arguments(spec: OptimiserSpec, hyper: Hyper) -> Iterator[str]:
         "bias_correction=False": spec.family in ("LAMB_NO_BIAS", "ADAMW_NO_BIAS"),
         f"loss_scaling={spec.loss_scaling!r}": spec.loss_scaling != 1.0,
         f"max_grad_norm={spec.max_grad_norm!r}": math.isfinite(spec.max_grad_norm),
+        "accum_type=torch.float16": is_half,
+        "velocity_accum_type=torch.float16": is_half and spec.family == "SGD2",
+        "first_order_momentum_accum_type=torch.float16": is_half and has_first_moments(spec),
     }
     yield from (text for text, is_given in others.items() if is_given)
-    if FLOAT16 in (spec.accum_dtype, spec.first_dtype):
-        yield _state_types(spec, True)
 
 
 def code_block(code: str) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ipu_model.cores import CoreWatch
-from ipu_model.errors import Error, kind_of
+from ipu_model.errors import Error, checked_count, kind_of
 
 if TYPE_CHECKING:
     from ipu_model.predict.host import HostWork
@@ -84,10 +84,8 @@ def _check(loader: object, batches: int, warm_up: int | None, samples_per_batch:
         raise Error(f"time_loader takes a poptorch.DataLoader or another iterable of batches, not {kind_of(loader)}.")
     counts = (("batches", batches, 1), ("warm_up", warm_up, 0), ("samples_per_batch", samples_per_batch, 1))
     for name, value, least in counts:
-        if value is None and name != "batches":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise Error(f"time_loader: {name} must be a whole number from {least} on, not {value!r}.")
+        if value is not None or name == "batches":
+            checked_count(f"time_loader: {name}", value, least)
 
 
 def _arrivals(

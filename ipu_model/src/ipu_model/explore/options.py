@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from ipu_model.batching import Keep
-from ipu_model.errors import Error
+from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import lines
 from ipu_model.explore.split import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation, recomputation_over
-from ipu_model.step import FLOAT16, FLOAT32, UINT8, DType, Step, fewest_micro_batches, ipus_in_use, with_tensors
+from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
 Getter = Callable[[Program], Any]
@@ -42,11 +41,20 @@ class Risk(IntEnum):
 
 
 @dataclass(frozen=True)
+class Change:
+    """One change to a program: what it is in a few words, the line of code for it, and its risk."""
+
+    text: str
+    line: str
+    risk: Risk
+
+
+@dataclass(frozen=True)
 class Option:
     """One option: how it is read and set, the line that a PopTorch user writes, and the texts that describe it.
 
-    `explanation_off` is that of switching it off. `what` names the option in the description of a change (default: its
-    name), in which `shown(value)` is a value; `described(program, value)` replaces that description.
+    `what` names the option in the description of a change (default: its name), in which `shown(value)` is a value;
+    `described(program, value)` replaces that description.
     """
 
     name: str
@@ -54,7 +62,6 @@ class Option:
     set_to: Setter
     line: Callable[[Program, Any], str]
     explanation: str
-    explanation_off: str = ""
     risk: Risk = Risk.NONE
     what: str = ""
     shown: Callable[[Any], object] = str
@@ -65,9 +72,6 @@ class Option:
             return self.described(program, value)
         what = self.what or self.name.replace("_", " ")
         return f"{what}: {self.shown(self.now(program))} -> {self.shown(value)}"
-
-    def explained(self, value: object) -> str:
-        return self.explanation_off if self.explanation_off and value in (False, "none") else self.explanation
 
 
 def with_options(program: Program, **options: Any) -> Program:
@@ -85,12 +89,6 @@ def option_named(name: object) -> Option:
         hint = did_you_mean(str(name), OPTIONS)
         raise Error(f"There is no option {str(name)!r} to change.{hint} Options: {', '.join(OPTIONS)}.")
     return option
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names what comes nearest, after a space; "" if nothing does."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _check_pipeline(program: Program) -> None:
@@ -111,11 +109,14 @@ def _check_pipeline(program: Program) -> None:
 # --- how options are read and set
 
 
-def _field(path: str, read: Callable[[Any], Any] = bool, **also: object) -> tuple[Getter, Setter]:
+def _field(path: str, read: Callable[[Any], Any] = bool, forgets: str = "") -> tuple[Getter, Setter]:
+    """Return what reads a field and what sets it, which leaves the field `forgets` without a value."""
 
     def set_to(program: Program, value: Any) -> Program:
         changed: Program = _replaced(program, path.split("."), read(value))
-        return replace(changed, **also) if also else changed  # type: ignore[arg-type]  # names of fields
+        if forgets:
+            changed = _replaced(changed, forgets.split("."), None)
+        return changed
 
     return attrgetter(path), set_to
 
@@ -125,21 +126,8 @@ def _replaced(thing: Any, path: Sequence[str], value: object) -> Any:
     return replace(thing, **{name: _replaced(getattr(thing, name), rest, value) if rest else value})
 
 
-def _count(path: str, **also: object) -> tuple[Getter, Setter]:
-    name = path.rpartition(".")[2]
-    return _field(path, lambda value: checked_count(name, value), **also)
-
-
-def checked_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Error(f"{name} must be a whole number from 1 on, not {value!r}.")
-    return value
-
-
-def checked_margin(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise Error(f"margin is the share of the fullest tile that stays free, from 0 to below 1, not {value!r}: 0.05.")
-    return float(value)
+def _count(path: str, forgets: str = "") -> tuple[Getter, Setter]:
+    return _field(path, lambda value: checked_count(path.rpartition(".")[2], value), forgets)
 
 
 def _choice(name: str, kind: type[Chosen]) -> Callable[[object], Chosen]:
@@ -173,15 +161,6 @@ def _ipu(program: Program, name: object) -> int:
     return int(number)
 
 
-def _names(value: str | Iterable[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _half_partials(program: Program, value: object) -> Program:
-    settings = replace(program.settings, half_partials=bool(value), half_partials_of_convolutions=None)
-    return replace(program, settings=settings)
-
-
 def _optimiser(program: Program, value: object) -> Program:
     if not program.training or not isinstance(value, OptimiserSpec):
         raise Error(
@@ -193,12 +172,14 @@ def _optimiser(program: Program, value: object) -> Program:
 
 def has_half_state(program: Program) -> bool:
     """Whether accumulators and first moments are in float16 already, or there is no optimiser."""
-    spec = program.optimiser
-    return spec is None or _with_state_type(spec, FLOAT16) == spec
+    return program.optimiser is None or _half_state(program, True) == program.optimiser
 
 
-def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
+def _half_state(program: Program, value: object) -> OptimiserSpec:
     """Return the optimiser with such accumulators and momentum; squares stay: the smallest would be 0 in float16."""
+    if program.optimiser is None:
+        raise Error("half_optimiser_state is for training with an optimiser: this program has none.")
+    spec, kind = program.optimiser, FLOAT16 if value else FLOAT32
     return replace(
         spec,
         accum_dtype=kind,
@@ -207,20 +188,10 @@ def _with_state_type(spec: OptimiserSpec, kind: DType) -> OptimiserSpec:
     )
 
 
-def _half_state(program: Program, value: object) -> Program:
-    if program.optimiser is None:
-        raise Error("half_optimiser_state is for training with an optimiser: this program has none.")
-    return replace(program, optimiser=_with_state_type(program.optimiser, FLOAT16 if value else FLOAT32))
-
-
 def on_machine(program: Program, system: System) -> Program:
     """Return the program on another machine, whose chip its ops are then costed for."""
     device = replace(program.settings.device, chip=system.chip)
     return replace(program, system=system, settings=replace(program.settings, device=device))
-
-
-def _machine(program: Program, value: object) -> Program:
-    return on_machine(program, value if isinstance(value, System) else system_named(str(value)))
 
 
 def in_half_precision(step: Step) -> Step:
@@ -234,15 +205,9 @@ def with_byte_inputs(step: Step) -> Step:
     return replace(step, inputs=tuple(sent))
 
 
-def has_variables_of(program: Program, dtype: DType, *, trainable: bool = False) -> bool:
-    """Whether weights or buffers are of that type; only weights that are trained with `trainable`."""
-    step = program.step
-    return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trainable)
-
-
 def is_in_half_precision(program: Program) -> bool:
     """Whether half precision would change nothing: no float32 weights, nor float32 buffers in inference."""
-    return not has_variables_of(program, FLOAT32, trainable=program.training)
+    return not program.has_variables_of(FLOAT32, trained=program.training)
 
 
 # --- how changes are described
@@ -268,7 +233,7 @@ def _split_change(_: Program, value: Any) -> str:
 
 
 def _checkpoints_change(_: Program, value: Any) -> str:
-    names = _names(value)
+    names = list(blocks_at(value))
     short = ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]} ({len(names)} modules)"
     return f"recomputation checkpoints: outputs of {short}"
 
@@ -294,7 +259,7 @@ OPTIONS: Mapping[str, Option] = {
         # Options that change how many IPUs a program uses forget how many it has reserved.
         Option(
             "replicas",
-            *_count("batching.replicas", reserved_ipus=None),
+            *_count("batching.replicas", forgets="reserved_ipus"),
             lambda _, value: f"opts.replicationFactor({value})",
             "Idle IPUs of the machine work on more samples of a larger global batch. The host must load data for all "
             "of them.",
@@ -302,7 +267,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "processes",
-            *_count("processes", reserved_ipus=None),
+            *_count("processes", forgets="reserved_ipus"),
             lambda program, value: (
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
@@ -322,8 +287,8 @@ OPTIONS: Mapping[str, Option] = {
             "recomputation",
             *_field("recomputation", _choice("recomputation", Recomputation)),
             lambda _, value: lines.recomputation_line(Recomputation(value)),
-            "The backward pass computes activations again, which saves memory and costs time.",
-            "Activations are kept instead of being computed again, which is faster if they fit.",
+            "Activations that the backward pass computes again save memory and cost time; keeping them is faster if "
+            "they fit.",
             shown=lambda value: Recomputation(value).value,
         ),
         Option(
@@ -349,8 +314,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "half_partials",
-            attrgetter("settings.half_partials"),
-            _half_partials,
+            *_field("settings.half_partials", forgets="settings.half_partials_of_convolutions"),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
             "Matrix products keep their partial sums in float16, which doubles their rate and reduces exchange, but "
             "causes more rounding.",
@@ -390,8 +354,8 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "half_optimiser_state",
             has_half_state,
-            _half_state,
-            lambda program, value: lines.state_type_line(program.optimiser, value) if program.optimiser else "",
+            lambda program, value: replace(program, optimiser=_half_state(program, value)),
+            lambda program, value: lines.optimiser_lines(_half_state(program, value)),
             "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
             "rounded more.",
             risk=Risk.NUMERICS,
@@ -401,8 +365,8 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "checkpoints",
             lambda program: has_checkpoints(program.step),
-            lambda program, value: replace(program, step=with_checkpoints(program.step, _names(value))),
-            lambda program, value: lines.checkpoint_lines(program, _names(value)),
+            lambda program, value: replace(program, step=with_checkpoints(program.step, blocks_at(value))),
+            lambda program, value: lines.checkpoint_lines(program, list(blocks_at(value))),
             "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
             "again, so only one module's activations are live at a time.",
             described=_checkpoints_change,
@@ -449,7 +413,9 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "machine",
             attrgetter("system"),
-            _machine,
+            lambda program, value: on_machine(
+                program, value if isinstance(value, System) else system_named(str(value))
+            ),
             lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
             "Other chips have different clocks and tile sizes, and larger systems have room for more replicas.",
             shown=lambda value: getattr(value, "name", value),
@@ -484,7 +450,7 @@ def code_of(base: Program, program: Program, changed: Mapping[str, Any], micro_b
         [OPTIONS["split"].line(base, changed["split"])] if "split" in changed else [],
         [OPTIONS["checkpoints"].line(base, changed["checkpoints"])] if changed.get("checkpoints") else [],
         list(dict.fromkeys(OPTIONS[name].line(program, values[name]) for name in _ONE_LINE_EACH if name in values)),
-        [lines.optimiser_lines(optimiser)] if optimiser and "half_optimiser_state" in changed else [],
+        [OPTIONS["half_optimiser_state"].line(program, True)] if changed.get("half_optimiser_state") else [],
         [] if micro_batch is None else [lines.micro_batch_line(micro_batch, base.samples_per_micro_batch)],
         [f"# on this machine: IPU_MODEL_MACHINE={program.system.name} python program.py"] * ("machine" in changed),
     ]

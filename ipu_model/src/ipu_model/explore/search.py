@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
@@ -86,7 +87,7 @@ class Search:
             own = self.programs.start.split.ipus
             powers = set() if "split" in self.limits.keep else {1 << bit for bit in range(most.bit_length())}
             lean = {count: self._leanest(count) for count in sorted(powers | {own}) if count <= most}
-            fitting = {count: candidate for count, candidate in lean.items() if candidate and self.has_room(candidate)}
+            fitting = {count: candidate for count, candidate in lean.items() if candidate}
             if fitting:
                 self.undone(fitting[min(fitting)])
                 if wants_fastest:
@@ -103,8 +104,7 @@ class Search:
 
     def is_allowed(self, candidate: Candidate) -> bool:
         """Whether a candidate has no more IPUs than were asked for, which the program itself may have."""
-        most = self.most_ipus()
-        return most is None or candidate.setting.ipus <= most
+        return candidate.setting.ipus <= self.most_ipus
 
     def candidate(self, setting: Setting) -> Candidate:
         if setting not in self.tried:
@@ -118,15 +118,15 @@ class Search:
                 self.tried[setting] = Candidate(
                     setting, memory.verdict, memory.share, speed, loads, processes=processes
                 )
-            except (Error, AssertionError) as problem:
-                self.tried[setting] = Candidate(setting, refused=message_of(problem), processes=processes)
+            except Error as problem:
+                self.tried[setting] = Candidate(setting, refused=problem.message, processes=processes)
         return self.tried[setting]
 
     def speed(self, setting: Setting) -> float:
         """Return the samples a second of a setting; 0 if it is refused."""
         try:
             return self._time(setting)[0]
-        except (Error, AssertionError):
+        except Error:
             return 0.0
 
     def _time(self, setting: Setting) -> tuple[float, tuple[float, ...]]:
@@ -141,14 +141,15 @@ class Search:
             self._timed[setting] = program.samples_per_call / call.total, busy
         return self._timed[setting]
 
-    def most_ipus(self) -> int | None:
-        """Return the most IPUs that one process may use, if the search was given a limit."""
-        return None if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
+    @property
+    def most_ipus(self) -> float:
+        """The most IPUs that one process may use, if the search was given a limit."""
+        return math.inf if self.limits.ipus is None else self.limits.ipus // self.programs.base.processes
 
     def _limits_to_try(self) -> Iterator[int]:
         """Yield the most IPUs to use: those asked for, or those of the machine, and more as long as nothing fits."""
-        if (asked := self.most_ipus()) is not None:
-            yield asked
+        if self.limits.ipus is not None:
+            yield int(self.most_ipus)
             return
         base = self.programs.base
         most = max(base.system.ipus // base.processes, self.programs.start.ipus)
@@ -240,7 +241,8 @@ class Search:
                 plan = stages.leanest()
                 if plan.bytes > self._most_bytes * (HOPELESS if number == 0 else 1 + FIRST_UNSURE):
                     break
-            if self.promise(group, plan) * (1 + self._doubt(stages)) <= wanted or not self._is_new(group, plan):
+            doubt = UNSURE if stages.corrected.any() else FIRST_UNSURE
+            if self.promise(group, stages, plan) * (1 + doubt) <= wanted or not self._is_new(group, stages, plan):
                 break
             found = self._fastest_known(group, wanted)
             if found is not None:
@@ -261,10 +263,8 @@ class Search:
                 return self.candidate(setting)
         return None
 
-    def _is_new(self, group: Setting, plan: Plan) -> bool:
+    def _is_new(self, group: Setting, stages: Stages, plan: Plan) -> bool:
         """Model a plan and correct the estimates of its group, unless it is known or refused."""
-        stages = self._stages[group]
-        assert stages is not None
         own, starts = self.programs.start.split, stages.names(plan)
         split = own if group.split.ipus == own.ipus == 1 else group.split._replace(starts=starts)
         shares = tuple(stages.shares[part.share] for part in plan.parts)
@@ -281,10 +281,8 @@ class Search:
         self._promises_kept[self._rate_of(group)] = candidate.samples_per_second / self._estimate(stages, busiest)
         return True
 
-    def promise(self, group: Setting, plan: Plan) -> float:
+    def promise(self, group: Setting, stages: Stages, plan: Plan) -> float:
         """Return the samples a second that a plan would reach if its group kept promises as those like it did."""
-        stages = self._stages_of(group)
-        assert stages is not None
         return self._estimate(stages, plan) * self._promises_kept.get(self._rate_of(group), 1.0)
 
     def _estimate(self, stages: Stages, plan: Plan) -> float:
@@ -294,10 +292,6 @@ class Search:
         filling = 0 if program.execution is Execution.SHARDED else (stages.count - 1) * (1 + program.training)
         seconds = program.system.chip.seconds(plan.cycles * (count + filling) * updates)
         return program.samples_per_call / call_time(program, self.host, seconds).total
-
-    @staticmethod
-    def _doubt(stages: Stages) -> float:
-        return UNSURE if stages.corrected.any() else FIRST_UNSURE
 
     @staticmethod
     def _rate_of(group: Setting) -> tuple[object, ...]:
@@ -322,7 +316,7 @@ class Search:
             if (found := self.settle(group, tries=3)) is not None:
                 return found
             if (stages := self._stages_of(group)) is not None and stages.is_possible:
-                self._is_new(group, stages.leanest())
+                self._is_new(group, stages, stages.leanest())
         return None
 
     def _least_bytes(self, group: Setting) -> tuple[float, int]:
@@ -378,10 +372,10 @@ class Search:
         ):
             failures = 0
             for size in some:
-                before, tried = self._best_speed(), len(self.tried)
+                before, tried = self.best_speed(), len(self.tried)
                 self._fastest_of(size, shapes)
                 is_hopeless = len(self.tried) == tried
-                failures = 0 if self._best_speed() > before else failures + 1 + is_hopeless
+                failures = 0 if self.best_speed() > before else failures + 1 + is_hopeless
                 if before and failures >= PATIENCE:
                     break
         self._look_again()
@@ -421,19 +415,19 @@ class Search:
         if not stages.is_possible:
             return 0.0
         if (plan := stages.fastest(self._most_bytes)) is not None:
-            return self.promise(group, plan)
+            return self.promise(group, stages, plan)
         plan = stages.leanest()
         over = plan.bytes / self._most_bytes
-        return 0.0 if over > HOPELESS else self.promise(group, plan) / over
+        return 0.0 if over > HOPELESS else self.promise(group, stages, plan) / over
 
     def _wanted(self, group: Setting) -> float:
         """Return the speed that a group has to exceed; on fewer IPUs than the best, next to the same is enough."""
-        fitting, best = self.fitting(), self._best_speed()
+        fitting, best = self.fitting(), self.best_speed()
         as_good = best * (1 - NEGLIGIBLE_GAIN)
         fewest = min((one.setting.ipus for one in fitting if one.samples_per_second >= as_good), default=0)
         return as_good if group.ipus < fewest else best
 
-    def _best_speed(self) -> float:
+    def best_speed(self) -> float:
         return max((candidate.samples_per_second for candidate in self.fitting()), default=0.0)
 
     def _look_again(self) -> None:
@@ -443,7 +437,7 @@ class Search:
         groups = [self._plans[setting][0] for setting in known if self.tried[setting].share < HOPELESS]
         for group, margin in product(list(dict.fromkeys(groups))[:NEAR], dict.fromkeys((limits.margin, 0.0))):
             self.limits = replace(limits, margin=margin)
-            self.settle(group, self._best_speed())
+            self.settle(group, self.best_speed())
         self.limits = limits
 
 
@@ -456,7 +450,3 @@ def _kinds_of(group: Setting) -> Iterator[tuple[object, ...]]:
     place = group.split, group.half_precision, group.optimiser_off_chip, group.optimiser_sharded
     yield *place, group.recomputation, group.checkpoints
     yield place
-
-
-def message_of(problem: Error | AssertionError) -> str:
-    return problem.message if isinstance(problem, Error) else str(problem)

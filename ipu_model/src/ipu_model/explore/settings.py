@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ipu_model.errors import Error
 from ipu_model.explore.lines import micro_batch_line
-from ipu_model.explore.options import OPTIONS, Risk, on_machine, with_options
+from ipu_model.explore.options import OPTIONS, Change, Risk, on_machine, with_options
 from ipu_model.explore.split import blocks_of, repeated_blocks, split_before
 from ipu_model.explore.stages import Stages
 from ipu_model.explore.what_if import Source
@@ -47,6 +47,9 @@ class Split(NamedTuple):
 
     def __str__(self) -> str:
         return counted(self.ipus, "IPU") + ", the last stage on IPU 0 again" * self.returns
+
+
+_WHOLE = Split(1, ())
 
 
 @dataclass(frozen=True)
@@ -103,16 +106,6 @@ class Setting:
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change to a program: what it is in a few words, the line of code for it, and its risk."""
-
-    name: str
-    text: str
-    line: str
-    risk: Risk
-
-
 class Programs:
     """The programs of all settings of one source, at the global batch of the source."""
 
@@ -120,7 +113,6 @@ class Programs:
         self.source, self.base = source, source.program
         self._captured: dict[tuple[int, bool], Program | Error] = {}
         self._placed: dict[tuple[int, bool, bool, Split], Program] = {}
-        self._whole: dict[tuple[int, bool, bool], Program] = {}
         batching = self.base.batching
         steps = batching.accumulation if self.base.training else batching.steps
         self.rows = self.base.samples_per_micro_batch * batching.replicas * steps
@@ -135,7 +127,7 @@ class Programs:
     def of(self, setting: Setting) -> Program:
         if setting == self.start:
             return self.base
-        placed = self._on_ipus(setting)
+        placed = self._on_ipus(setting.micro_batch, setting.half_precision, setting.checkpoints, setting.split)
         system, ipus = self.base.system, setting.ipus * self.base.processes
         if setting.machine is not None or system.ipus < ipus:
             system = system_with(setting.machine or system.chip.name, ipus)
@@ -160,12 +152,8 @@ class Programs:
         if setting == self.start:
             return {}
         program = self.of(setting)
-        changed: dict[str, Any] = {}
-        for name in _CHANGED:
-            is_own = name in _SEARCHED
-            now = getattr(setting, name) if is_own else OPTIONS[name].now(program)
-            if now != (getattr(self.start, name) if is_own else OPTIONS[name].now(self.base)):
-                changed[name] = now
+        now = {name: OPTIONS[name].now(program) for name in _CHANGED}
+        changed = {name: value for name, value in now.items() if value != OPTIONS[name].now(self.base)}
         if setting.checkpoints:
             changed["checkpoints"] = repeated_blocks(program.step)
         if setting.proportions:
@@ -174,10 +162,12 @@ class Programs:
 
     def stages(self, setting: Setting) -> Stages:
         """Return the stages that a program with these settings could have, whatever its split."""
-        whole = self._captured_whole(setting.micro_batch, setting.half_precision, setting.checkpoints)
+        costed, whole = (
+            self._on_ipus(setting.micro_batch, setting.half_precision, checkpoints, _WHOLE)
+            for checkpoints in (False, setting.checkpoints)
+        )
         program = with_options(whole, **self._options_of(replace(setting, available_memory_proportion=())))
-        costed = self._captured_whole(setting.micro_batch, setting.half_precision, False).step
-        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed)
+        return Stages(program, setting.split.ipus, returns=setting.split.returns, costed=costed.step)
 
     def changes(self, setting: Setting) -> tuple[Change, ...]:
         program = self.of(setting)
@@ -187,12 +177,12 @@ class Programs:
             # Shares of memory name the IPUs that there are then.
             before = program if name == "available_memory_proportion" else self.base
             risk = Risk.SCHEDULE if name in _AT_EQUAL_BATCH else option.risk
-            changes.append(Change(name, option.change(before, value), option.line(program, value), risk))
+            changes.append(Change(option.change(before, value), option.line(program, value), risk))
         own, rows = self.start.micro_batch, setting.micro_batch
         if rows != own:
             has_batch_norm = any(op.kind in _NORMS_OVER_BATCH for op in self.base.step.ops)
             risk = Risk.NUMERICS if self.base.training and has_batch_norm else Risk.SCHEDULE
-            changes.append(Change("micro_batch", f"micro-batch: {own} -> {rows}", micro_batch_line(rows, own), risk))
+            changes.append(Change(f"micro-batch: {own} -> {rows}", micro_batch_line(rows, own), risk))
         return tuple(changes)
 
     def confirmed(self, setting: Setting) -> Program | None:
@@ -224,38 +214,30 @@ class Programs:
             return False
         return True
 
-    def _on_ipus(self, setting: Setting) -> Program:
-        """Return the program with its micro-batch, its types and its blocks; equal settings share one step."""
-        micro_batch, half, split = setting.micro_batch, setting.half_precision, setting.split
-        key = micro_batch, half, setting.checkpoints, split
+    def _on_ipus(self, micro_batch: int, half: bool, checkpoints: bool, split: Split) -> Program:
+        """Return the captured program with its blocks and its checkpoints; equal settings share one step."""
+        key = micro_batch, half, checkpoints, split
         if key not in self._placed:
-            if split.starts is not None:
-                whole = self._captured_whole(micro_batch, half, setting.checkpoints)
-                self._placed[key] = split_before(whole, split.blocks)
-            elif split.ipus != self.start.split.ipus:
+            if split.starts is None and split.ipus != self.start.split.ipus:
                 raise Error("Another number of IPUs needs other blocks.")
+            if split.starts:
+                program = split_before(self._on_ipus(micro_batch, half, checkpoints, _WHOLE), split.blocks)
+            elif checkpoints:
+                program = self._on_ipus(micro_batch, half, False, split)
+                program = with_options(program, checkpoints=repeated_blocks(program.step))
             else:
                 program = self._captured_with(micro_batch, half)
-                self._placed[key] = _with_checkpoints(program) if setting.checkpoints else program
+                program = program if split.starts is None else split_before(program, ())
+            self._placed[key] = program
         return self._placed[key]
-
-    def _captured_whole(self, micro_batch: int, half: bool, checkpoints: bool) -> Program:
-        """Return a captured program without blocks."""
-        key = micro_batch, half, checkpoints
-        if key not in self._whole:
-            if checkpoints:
-                self._whole[key] = _with_checkpoints(self._captured_whole(micro_batch, half, False))
-            else:
-                self._whole[key] = split_before(self._captured_with(micro_batch, half), ())
-        return self._whole[key]
 
     def _captured_with(self, micro_batch: int, half: bool) -> Program:
         key = micro_batch, half
         if key not in self._captured:
             try:
                 self._captured[key] = self._capture(micro_batch, half)
-            except (Error, AssertionError) as problem:
-                self._captured[key] = problem if isinstance(problem, Error) else Error(str(problem))
+            except Error as problem:
+                self._captured[key] = problem
         captured = self._captured[key]
         if isinstance(captured, Error):
             raise captured
@@ -277,8 +259,10 @@ class Programs:
         assert self.source.again is not None
         try:
             return self.source.again(changes)
-        except (Error, AssertionError):
+        except Error:
             raise
+        except AssertionError as problem:
+            raise Error(str(problem)) from problem
         except Exception as problem:
             text = " ".join(str(problem).split()).rstrip(".")
             raise Error(
@@ -313,7 +297,3 @@ class Programs:
 
 def _placed_modules(program: Program) -> set[tuple[str, int]]:
     return {(op.scope, op.ipu) for op in program.step.ops if op.phase is Phase.FORWARD and not op.is_view}
-
-
-def _with_checkpoints(program: Program) -> Program:
-    return with_options(program, checkpoints=repeated_blocks(program.step))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
@@ -35,12 +36,10 @@ def _nearest(name: str, scopes: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """A module whose ops stay on one IPU, at which a block can begin: its scopes, and its cycles by kind of pass."""
+    """A module whose ops stay on one IPU, at which a block can begin, and its scopes."""
 
     name: str
     scopes: tuple[str, ...]
-    forward: float
-    backward: float
 
 
 @dataclass(frozen=True)
@@ -69,31 +68,20 @@ def units_of(step: Step, settings: CostSettings) -> tuple[Unit, ...]:
     scopes = dict.fromkeys((*(op.scope for op in step.forward), *work.backward))
     cost = {scope: work.forward.get(scope, 0.0) + work.backward.get(scope, 0.0) for scope in scopes}
     groups = _divided(tuple(cost), 0, cost, SMALLEST_SHARE * sum(cost.values()))
-    return tuple(
-        Unit(_called(name, scopes[0], cost), scopes, _sum(work.forward, scopes), _sum(work.backward, scopes))
-        for name, scopes in _startable(groups, times_entered(step))
-    )
-
-
-def _sum(amounts: Mapping[str, float], scopes: Iterable[str]) -> float:
-    return sum(amounts.get(scope, 0.0) for scope in scopes)
+    startable = _startable(groups, times_entered(step))
+    return tuple(Unit(_called(name, scopes[0], cost), scopes) for name, scopes in startable)
 
 
 def _divided(scopes: Sequence[str], depth: int, cost: Mapping[str, float], least: float) -> list[tuple[str, ...]]:
     """Group scopes that follow one another and agree up to `depth`, and divide the groups that cost a lot."""
-    groups: list[list[str]] = []
-    for scope in scopes:
-        if groups and groups[-1][-1].split(".")[:depth] == scope.split(".")[:depth]:
-            groups[-1].append(scope)
-        else:
-            groups.append([scope])
     divided: list[tuple[str, ...]] = []
-    for group in groups:
+    for _, alike in groupby(scopes, lambda scope: scope.split(".")[:depth]):
+        group = tuple(alike)
         deeper = any(scope.count(".") >= depth for scope in group)
         if len(group) > 1 and deeper and sum(cost[scope] for scope in group) > least:
             divided += _divided(group, depth + 1, cost, least)
         else:
-            divided.append(tuple(group))
+            divided.append(group)
     return divided
 
 
@@ -112,11 +100,8 @@ def _startable(groups: Sequence[tuple[str, ...]], entered: Mapping[str, int]) ->
 
 def _common(scopes: Sequence[str]) -> str:
     """Return the deepest module that holds all of `scopes`; a parent's own ops come after the first one."""
-    parts = [scope.split(".") for scope in scopes]
-    shared = 0
-    while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):
-        shared += 1
-    return ".".join(parts[0][:shared]) or scopes[0]
+    around = reversed(modules_of(scopes[0]))
+    return next((name for name in around if all(f"{scope}.".startswith(f"{name}.") for scope in scopes)), scopes[0])
 
 
 def _called(name: str, scope: str, scopes: Container[str]) -> str:
@@ -128,16 +113,17 @@ def _called(name: str, scope: str, scopes: Container[str]) -> str:
     return next((module for module in modules_of(scope) if len(module) >= len(name) and module in scopes), scope)
 
 
+def scopes_of_variables(step: Step) -> Mapping[str, str]:
+    """Return the module that reads each variable first, by the name of the variable."""
+    return {v.name: step.readers[v.tensor][0].scope for v in step.variables if v.tensor in step.readers}
+
+
 @remembered
-def times_entered(step: Step) -> dict[str, int]:
+def times_entered(step: Step) -> Counter[str]:
     """Return how often the forward pass goes from outside of a module into it, by the name of the module."""
-    times: dict[str, int] = {}
-    inside: tuple[str, ...] = ()
-    for op in step.forward:
-        modules = modules_of(op.scope)
-        for name in modules:
-            times[name] = times.get(name, 0) + (name not in inside)
-        inside = modules
+    times: Counter[str] = Counter()
+    for before, now in pairwise(("", *(op.scope for op in step.forward))):
+        times.update(set(modules_of(now)) - set(modules_of(before)))
     return times
 
 
@@ -212,11 +198,8 @@ def repeated_blocks(step: Step) -> tuple[str, ...]:
         block = next((module for module in modules_of(op.scope) if module.rpartition(".")[2].isdecimal()), "")
         if block:
             kinds.setdefault(block, []).append(op.kind)
-    large: dict[str, list[tuple[str, ...]]] = {}
-    for block, ops in kinds.items():
-        if len(ops) >= _FEWEST_OPS:
-            large.setdefault(block.rpartition(".")[0], []).append(tuple(ops))
-    repeating = {row for row, blocks in large.items() if len(set(blocks)) < len(blocks)}
+    large = Counter((block.rpartition(".")[0], tuple(ops)) for block, ops in kinds.items() if len(ops) >= _FEWEST_OPS)
+    repeating = {row for (row, _), count in large.items() if count > 1}
     entered = times_entered(step)
     return tuple(block for block in kinds if block.rpartition(".")[0] in repeating and entered[block] == 1)
 

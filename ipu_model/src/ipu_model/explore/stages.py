@@ -15,7 +15,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ipu_model.explore.split import Unit, repeated_blocks, split_before, units_of, work_of_scopes
+from ipu_model.explore.split import (
+    Unit,
+    has_checkpoints,
+    repeated_blocks,
+    scopes_of_variables,
+    split_before,
+    units_of,
+    work_of_scopes,
+)
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
@@ -74,7 +82,7 @@ class Stages:
         self._slots = [max(1, stash_slots(program.execution, self.count, stage)) for stage in range(self.count)]
         mode = program.recomputation
         in_pipeline = mode is Recomputation.PIPELINE
-        marked = any(op.hints.recomputation_checkpoint for op in program.step.ops)
+        marked = has_checkpoints(program.step)
         work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
         forward = np.array([_by_unit(each.forward, units) for each in work])
         backward = np.array([_by_unit(each.backward, units) for each in work])
@@ -213,21 +221,18 @@ def _first_after_blocks(program: Program, units: Sequence[Unit]) -> int:
 
 def held_by_scope(program: Program) -> Mapping[str, float]:
     """Return bytes of weights, accumulators and state on the chip, by the module that reads the weight first."""
-    step, locations = program.step, program.locations
-    tensor_of = {variable.name: variable.tensor for variable in step.variables}
+    scopes, on_chip = scopes_of_variables(program.step), program.locations.optimiser.on_chip
     held: defaultdict[str, float] = defaultdict(float)
     for variable in variables_of(program):
-        readers = step.readers.get(tensor_of[variable.name], ())
-        if readers:
+        if variable.name in scopes:
             size = variable.weight + variable.gradient * program.accumulates
-            held[readers[0].scope] += size + variable.state * locations.optimiser.on_chip
+            held[scopes[variable.name]] += size + variable.state * on_chip
     return held
 
 
 def cycles_of_weights(program: Program, ipus: int) -> Mapping[str, float]:
     """Return cycles for each micro-batch of accumulating and updating weights, and moving their state, by module."""
-    step, device, mover = program.step, program.settings.device, Mover(program, ring_of(program))
-    scopes = {v.name: step.readers[v.tensor][0].scope for v in step.variables if v.tensor in step.readers}
+    device, mover, scopes = program.settings.device, Mover(program, ring_of(program)), scopes_of_variables(program.step)
     updates = 1 / program.batching.accumulation
     cycles: defaultdict[str, float] = defaultdict(float)
     for cost in variable_costs(program):

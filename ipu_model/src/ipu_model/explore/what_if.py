@@ -144,9 +144,10 @@ def _changed(thing: Any, inputs: Any, options: Any, optimizer: Any, changes: Map
 
 @dataclass(frozen=True)
 class Source:
-    """A program to explore, and what captures its module again with changes (`None`: there is no module)."""
+    """A program to explore, the host's work with it, and what captures its module again (`None`: there is none)."""
 
     program: Program
+    host: HostWork
     again: Callable[[ModuleChanges], Program] | None = None
 
 
@@ -156,20 +157,22 @@ def source_of(thing: Any, inputs: Any = None, options: Any = None, **more: Any) 
         unused = [name for name, value in more.items() if value not in (None, False)]
         if unused:
             raise Error(f"Only a plain module takes {', '.join(unused)}, together with its inputs and options.")
-        return thing if isinstance(thing, Source) else Source(program_behind(thing), captures_of(thing))
+        if isinstance(thing, Source):
+            return thing
+        return Source(program_behind(thing), host_work_of(thing, None), captures_of(thing))
     if inputs is None or options is None:
         raise Error("A plain module needs both the inputs of one call and poptorch.Options().")
 
     def again(changes: ModuleChanges) -> Program:
         return program_of_module(options, thing, inputs, changes=changes, **more)
 
-    return Source(program_of_module(options, thing, inputs, **more), again)
+    return Source(program_of_module(options, thing, inputs, **more), HostWork(), again)
 
 
 def host_work_of(thing: Any, host: HostWork | None) -> HostWork:
     """Return the host's work to model a thing with: `host` if it was given, else that of a profile, else none."""
     if host is None:
-        return thing.host if isinstance(thing, Profile) else HostWork()
+        return thing.host if isinstance(thing, (Profile, Source)) else HostWork()
     if not isinstance(host, HostWork):
         raise Error(f"host takes an ipu_model.HostWork, not {kind_of(host)}: what the program's loader and loop cost.")
     return host

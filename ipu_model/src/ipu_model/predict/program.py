@@ -12,7 +12,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.calibration import Calibration
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import System, system_named
-from ipu_model.step import Step
+from ipu_model.step import DType, Step
 
 
 class Execution(str, Enum):
@@ -140,3 +140,8 @@ class Program:
     def samples_per_call(self) -> int:
         """Rows that one call of all replicas processes: micro-batch x D x A x R."""
         return self.samples_per_micro_batch * self.batching.steps * self.replicas
+
+    def has_variables_of(self, dtype: DType, *, trained: bool = False) -> bool:
+        """Whether weights or buffers are of that type; only weights that are trained with `trained`."""
+        step = self.step
+        return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trained)

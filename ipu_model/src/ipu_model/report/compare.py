@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,16 +55,17 @@ def conclusion(before: Profile, after: Profile, names: Sequence[str] = NAMES) ->
         speed = f"{names[1]} is {factor:.2f} x as fast as {names[0]}"
     else:
         speed = f"{names[1]} takes {1 / factor:.2f} x the time of {names[0]} for a sample"
-    if before.limited_by == after.limited_by:
-        limits = f"still limited by: {after.limited_by}"
-    else:
-        limits = f"limited by: {before.limited_by}, then {after.limited_by}"
+    limits = f"{'still ' * (before.limited_by == after.limited_by)}limited by: {_limit(before, after)}"
     if before.verdict is after.verdict:
         fits = _OF_BOTH[before.verdict]
     else:
         fits = f"{names[0]} {_OF_ONE[before.verdict]}, {names[1]} {_OF_ONE[after.verdict]}"
     lacks_room = Verdict.DOES_NOT_FIT in (before.verdict, after.verdict)
     return f"Modelled end to end, {speed}; {fits}; {limits}." + _WITHOUT_ROOM * lacks_room
+
+
+def _limit(before: Profile, after: Profile) -> str:
+    return ", then ".join(dict.fromkeys((before.limited_by, after.limited_by)))
 
 
 def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
@@ -119,11 +121,9 @@ def _phases(before: Profile, after: Profile) -> Iterator[Row]:
 
 
 def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    held = [profile.memory.fullest.bytes_by_category for profile in (before, after)]
-    for name in dict.fromkeys((*held[0], *held[1])):
-        values = held[0].get(name, 0.0), held[1].get(name, 0.0)
-        if any(values):
-            yield _row(name, *values, whole)
+    for category in moved_in_order(by_category, before, after):
+        if category.before or category.after:
+            yield _row(category.name, category.before, category.after, whole)
     yield _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole)
     yield _words("verdict", str(before.verdict), str(after.verdict))
 
@@ -212,9 +212,9 @@ def _seconds_a_sample(profile: Profile) -> float:
 
 
 def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
-    sums: dict[Key, float] = {}
+    sums = defaultdict[Key, float](float)
     for key, number in numbers:
-        sums[key] = sums.get(key, 0.0) + number
+        sums[key] += number
     return sums
 
 
@@ -279,9 +279,7 @@ def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tu
     yield "Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes"
     for name, profile in zip(names, (before, after), strict=True):
         yield "Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", "", VERDICT_CLASSES[profile.verdict]
-    same = before.limited_by == after.limited_by
-    limit = before.limited_by if same else f"{before.limited_by}, then {after.limited_by}"
-    yield "Bottleneck", limit, "the same in both" if same else ""
+    yield "Bottleneck", _limit(before, after), "the same in both" * (before.limited_by == after.limited_by)
 
 
 def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:

@@ -22,7 +22,7 @@ from ipu_model.report.quantities import counted, percent, short
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
     from ipu_model.explore.fit_result import Fit, FitResult
-    from ipu_model.explore.settings import Change
+    from ipu_model.explore.options import Change
 
 VERDICT_CLASSES = {Verdict.FITS: "good", Verdict.CLOSE: "close", Verdict.DOES_NOT_FIT: "bad"}
 _DIGITS = 7

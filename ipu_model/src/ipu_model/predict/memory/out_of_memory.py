@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ipu_model.errors import Error
 from ipu_model.predict import profile
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.step import FLOAT16, FLOAT32, DType
+from ipu_model.step import FLOAT16, FLOAT32
 
 ERROR_TYPE = "poplar_graph_memory_allocation_error"
 """The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
@@ -87,7 +87,7 @@ def _for_temporaries(program: Program, worst: profile.IpuMemory) -> Iterator[str
     peak = max(worst.liveness, key=lambda step: step.bytes_on_tile, default=None)
     op = f" (it is fullest during {peak.name or peak.node})" if peak is not None else ""
     yield f"lower the available memory proportion of IPU {worst.ipu}{op}"
-    if not program.settings.half_partials and _has(program, FLOAT16):
+    if not program.settings.half_partials and program.has_variables_of(FLOAT16):
         yield "use half partials (Options.Precision.setPartialsType)"
     yield "serialise large matrix products (poptorch.serializedMatMul)"
 
@@ -112,11 +112,7 @@ def _for_code(program: Program, worst: profile.IpuMemory) -> Iterator[str]:
 
 
 def _half(program: Program) -> list[str]:
-    return ["use half precision (model.half())"] if not _has(program, FLOAT16) else []
-
-
-def _has(program: Program, dtype: DType) -> bool:
-    return any(program.step.tensors[variable.tensor].dtype == dtype for variable in program.step.variables)
+    return ["use half precision (model.half())"] if not program.has_variables_of(FLOAT16) else []
 
 
 # Remedies by the main contents of a full tile: activations, the temporary data of one op, parameters, or code.

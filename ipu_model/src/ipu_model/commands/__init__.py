@@ -1,1 +1,0 @@
-"""Every command of `python -m ipu_model`."""

@@ -53,11 +53,6 @@ def op_kind(node: Node) -> str:
     return name if name.endswith("__") else name.removesuffix("_")
 
 
-def _notes(graph: Graph) -> tuple[str, ...]:
-    names = ", ".join(dict.fromkeys(op.name for op in graph.unsupported))
-    return (f"PopTorch has no handler for {names}: IPUs could not run this program.",) if names else ()
-
-
 class _Describer:
     """Gathers the facts about one graph; an op and the nodes of its single results become one `Op`."""
 
@@ -101,11 +96,12 @@ class _Describer:
             unread=frozenset(name for _, unread in made for name in unread),
         )
         order = [node.name for node in self._nodes]  # constants enter where they are first needed
+        names = ", ".join(graph.unsupported)
         return replace(
             step,
             tensors={name: step.tensors[name] for name in order if name in step.tensors},
             storages={name: step.storages[name] for name in order if name in step.storages},
-            notes=_notes(graph),
+            notes=(f"PopTorch has no handler for {names}: IPUs could not run this program.",) if names else (),
         )
 
     def _entering(self, node: Node) -> tuple[Tensor, Source]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -17,12 +16,13 @@ from ipu_model.capture import python_backward, tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.device_tensors import IPU, PRINTERS, text_of
-from ipu_model.capture.operators import whole_functions
+from ipu_model.capture.operators import table
 from ipu_model.capture.torch_private import (
     FakeTensor,
-    grad_mode_set,
     is_differentiated,
     modes_disabled,
+    replaced,
+    sets_grad_mode,
     where_module_moves,
 )
 from ipu_model.capture.tracing import Trace
@@ -273,8 +273,8 @@ class DeviceFunctions(TorchFunctionMode):
             return python_backward.register_nothing(self.trace, args[1])
         if is_differentiated(func):
             python_backward.refuse_derivative(self.trace)
-        if grad_mode_set(func):
-            if self.trace.inside_function:
+        if func is sets_grad_mode:  # which the contexts of torch call, too
+            if self.trace.in_function:
                 return None
             self.trace.records_gradients = args[0]
         if func is Tensor.ipu:  # type: ignore[attr-defined]  # torch does not declare it
@@ -298,13 +298,9 @@ class DeviceFunctions(TorchFunctionMode):
                 f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
-        self.trace.torch_functions_entered += 1
-        is_whole = getattr(func, "__name__", "") in whole_functions()
-        try:
-            with tracing.one_handler() if is_whole else nullcontext():
-                result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
-        finally:
-            self.trace.torch_functions_entered -= 1
+        in_handler = self.trace.in_handler or getattr(func, "__name__", "") in table().whole
+        with replaced(self.trace, in_torch_function=True, in_handler=in_handler):
+            result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
             self.trace.loss_marks.append(result)
         return result

@@ -13,7 +13,6 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.operators import Unsupported
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import DType, Hints, Phase, Placement, Variable
 
@@ -161,7 +160,7 @@ class Graph:
 
     `ops` ends in `(outputs..., gradients...)`; placeholders are variables, inputs, then `seed` for training. `frozen`
     maps constants to the integer or bool buffers that they are, `activation_gradients` forward nodes to their
-    gradients. `unsupported` are the ops of the forward pass that PopTorch would refuse.
+    gradients. `unsupported` has the names of ops in the forward pass that PopTorch would refuse, with advice.
     """
 
     ops: torch.fx.Graph
@@ -178,7 +177,7 @@ class Graph:
     frozen: Mapping[str, str] = field(default_factory=dict)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
-    unsupported: tuple[Unsupported, ...] = ()
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -266,13 +265,18 @@ def written_arguments(node: Node) -> list[Node]:
     if node.target is BATCH_NORM:
         written = [_argument(node, p, "") for p in (3, 4)] if _argument(node, 5, "training") else []
         return [value for value in written if isinstance(value, Node)]
-    schema = getattr(node.target, "_schema", None)
+    return [value for value in written_by(node.target, node.args, node.kwargs) if isinstance(value, Node)]
+
+
+def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments of a call that its schema says are written to."""
+    schema = getattr(target, "_schema", None)
     written = []
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = _argument(node, position, argument.name)
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
             written += value if isinstance(value, (list, tuple)) else [value]
-    return [value for value in written if isinstance(value, Node)]
+    return written
 
 
 def changeable_arguments(node: Node) -> list[Node]:

@@ -14,18 +14,21 @@ from functools import partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
 from torch.utils.hooks import RemovableHandle
 
 from ipu_model.capture import tracing
 from ipu_model.capture.torch_private import (
+    backward_run,
     class_of_functions,
-    gradients_checked,
     gradients_recorded,
-    joint_hooks_replaced,
+    intercepted,
+    joint_hooks,
     made_by_default,
-    module_hooks_filtered,
+    module_hooks,
+    module_pre_hooks,
+    replaced,
 )
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
@@ -49,9 +52,10 @@ def without_effect(trace: Trace) -> Iterator[None]:
     with ExitStack() as stack:
         class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
         stack.callback(delattr, class_of_functions, "__getattribute__")
-        stack.enter_context(module_hooks_filtered(partial(_hooks_left, trace)))
-        stack.enter_context(joint_hooks_replaced(partial(_register_jointly, trace)))
-        stack.enter_context(gradients_checked(partial(_check_gradient, trace)))
+        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace)))
+        stack.enter_context(intercepted(module_pre_hooks, partial(_pre_hooks, trace)))
+        stack.enter_context(intercepted(joint_hooks, partial(_register_jointly, trace)))
+        stack.enter_context(intercepted(backward_run, partial(_run_backward, trace)))
         yield
 
 
@@ -107,7 +111,7 @@ class _Forward:
         _warn_of_function(trace, self._cls)
         if node is not None:
             args = (_Context(node), *args[1:])
-        with gradients_recorded(), trace.in_function():
+        with gradients_recorded(), replaced(trace, in_function=True):
             result = self._forward(*args)
             results = tuple(_with_history(value) for value in (result if isinstance(result, tuple) else (result,)))
         if node is not None:
@@ -174,8 +178,16 @@ def _register_jointly(trace: Trace, register: Any, tensors: Any, hook: object, *
     return register(tensors, hook, **kwargs) if tracing.current() is not trace else register_nothing(trace, hook)
 
 
-def _hooks_left(trace: Trace, module: torch.nn.Module, hooks: list[Any]) -> list[Any]:
-    """Return those backward hooks of a module that are called."""
+def _hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> tuple[list[Any], list[Any]]:
+    full, other = hooks_of(module)
+    return _called(trace, module, full), _called(trace, module, other)
+
+
+def _pre_hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> list[Any]:
+    return _called(trace, module, hooks_of(module))
+
+
+def _called(trace: Trace, module: nn.Module, hooks: list[Any]) -> list[Any]:
     if tracing.current() is not trace:
         return hooks
     warn_of_hooks(trace, hooks, f"a {type(module).__name__}")
@@ -198,9 +210,10 @@ def warn_of_hooks(trace: Trace, hooks: Iterable[object], owner: str) -> None:
 # --- gradients that forward asks for
 
 
-def _check_gradient(trace: Trace) -> None:
+def _run_backward(trace: Trace, run: Any, *args: Any, **kwargs: Any) -> Any:
     if tracing.current() is trace and trace.phase is Phase.FORWARD:
         refuse_derivative(trace)
+    return run(*args, **kwargs)
 
 
 def refuse_derivative(trace: Trace) -> NoReturn:

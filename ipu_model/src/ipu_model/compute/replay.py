@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,44 +59,33 @@ class Replay:
     def micro_batches(
         self, values: list[list[Tensor]], drawing: Callable[[int], AbstractContextManager[None]]
     ) -> list[Any]:
-        """Compute a micro-batch of each replica: up to the next joint op one after the other, then that op, and on."""
-        runs = [_Stepwise(self.module).steps(own, self.module.graph, self.joint) for own in values]
-        answers: list[Any] = [None] * len(runs)
-        while True:
-            asked, done = [], []
-            for replica, run in enumerate(runs):
-                with drawing(replica):
-                    try:
-                        asked.append(run.send(answers[replica]))
-                    except StopIteration as end:
-                        done.append(end.value)
-            if done:
-                return done
-            with drawing(0):
-                answers = self.joint[asked[0][0]]([tensors for _, tensors in asked])
-
-
-class _Stepwise(torch.fx.Interpreter):
-    """Runs a graph up to its joint ops, for which it hands out the operands and waits for the results."""
-
-    def steps(
-        self, values: list[Tensor], graph: torch.fx.Graph, joint: Mapping[str, _Called]
-    ) -> Generator[tuple[str, list[Tensor]], list[Tensor], Any]:
-        self.args_iter = iter(values)
-        result: Any = None
-        for node in graph.nodes:
+        """Compute a micro-batch of each replica, op by op: each op for all replicas, or once for all if it is joint."""
+        replicas = [torch.fx.Interpreter(self.module) for _ in values]
+        for replica, own in zip(replicas, values):
+            replica.args_iter = iter(own)
+        for node in self.module.graph.nodes:
             try:
-                if node.name in joint:
-                    (tensors, _), _ = self.fetch_args_kwargs_from_env(node)
-                    result = yield node.name, tensors
-                else:
-                    result = self.run_node(node)
+                results = self._of_all(node, replicas, drawing)
             except Exception as error:
                 raise failure_at(node, error) or error from None
-            self.env[node] = result
-            for last_used in self.user_to_last_uses.get(node, []):
-                del self.env[last_used]
-        return result
+            for replica, result in zip(replicas, results):
+                replica.env[node] = result
+                for last_used in replica.user_to_last_uses.get(node, []):
+                    del replica.env[last_used]
+        return results
+
+    def _of_all(
+        self, node: Node, replicas: list[torch.fx.Interpreter], drawing: Callable[[int], AbstractContextManager[None]]
+    ) -> list[Any]:
+        if node.name in self.joint:
+            with drawing(0):
+                operands = [replica.fetch_args_kwargs_from_env(node)[0][0] for replica in replicas]
+                return self.joint[node.name](operands)
+        results = []
+        for index, replica in enumerate(replicas):
+            with drawing(index):
+                results.append(replica.run_node(node))
+        return results
 
 
 def container_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -191,28 +180,11 @@ def _draw_from(ops: torch.fx.Graph, generator: torch.Generator) -> None:
     with ops.inserting_before(next(iter(ops.nodes))):
         attribute = ops.get_attr("generator")
     for node in list(ops.nodes):
-        if not is_random(node) and node.target not in UNIFORM.values():
-            continue
-        op = _with_generator(node.target)
-        if op is None:
-            node.target = _lending(node.target, generator)
-        else:
-            node.target, node.kwargs = op, {**node.kwargs, "generator": attribute}
-
-
-_GENERATOR_OVERLOADS = {
-    "default": "generator",
-    "low": "low_generator",
-    "low_dtype": "low_generator_dtype",
-    "Tensor": "Tensor_generator",
-}
-
-
-def _with_generator(op: Any) -> Any:
-    """Return an op, or another overload of it, that takes a generator; None if there is none."""
-    if not isinstance(op, torch._ops.OpOverload) or any(a.name == "generator" for a in op._schema.arguments):
-        return op
-    return getattr(op.overloadpacket, _GENERATOR_OVERLOADS.get(op._overloadname, "none"), None)
+        op: Any = node.target
+        if op in UNIFORM.values() or (is_random(node) and any(a.name == "generator" for a in op._schema.arguments)):
+            node.kwargs = {**node.kwargs, "generator": attribute}
+        elif is_random(node):
+            node.target = _lending(op, generator)
 
 
 # The host's generator belongs to the process: programs that run in several threads take turns with it.

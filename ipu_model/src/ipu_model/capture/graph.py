@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -238,12 +238,18 @@ def aliased_argument(node: Node) -> Node | None:
     if schema is None or not schema.returns or schema.returns[0].alias_info is None:
         return None
     wanted = schema.returns[0].alias_info.before_set
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.before_set == wanted:
-            value = _argument(node, position, argument.name)
-            if isinstance(value, Node):
-                return value
+    for value, aliases in _aliasing(node.target, node.args, node.kwargs):
+        if aliases.before_set == wanted and isinstance(value, Node):
+            return value
     return None
+
+
+def _aliasing(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the values that an op's results may share memory with or that it may write, and what its schema says."""
+    schema = getattr(target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None:
+            yield args[position] if position < len(args) else kwargs.get(argument.name), argument.alias_info
 
 
 def is_view(node: Node) -> bool:
@@ -263,20 +269,16 @@ def written_arguments(node: Node) -> list[Node]:
     if node.op != "call_function":
         return []
     if node.target is BATCH_NORM:
-        written = [_argument(node, p, "") for p in (3, 4)] if _argument(node, 5, "training") else []
-        return [value for value in written if isinstance(value, Node)]
-    return [value for value in written_by(node.target, node.args, node.kwargs) if isinstance(value, Node)]
+        written: Sequence[Any] = node.args[3:5] if node.args[5] else ()
+    else:
+        written = written_by(node.target, node.args, node.kwargs)
+    return [value for value in written if isinstance(value, Node)]
 
 
-def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """Return the arguments of a call that its schema says are written to."""
-    schema = getattr(target, "_schema", None)
-    written = []
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            written += value if isinstance(value, (list, tuple)) else [value]
-    return written
+    written = [value for value, aliases in _aliasing(target, args, kwargs) if aliases.is_write]
+    return [item for value in written for item in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def changeable_arguments(node: Node) -> list[Node]:
@@ -291,7 +293,3 @@ def _entering_names(roots: Set[Node]) -> frozenset[str]:
 
 def is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _argument(node: Node, position: int, name: str) -> Any:
-    return node.args[position] if position < len(node.args) else node.kwargs.get(name)

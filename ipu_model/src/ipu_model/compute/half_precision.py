@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ipu_model.capture import graph as graphs
 from ipu_model.capture.graph import TensorSpec, info_of, is_half, is_view, set_info, spec_of, written_arguments
-from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
+from ipu_model.compute.rounding import Overflow, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
 
 Node = torch.fx.Node
@@ -53,9 +53,9 @@ _BITWISE, _CONTRACTIONS = overloads(_OPS["bitwise"]), overloads(_OPS["contractio
 _SMALL = 1 << 14
 
 
-def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
-    """Rewrite fp16 to fp32 with a rounding after each op that is not exact, and clipping as part of it or apart."""
-    roundings = _Roundings(graph, overflow, clips_apart)
+def to_containers(graph: torch.fx.Graph, overflow: Overflow) -> None:
+    """Rewrite fp16 to fp32 with a rounding after each op that is not exact, which also clips where it must."""
+    roundings = _Roundings(graph, overflow)
     for node in list(graph.nodes):
         if node.op != "call_function":
             roundings.infinite.add(node)
@@ -142,8 +142,8 @@ UNIFORM: dict[object, Callable[..., Tensor]] = {
 class _Roundings:
     """Inserts roundings; small results of one shape go through one scratch tensor of the replay."""
 
-    def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
-        self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
+    def __init__(self, graph: torch.fx.Graph, overflow: Overflow) -> None:
+        self._graph, self._clips = graph, overflow is Overflow.CLIP
         self._scratches: dict[tuple[int, ...], Node] = {}
         # What may hold infinities that the program wrote: inputs, constants, what selects and moves values of these.
         self.infinite: set[Node] = set()
@@ -160,20 +160,13 @@ class _Roundings:
         chosen = node.target not in SQUASHING and not self.infinite.isdisjoint(node.all_input_nodes)
         clips = self._clips and (value is not node or chosen or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
-        steps: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
-        if self._apart:
-            steps.append((round_to_half_, (value, *scratch)))
-        if poles is not None:
-            steps.append((make_nan_, (value, poles)))
-        if not self._apart:
-            steps.append((clip_to_half_ if clips else round_to_half_, (value, *scratch)))
-        elif clips:
-            steps.append((clip_, (value,)))
         info = replace(info_of(node), spec=spec, marks=graphs.Marks())
-        for function, arguments in steps:
-            with self._graph.inserting_after(node):
-                node = self._graph.call_function(function, arguments)
-            set_info(node, info)
+        with self._graph.inserting_after(node):
+            rounding = self._graph.call_function(clip_to_half_ if clips else round_to_half_, (value, *scratch))
+            set_info(rounding, info)
+        if poles is not None:
+            with self._graph.inserting_before(rounding):
+                set_info(self._graph.call_function(make_nan_, (value, poles)), info)
 
     def _scratch(self, shape: tuple[int, ...]) -> Node:
         if shape not in self._scratches:

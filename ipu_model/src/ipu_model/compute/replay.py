@@ -109,8 +109,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
     if arithmetic.half_partials:
         use_half_partials(ops, arithmetic.overflow)
     choose_layer_kernels(ops, arithmetic.overflow)
-    looks = arithmetic.floating_point_exceptions or arithmetic.reports_clipping
-    to_containers(ops, arithmetic.overflow, clips_apart=looks)
+    to_containers(ops, arithmetic.overflow)
     if arithmetic.reports_clipping:
         report_first_clipping(ops)
     if arithmetic.floating_point_exceptions:

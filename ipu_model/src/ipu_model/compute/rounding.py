@@ -31,11 +31,6 @@ def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
 
-def clip_(x: Tensor) -> Tensor:
-    """Clip `x` (float32, any shape) in place to +-65504, infinities too; NaN stays."""
-    return hardtanh_(x, -LARGEST_HALF, LARGEST_HALF)
-
-
 def clip_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Round as `round_to_half_` does, but clip what lies beyond the range, infinities too, to +-65504; NaN stays."""
     if scratch is None and x.numel() > 2 * PER_CACHE and x.is_contiguous():

@@ -121,7 +121,7 @@ class Run:
         self.seed, state = drawn if seed is None else seed, module.state_dict()
         self.arguments = [*(state[variable.name] for variable in self.graph.variables), *inputs, self.seed]
         containers = [(a.float() if a.is_floating_point() else a).clone() for a in self.arguments]
-        watch = _Watch(build(self.graph, Arithmetic(**settings)).module)
+        watch = _Watch(build(self.graph, Arithmetic(**settings), torch.Generator()).module)
         with torch.no_grad():
             outputs, gradients = watch.run(*containers)
         self._seen, graph = watch.seen, self.graph

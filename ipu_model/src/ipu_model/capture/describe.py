@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from ipu_model.capture.graph import Graph, dtype_of, info_of, is_random, is_view, op_of, written_arguments
+from ipu_model.capture.operators import name_of
 from ipu_model.process import no_garbage_collection
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import NO_HINTS, NOWHERE, Argument, Hints, Op, Phase, Ref, Source, Step, Tensor, step_of_ops
@@ -49,8 +50,7 @@ def op_kind(node: Node) -> str:
     target: Any = node.target
     if not hasattr(target, "_schema"):
         return str(getattr(target, "__name__", target))
-    name = str(target._schema.name).rpartition("::")[2]
-    return name if name.endswith("__") else name.removesuffix("_")
+    return name_of(target).rpartition("::")[2]
 
 
 class _Describer:

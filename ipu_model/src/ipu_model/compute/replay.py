@@ -92,8 +92,8 @@ def container_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | None = None) -> Replay:
-    """Make a graph callable; what it draws at random, it draws from `generator`, else from the host's."""
+def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator) -> Replay:
+    """Make a graph callable; what it draws at random, it draws from `generator`."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     ops.output(ops.graph_copy(graph.ops, copies))
@@ -118,7 +118,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
     joint = _call_python_functions(graph, copies, arithmetic.overflow, generator)
     _lay_out_group_norms(ops)
     holder = nn.Module()
-    if generator is not None and graph.draws_random_numbers:
+    if graph.draws_random_numbers:
         holder.generator = generator  # type: ignore[assignment]  # modules may have any attributes
         _draw_from(ops, generator)
     ops.lint()
@@ -191,11 +191,8 @@ _one_at_a_time = ForkSafeLock()
 
 
 @contextmanager
-def lent_to_host(generator: torch.Generator | None) -> Iterator[None]:
+def lent_to_host(generator: torch.Generator) -> Iterator[None]:
     """Let what knows no other than the host's generator draw from this one."""
-    if generator is None:
-        yield
-        return
     with _one_at_a_time.lock:
         host = torch.get_rng_state()
         torch.set_rng_state(generator.get_state())
@@ -215,7 +212,7 @@ def _lending(op: Any, generator: torch.Generator) -> Callable[..., Any]:
 
 
 def _call_python_functions(
-    graph: Graph, copies: Mapping[Node, Node], overflow: Overflow, generator: torch.Generator | None
+    graph: Graph, copies: Mapping[Node, Node], overflow: Overflow, generator: torch.Generator
 ) -> dict[str, _Called]:
     """Let the ops of a replay call their functions; return those that need all replicas."""
     joint: dict[str, _Called] = {}
@@ -249,7 +246,7 @@ class _Called:
     specs: tuple[TensorSpec, ...]
     halves: list[bool]
     overflow: Overflow
-    generator: torch.Generator | None
+    generator: torch.Generator
 
     def of_one_replica(self, tensors: list[Tensor], results: str) -> list[Tensor]:
         return self([tensors])[0]

@@ -51,7 +51,7 @@ def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
 
 
 def stochastic_round_all_to_half_(
-    tensors: Iterable[Tensor], generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
+    tensors: Iterable[Tensor], generator: torch.Generator, overflow: Overflow = Overflow.CLIP
 ) -> None:
     """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
 
@@ -79,12 +79,13 @@ def stochastic_round_all_to_half_(
 
 @dataclass(frozen=True)
 class Rounding:
-    stochastic: bool = False
+    """To the nearest float16 value, or with a `generator` stochastically."""
+
     generator: torch.Generator | None = None
     overflow: Overflow = Overflow.CLIP
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        if self.stochastic:
+        if self.generator is not None:
             stochastic_round_all_to_half_(tensors, self.generator, self.overflow)
         else:
             to_half_ = nearest(self.overflow)

@@ -22,6 +22,10 @@ _INFO = "ipu_model"
 # Its schema does not declare that training mode (argument 5) updates the running statistics (arguments 3 and 4).
 BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
+# Ops whose result depends on no more of their first argument than its shape and type.
+_FILLS = ("ones", "zeros", "full", "empty")
+SHAPE_ONLY = frozenset(name for fill in _FILLS for name in (f"{fill}_like", f"new_{fill}"))
+
 
 @lru_cache(maxsize=64)
 def dtype_of(dtype: torch.dtype) -> DType:

@@ -42,6 +42,13 @@ def name_of(func: Any) -> str:
     return name if name.endswith("__") else name.removesuffix("_")
 
 
+def kind_of(target: Any) -> str:
+    """Return the name of an op without namespace and overload, or of a function."""
+    return (
+        name_of(target).rpartition("::")[2] if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+    )
+
+
 @cache
 def has_handler(func: Any) -> bool:
     if func.namespace != "aten":

@@ -16,6 +16,7 @@ from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, beco
 from ipu_model.capture.graph import (
     BATCH_NORM,
     NOTHING,
+    SHAPE_ONLY,
     NodeInfo,
     TensorSpec,
     is_random,
@@ -25,7 +26,7 @@ from ipu_model.capture.graph import (
     written_arguments,
     written_by,
 )
-from ipu_model.capture.operators import has_handler
+from ipu_model.capture.operators import has_handler, kind_of
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -62,9 +63,6 @@ _IS_TRAINING = 5  # which argument of `BATCH_NORM` it is
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(aten.random_, "from")
 
-# Ops whose result depends on no more of their first argument than its shape and type.
-_FILLS = ("ones", "zeros", "full", "empty")
-_SHAPE_ONLY = frozenset(name for fill in _FILLS for name in (f"{fill}_like", f"new_{fill}"))
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -433,7 +431,6 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
 
 
 def _sources(node: Node) -> list[Node]:
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.name.removeprefix("aten::") in _SHAPE_ONLY:
+    if kind_of(node.target) in SHAPE_ONLY:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     return node.all_input_nodes

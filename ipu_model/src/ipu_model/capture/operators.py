@@ -53,7 +53,7 @@ def kind_of(target: Any) -> str:
 def has_handler(func: Any) -> bool:
     if func.namespace != "aten":
         return func.namespace in _OTHER_HANDLERS
-    return name_of(func).removeprefix("aten::") in _compiled()
+    return kind_of(func) in _compiled()
 
 
 def without_handler(name: str, scope: str, line: SourceLine | None) -> str:

@@ -288,7 +288,7 @@ def may_leave_range(node: Node) -> bool:
 
 
 # Where ops divide by zero: the place in words, the first argument that tells, and the next one that does not.
-_POLES = {op: place for *place, names in _TABLE.poles for op in overloads(names)}
+_POLES = {op: (where, first, end) for where, first, end, names in _TABLE.poles for op in overloads(names)}
 
 
 def is_pole(where: str, x: Any, y: Any = None, *, eps: float | None = None) -> Any:

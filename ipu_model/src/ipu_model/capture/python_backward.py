@@ -32,13 +32,10 @@ from ipu_model.capture.torch_private import (
 )
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
-from ipu_model.source_lines import line_running
+from ipu_model.source_lines import is_of_library, line_running
 from ipu_model.step import Phase
 
 _logger = logging.getLogger("poptorch::python")
-
-# Functions of these packages have the derivative of what they compute, or are ops with a gradient of their own.
-_TRUSTED = frozenset({"torch", "poptorch", "ipu_model"})
 
 _INSTEAD = (
     "A custom op with a gradient of its own reaches the device: ipu_model.custom_ops.register(name, domain, version, "
@@ -67,9 +64,8 @@ _own = type.__getattribute__
 def _attribute(cls: type, name: str) -> Any:
     """Return an attribute of a class of functions, of which a trace replaces two."""
     own = _own(cls, name)
-    if name not in ("forward", "setup_context") or cls.__module__.partition(".")[0] in _TRUSTED:
-        return own
-    if tracing.current() is None:
+    # Functions of libraries have the derivative of what they compute, or are ops with a gradient of their own.
+    if name not in ("forward", "setup_context") or tracing.current() is None or is_of_library(cls.__module__):
         return own
     if name == "forward":
         return _Forward(cls, own)

@@ -179,11 +179,28 @@ def _draw_from(ops: torch.fx.Graph, generator: torch.Generator) -> None:
     with ops.inserting_before(next(iter(ops.nodes))):
         attribute = ops.get_attr("generator")
     for node in list(ops.nodes):
-        op: Any = node.target
-        if op in UNIFORM.values() or (is_random(node) and any(a.name == "generator" for a in op._schema.arguments)):
-            node.kwargs = {**node.kwargs, "generator": attribute}
-        elif is_random(node):
-            node.target = _lending(op, generator)
+        if not is_random(node) and node.target not in UNIFORM.values():
+            continue
+        op = _with_generator(node.target)
+        if op is None:
+            node.target = _lending(node.target, generator)
+        else:
+            node.target, node.kwargs = op, {**node.kwargs, "generator": attribute}
+
+
+_GENERATOR_OVERLOADS = {
+    "default": "generator",
+    "low": "low_generator",
+    "low_dtype": "low_generator_dtype",
+    "Tensor": "Tensor_generator",
+}
+
+
+def _with_generator(op: Any) -> Any:
+    """Return an op, or another overload of it, that takes a generator; None if there is none."""
+    if not isinstance(op, torch._ops.OpOverload) or any(a.name == "generator" for a in op._schema.arguments):
+        return op
+    return getattr(op.overloadpacket, _GENERATOR_OVERLOADS.get(op._overloadname, "none"), None)
 
 
 # The host's generator belongs to the process: programs that run in several threads take turns with it.

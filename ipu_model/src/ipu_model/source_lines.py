@@ -37,6 +37,10 @@ def skip_package(name: str) -> None:
     _libraries.add(name)
 
 
+def is_of_library(module: object) -> bool:
+    return str(module).partition(".")[0] in _libraries
+
+
 def line_running() -> SourceLine | None:
     """Return the user's line that is being executed in this thread."""
     return _innermost(traceback.walk_stack(sys._getframe()))
@@ -49,6 +53,6 @@ def line_that_raised(error: BaseException) -> SourceLine | None:
 
 def _innermost(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
     for frame, number in frames:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _libraries:
+        if not is_of_library(frame.f_globals.get("__name__", "")):
             return SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
     return None

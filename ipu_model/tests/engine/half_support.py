@@ -26,7 +26,7 @@ from ipu_model.capture.device_ops import recurrent_layers
 from ipu_model.capture.graph import Graph, info_of, is_half
 from ipu_model.compute.half_precision import make_nan_, overloads
 from ipu_model.compute.replay import Arithmetic, build
-from ipu_model.compute.rounding import clip_, clip_to_half_, round_to_half_
+from ipu_model.compute.rounding import clip_to_half_, round_to_half_
 
 Node = torch.fx.Node
 HALF = torch.float16
@@ -121,7 +121,7 @@ class Run:
         self.seed, state = drawn if seed is None else seed, module.state_dict()
         self.arguments = [*(state[variable.name] for variable in self.graph.variables), *inputs, self.seed]
         containers = [(a.float() if a.is_floating_point() else a).clone() for a in self.arguments]
-        watch = _Watch(build(self.graph, Arithmetic(**settings)).module)
+        watch = _Watch(build(self.graph, Arithmetic(**settings), torch.Generator()).module)
         with torch.no_grad():
             outputs, gradients = watch.run(*containers)
         self._seen, graph = watch.seen, self.graph
@@ -143,7 +143,7 @@ class _Watch(torch.fx.Interpreter):
     """Runs a replay node by node, keeps copies of results and checks operands."""
 
     # What a replay inserts after ops of half precision.
-    TIDYING = frozenset({round_to_half_, clip_to_half_, clip_, make_nan_})
+    TIDYING = frozenset({round_to_half_, clip_to_half_, make_nan_})
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.graph import dtype_of
+from ipu_model.compute.rounding import Rounding
 from ipu_model.compute.updater import Updater
 from ipu_model.optimiser import Hyper, OptimiserSpec
 
@@ -28,11 +29,11 @@ def updater_of(
     *,
     dtype: torch.dtype = torch.float32,
     group_of: Mapping[str, int | None] | None = None,
-    **settings: Any,
+    generator: torch.Generator | None = None,
 ) -> Updater:
     """Return an updater of `weights` (all of one dtype; all in group 0 unless told otherwise)."""
     groups = dict.fromkeys(weights, 0) if group_of is None else group_of
-    return Updater(spec, weights, dict.fromkeys(weights, dtype), groups, **settings)
+    return Updater(spec, weights, dict.fromkeys(weights, dtype), groups, Rounding(generator))
 
 
 def moved(spec: OptimiserSpec, start: Tensor | float, *gradients: Tensor | float, **settings: Any) -> Tensor:

@@ -82,7 +82,7 @@ def test_every_op_of_a_model_reads_values_of_the_grid_and_is_rounded_once(name: 
 
 def test_resnet_rounds_each_inexact_result_once_and_nothing_else() -> None:
     """Convolutions, sums of gradients and normalisation are rounded; rectifiers, pools and views are not."""
-    rewritten = build(run_model("resnet18").graph, Arithmetic()).module.graph
+    rewritten = build(run_model("resnet18").graph, Arithmetic(), torch.Generator()).module.graph
     values = [n.args[0] for n in rewritten.nodes if n.target in (round_to_half_, clip_to_half_)]
     sources = {v.args[0].target if v.target is operator.getitem else v.target for v in values}
     assert not sources & overloads("relu_ threshold_backward max_pool2d_with_indices")

@@ -150,7 +150,7 @@ def model_of(expression: str) -> Net:
 
 def refused_ops(model: nn.Module, *inputs: Tensor, training: bool = False) -> set[str]:
     found = traced(model, *inputs, training=training).unsupported
-    return {op.name.removeprefix("aten::") for op in found}
+    return {name.removeprefix("aten::") for name in found}
 
 
 def expressions(text: str) -> list[str]:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from ipu_model.batching import Batching, Returns
 from ipu_model.capture import capture
 from ipu_model.capture.graph import Graph, TensorSpec
-from ipu_model.compute.session import Session
+from ipu_model.compute.replay import Arithmetic
+from ipu_model.compute.session import Reduction, Session
+from ipu_model.compute.threads import Threads
 from ipu_model.step import Placement
 
 
@@ -54,9 +56,26 @@ def ops_of(graph: Graph) -> list[torch.fx.Node]:
     return [node for node in graph.ops.nodes if node.op == "call_function"]
 
 
-def session_of(module: nn.Module, *inputs: Tensor, training: bool = True, **settings: Any) -> Session:
+def session_of(
+    module: nn.Module,
+    *inputs: Tensor,
+    training: bool = True,
+    arithmetic: Arithmetic | None = None,
+    threads: Threads | None = None,
+) -> Session:
     """Return a session that runs `module` with its weights on one micro-batch like `inputs` at a time."""
-    session = Session(traced(module, *inputs, training=training), Batching(), Returns(), **settings)
+    session = Session(
+        traced(module, *inputs, training=training),
+        Batching(),
+        Returns(),
+        arithmetic=arithmetic or Arithmetic(),
+        reduction=Reduction(),
+        seed=0,
+        watched_updates=(),
+        automatic_loss_scaling=None,
+        threads=threads or Threads(torch.get_num_threads()),
+        replica_groups={},
+    )
     session.upload(dict(module.state_dict()))
     return session
 

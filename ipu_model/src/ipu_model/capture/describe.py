@@ -6,13 +6,13 @@ import hashlib
 import operator
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.fx
 
-from ipu_model.capture.graph import Graph, dtype_of, info_of, is_random, is_view, op_of, written_arguments
+from ipu_model.capture.graph import SHAPE_ONLY, Graph, dtype_of, info_of, is_random, is_view, op_of, written_arguments
+from ipu_model.capture.operators import kind_of
 from ipu_model.process import no_garbage_collection
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import NO_HINTS, NOWHERE, Argument, Hints, Op, Phase, Ref, Source, Step, Tensor, step_of_ops
@@ -20,12 +20,7 @@ from ipu_model.step import NO_HINTS, NOWHERE, Argument, Hints, Op, Phase, Ref, S
 Node = torch.fx.Node
 
 # Results that are undefined or known when compiling: nothing happens on the device.
-CONSTANTS = frozenset({
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "zeros",
-    "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "arange",
-    "linspace", "eye", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "tril_indices", "triu_indices",
-    "hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window",
-})  # fmt: skip
+CONSTANTS = SHAPE_ONLY | {"new_empty_strided", "lift_fresh", "lift_fresh_copy"}
 
 # Backward ops that follow the planning hints of their forward op.
 _PLANNED_GRADIENTS = (
@@ -45,19 +40,6 @@ def step_of(graph: Graph) -> Step:
     return _steps[graph]
 
 
-def op_kind(node: Node) -> str:
-    target: Any = node.target
-    if not hasattr(target, "_schema"):
-        return str(getattr(target, "__name__", target))
-    name = str(target._schema.name).rpartition("::")[2]
-    return name if name.endswith("__") else name.removesuffix("_")
-
-
-def _notes(graph: Graph) -> tuple[str, ...]:
-    names = ", ".join(dict.fromkeys(op.name for op in graph.unsupported))
-    return (f"PopTorch has no handler for {names}: IPUs could not run this program.",) if names else ()
-
-
 class _Describer:
     """Gathers the facts about one graph; an op and the nodes of its single results become one `Op`."""
 
@@ -65,7 +47,7 @@ class _Describer:
         self._graph = graph
         self._nodes = list(graph.ops.nodes)
         self._ops = [node for node in self._nodes if node.op == "call_function"]
-        self._kinds = {node: op_kind(node) for node in self._ops}
+        self._kinds = {node: kind_of(node.target) for node in self._ops}
         # Trainable variables and views and casts of them.
         self._weights = {graph.by_name[variable.tensor] for variable in graph.variables if variable.trainable}
         for node in self._ops:
@@ -101,11 +83,12 @@ class _Describer:
             unread=frozenset(name for _, unread in made for name in unread),
         )
         order = [node.name for node in self._nodes]  # constants enter where they are first needed
+        names = ", ".join(graph.unsupported)
         return replace(
             step,
             tensors={name: step.tensors[name] for name in order if name in step.tensors},
             storages={name: step.storages[name] for name in order if name in step.storages},
-            notes=_notes(graph),
+            notes=(f"PopTorch has no handler for {names}: IPUs could not run this program.",) if names else (),
         )
 
     def _entering(self, node: Node) -> tuple[Tensor, Source]:
@@ -153,7 +136,7 @@ class _Describer:
             is_in_place=schema is not None and bool(schema.is_mutable),
             is_view=is_view(node),
             is_known=node in self._known,
-            makes_constant=self._kinds[node] in CONSTANTS,
+            makes_constant=self._makes_constant(node),
             name_scopes=info.name_scopes,
             attributes=tuple(
                 (name, tuple((str(key), str(value)) for key, value in values.items()))
@@ -163,6 +146,9 @@ class _Describer:
             is_repeated=info.repeated,
         )
         return op, unread
+
+    def _makes_constant(self, node: Node) -> bool:
+        return self._kinds[node] in CONSTANTS or not (node.all_input_nodes or is_random(node))
 
     def _known_when_compiling(self) -> set[Node]:
         roots = self._graph.roots
@@ -175,7 +161,7 @@ class _Describer:
             # PopART folds nothing that a loop gets from outside, or that its repeats hand on.
             enters = info.loop is not None and any(info_of(source).loop is not info.loop for source in inputs)
             fixed = fixed and not enters and not info.marks.is_carried
-            if self._kinds[node] in CONSTANTS or (inputs and fixed and not is_random(node)):
+            if self._makes_constant(node) or (inputs and fixed and not is_random(node)):
                 known.add(node)
             else:
                 written.update(roots[target] for target in written_arguments(node))

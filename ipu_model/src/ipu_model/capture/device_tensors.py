@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -13,7 +13,9 @@ from ipu_model.capture import tracing
 from ipu_model.capture.torch_private import (
     FakeTensor,
     function_modes_active,
-    parameters_handled,
+    intercepted,
+    module_moved,
+    parameter_made,
     without_subclass_functions,
 )
 from ipu_model.errors import Error
@@ -61,9 +63,11 @@ class DeviceParameter(DeviceTensor, nn.Parameter):  # type: ignore[metaclass]  #
         return nn.Parameter(self.data.clone(), self.requires_grad)
 
 
-def parameters_stay() -> AbstractContextManager[None]:
+@contextmanager
+def parameters_stay() -> Iterator[None]:
     """Let parameters of the device stay parameters when forward moves a module or makes a parameter of them."""
-    return parameters_handled(_move, _make)
+    with intercepted(module_moved, _move), intercepted(parameter_made, _make):
+        yield
 
 
 def _move(original: Any, module: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -17,12 +16,13 @@ from ipu_model.capture import python_backward, tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.device_tensors import IPU, PRINTERS, text_of
-from ipu_model.capture.operators import whole_functions
+from ipu_model.capture.operators import table
 from ipu_model.capture.torch_private import (
     FakeTensor,
-    grad_mode_set,
     is_differentiated,
     modes_disabled,
+    replaced,
+    sets_grad_mode,
     where_module_moves,
 )
 from ipu_model.capture.tracing import Trace
@@ -103,26 +103,24 @@ def _check_stays(tensor: Tensor, how: str) -> None:
 
 _NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
-# Functions that want 64-bit indices -> where these are among the positional arguments, and their name.
-_INDEX_OF: Mapping[Function, tuple[int, str]] = {
-    **dict.fromkeys((F.cross_entropy, F.nll_loss), (1, "target")),
-    F.one_hot: (0, "tensor"),
-    **dict.fromkeys((torch.take_along_dim, Tensor.take_along_dim), (1, "indices")),
-    **dict.fromkeys(_of(torch, "gather scatter scatter_add index_fill"), (2, "index")),
-    **dict.fromkeys(
-        _of(Tensor, "gather scatter scatter_ scatter_add scatter_add_ index_fill index_fill_"), (2, "index")
-    ),
+# Functions of torch and methods that want 64-bit indices -> where these are among the arguments, and their name.
+_INDEX_OF = {
+    **dict.fromkeys(("cross_entropy", "nll_loss"), (1, "target")),
+    "one_hot": (0, "tensor"),
+    "take_along_dim": (1, "indices"),
+    **dict.fromkeys(("gather", "scatter", "scatter_", "scatter_add", "scatter_add_"), (2, "index")),
+    **dict.fromkeys(("index_fill", "index_fill_"), (2, "index")),
 }
 
 
-def widen_index(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Return the arguments of `func` with its index in 64 bits, if it has one; what is written to stays the same."""
-    if func not in _INDEX_OF:
+def widen_index(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Return the arguments of a function with its index in 64 bits, if it has one; what is written to stays."""
+    if name not in _INDEX_OF:
         return args, kwargs
-    position, name = _INDEX_OF[func]
+    position, keyword = _INDEX_OF[name]
     if len(args) > position:
         return (*args[:position], _wide(args[position]), *args[position + 1 :]), kwargs
-    return args, {**kwargs, name: _wide(kwargs[name])} if name in kwargs else kwargs
+    return args, {**kwargs, keyword: _wide(kwargs[keyword])} if keyword in kwargs else kwargs
 
 
 def _wide(index: Any) -> Any:
@@ -130,22 +128,16 @@ def _wide(index: Any) -> Any:
 
 
 # All floating operands of these take the element type of the activation: products, convolutions, normalisation.
-_CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
-_NORMS = "batch_norm layer_norm group_norm instance_norm rms_norm"
-_PRODUCTS = "matmul mm bmm mv dot inner addmm addmv baddbmm addbmm"
-_CELLS = "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-_LAYERS = "linear bilinear scaled_dot_product_attention multi_head_attention_forward"
-FOLLOW_ACTIVATION = frozenset(
-    {
-        *_of(F, f"{_LAYERS} {_CONVOLUTIONS} {_NORMS}"),
-        *_of(torch, f"{_PRODUCTS} einsum tensordot {_CONVOLUTIONS} {_NORMS} {_CELLS}"),
-        *_of(Tensor, f"{_PRODUCTS} __matmul__ __rmatmul__"),
-    }
-)
+_NAMES = """
+    linear bilinear scaled_dot_product_attention multi_head_attention_forward matmul mm bmm mv dot inner addmm addmv
+    baddbmm addbmm einsum tensordot __matmul__ __rmatmul__ conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d batch_norm layer_norm group_norm instance_norm rms_norm lstm_cell gru_cell rnn_tanh_cell
+    rnn_relu_cell
+"""
+_FOLLOW_ACTIVATION = frozenset(_NAMES.split())
 
 # Where the activation is not the first argument: a bias that is added, or the equation, comes before it.
-_BEHIND_ANOTHER = "addmm addmv baddbmm addbmm"
-_ACTIVATION = dict.fromkeys((*_of(torch, _BEHIND_ANOTHER), *_of(Tensor, _BEHIND_ANOTHER), torch.einsum), 1)
+_ACTIVATION = dict.fromkeys(("addmm", "addmv", "baddbmm", "addbmm", "einsum"), 1)
 _ACTIVATION_NAMES = ("input", "mat1", "mat", "batch1", "query", "input1", "a")
 
 # Positions of running statistics, which keep the element type of their buffers.
@@ -158,9 +150,9 @@ _FLOATS = (torch.float16, torch.float32)
 
 
 def follow_activation(func: Function, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Cast the floating operands of `func`, one of `FOLLOW_ACTIVATION`, to the type of its activation."""
+    """Cast the floating operands of `func`, which follows its activation, to the type of that."""
     named = [kwargs[name] for name in _ACTIVATION_NAMES if name in kwargs]
-    candidates = tree_leaves([*args[_ACTIVATION.get(func, 0) :], *named])
+    candidates = tree_leaves([*args[_ACTIVATION.get(func.__name__, 0) :], *named])
     dtype = next((c.dtype for c in candidates if isinstance(c, Tensor)), None)
     if dtype not in _FLOATS:
         return args, kwargs
@@ -273,8 +265,8 @@ class DeviceFunctions(TorchFunctionMode):
             return python_backward.register_nothing(self.trace, args[1])
         if is_differentiated(func):
             python_backward.refuse_derivative(self.trace)
-        if grad_mode_set(func):
-            if self.trace.inside_function:
+        if func is sets_grad_mode:  # which the contexts of torch call, too
+            if self.trace.in_function:
                 return None
             self.trace.records_gradients = args[0]
         if func is Tensor.ipu:  # type: ignore[attr-defined]  # torch does not declare it
@@ -285,9 +277,10 @@ class DeviceFunctions(TorchFunctionMode):
             with modes_disabled():
                 return func(*args, **kwargs)
         args, kwargs = follow_moves(func, args, kwargs, self.origins)
-        if func in FOLLOW_ACTIVATION:
+        name = getattr(func, "__name__", "")
+        if name in _FOLLOW_ACTIVATION:
             args, kwargs = follow_activation(func, args, kwargs)
-        args, kwargs = widen_index(func, args, kwargs)
+        args, kwargs = widen_index(name, args, kwargs)
         if self.origins.holds_sparse:
             func, args, kwargs = with_dense_constants(func, args, kwargs, self.origins)
         if func in _FACTORIES and kwargs.get("device") is None and self.trace.is_first(func):
@@ -298,13 +291,9 @@ class DeviceFunctions(TorchFunctionMode):
                 f"{func.__name__}: class weights are not supported by PopTorch. Use reduction='none' and multiply "
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
-        self.trace.torch_functions_entered += 1
-        is_whole = getattr(func, "__name__", "") in whole_functions()
-        try:
-            with tracing.one_handler() if is_whole else nullcontext():
-                result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
-        finally:
-            self.trace.torch_functions_entered -= 1
+        in_handler = self.trace.in_handler or name in table().whole
+        with replaced(self.trace, in_torch_function=True, in_handler=in_handler):
+            result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
             self.trace.loss_marks.append(result)
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ipu_model.capture.operators import Unsupported
 from ipu_model.source_lines import SourceLine
 from ipu_model.step import DType, Hints, Phase, Placement, Variable
 
@@ -22,6 +21,10 @@ Node = torch.fx.Node
 _INFO = "ipu_model"
 # Its schema does not declare that training mode (argument 5) updates the running statistics (arguments 3 and 4).
 BATCH_NORM = torch.ops.aten.native_batch_norm.default
+
+# Ops whose result depends on no more of their first argument than its shape and type.
+_FILLS = ("ones", "zeros", "full", "empty")
+SHAPE_ONLY = frozenset(name for fill in _FILLS for name in (f"{fill}_like", f"new_{fill}"))
 
 
 @lru_cache(maxsize=64)
@@ -161,7 +164,7 @@ class Graph:
 
     `ops` ends in `(outputs..., gradients...)`; placeholders are variables, inputs, then `seed` for training. `frozen`
     maps constants to the integer or bool buffers that they are, `activation_gradients` forward nodes to their
-    gradients. `unsupported` are the ops of the forward pass that PopTorch would refuse.
+    gradients. `unsupported` has the names of ops in the forward pass that PopTorch would refuse, with advice.
     """
 
     ops: torch.fx.Graph
@@ -178,7 +181,7 @@ class Graph:
     frozen: Mapping[str, str] = field(default_factory=dict)
     draws_random_numbers: bool = False
     activation_gradients: Mapping[str, str] = field(default_factory=dict)
-    unsupported: tuple[Unsupported, ...] = ()
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -239,12 +242,18 @@ def aliased_argument(node: Node) -> Node | None:
     if schema is None or not schema.returns or schema.returns[0].alias_info is None:
         return None
     wanted = schema.returns[0].alias_info.before_set
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.before_set == wanted:
-            value = _argument(node, position, argument.name)
-            if isinstance(value, Node):
-                return value
+    for value, aliases in _aliasing(node.target, node.args, node.kwargs):
+        if aliases.before_set == wanted and isinstance(value, Node):
+            return value
     return None
+
+
+def _aliasing(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the values that an op's results may share memory with or that it may write, and what its schema says."""
+    schema = getattr(target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None:
+            yield args[position] if position < len(args) else kwargs.get(argument.name), argument.alias_info
 
 
 def is_view(node: Node) -> bool:
@@ -264,15 +273,16 @@ def written_arguments(node: Node) -> list[Node]:
     if node.op != "call_function":
         return []
     if node.target is BATCH_NORM:
-        written = [_argument(node, p, "") for p in (3, 4)] if _argument(node, 5, "training") else []
-        return [value for value in written if isinstance(value, Node)]
-    schema = getattr(node.target, "_schema", None)
-    written = []
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = _argument(node, position, argument.name)
-            written += value if isinstance(value, (list, tuple)) else [value]
+        written: Sequence[Any] = node.args[3:5] if node.args[5] else ()
+    else:
+        written = written_by(node.target, node.args, node.kwargs)
     return [value for value in written if isinstance(value, Node)]
+
+
+def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the arguments of a call that its schema says are written to."""
+    written = [value for value, aliases in _aliasing(target, args, kwargs) if aliases.is_write]
+    return [item for value in written for item in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def changeable_arguments(node: Node) -> list[Node]:
@@ -287,7 +297,3 @@ def _entering_names(roots: Set[Node]) -> frozenset[str]:
 
 def is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _argument(node: Node, position: int, name: str) -> Any:
-    return node.args[position] if position < len(node.args) else node.kwargs.get(name)

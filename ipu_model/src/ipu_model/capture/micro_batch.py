@@ -29,7 +29,7 @@ from ipu_model.capture.graph import (
     mark,
     set_info,
 )
-from ipu_model.capture.operators import Unsupported, has_handler, name_of, poptorchs_words
+from ipu_model.capture.operators import has_handler, name_of, poptorchs_words, table, without_handler
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
@@ -55,21 +55,6 @@ _one_at_a_time = ForkSafeLock()
 _FRAMES_OF_A_CALL = 5
 
 _ADVICE = "Wrap the value to differentiate in poptorch.identity_loss(value, reduction='none'|'sum'|'mean') in forward."
-
-# What to use instead of an op whose result has a shape that only the data tell.
-_STATIC_ALTERNATIVES = {
-    "pack_padded_sequence": "Packed sequences are not supported: give the recurrent layer the padded batch, and "
-    "leave the padding out of the loss (ignore_index, or a mask).",
-    "bincount": "Give the number of values as minlength=: the result then has exactly so many counts.",
-    "unique": "Find the unique values on the host, in the data set, or which of n values occur with "
-    "torch.nn.functional.one_hot(x, n).amax(0).",
-    "repeat_interleave": "Repeat a fixed number of times, or take the rows by an index that is a buffer.",
-    "nms": "Return a fixed number of boxes and scores, as topk(k) does, and suppress overlaps on the host.",
-}
-_USUAL_ALTERNATIVE = (
-    "Use torch.where(mask, x, y) or multiply by a mask instead of boolean indexing, nonzero() or torch.where(mask) "
-    "alone; keep a fixed number of elements with topk(k). A mask made of constants is fine."
-)
 
 Call = Callable[[nn.Module, list[Tensor]], Any]
 Flatten = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
@@ -270,8 +255,7 @@ def _static_only(trace: Trace, module: nn.Module) -> Iterator[None]:
             "registered buffer instead of `if tensor:`, `.item()`, `.tolist()` or `float(tensor)`."
         ) from None
     except torch_private.DynamicOutputShapeException as error:
-        said = [words for name, words in _STATIC_ALTERNATIVES.items() if name in str(error)]
-        instead = said[0] if said else _USUAL_ALTERNATIVE
+        instead = next(words for name, words in table().of_fixed_shape.items() if name in str(error))
         refused = "" if has_handler(error.func) else f"{poptorchs_words([name_of(error.func)])} "
         raise Error(
             f"{refused}The shape of a result depends on data ({error}; {_place(trace, error)}). Every shape must be "
@@ -304,7 +288,11 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
     settled = _ancestors(recorder.settled)
     stand_ins = clean(recorder.graph, loss)
     compiled = settled.union(recorder.graph.nodes)
-    unsupported = [(node, info_of(node)) for node in recorder.unsupported if node in compiled]
+    unsupported: dict[str, str] = {}
+    for node in recorder.unsupported:
+        if node in compiled:
+            name, info = name_of(node.target), info_of(node)
+            unsupported.setdefault(name, without_handler(name, info.scope, info.line))
     names = iter([stand_ins.get(node, node).name for node in returned])
     used = [str(node.target) for node in recorder.graph.nodes if node.op == "get_attr"]
     frozen = {recorder.constant_names.get(id(slot.tensor)): slot.names[0] for slot in slots if slot.is_constant}
@@ -330,7 +318,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
         frozen={constant: name for constant, name in frozen.items() if constant is not None},
         draws_random_numbers=recorder.draws_random_numbers,
         activation_gradients=_activation_gradients(recorder, result, stand_ins),
-        unsupported=tuple(Unsupported(name_of(node.target), at.scope, at.line) for node, at in unsupported),
+        unsupported=unsupported,
         layers=recorder.trace.layers,
     )
 

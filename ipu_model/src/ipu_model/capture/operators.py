@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,8 +21,9 @@ class _Table(msgspec.Struct):
     handlers: str
     taken_apart: str
     newer: str
-    whole: str
+    whole: list[str]
     instead: dict[str, str]
+    of_fixed_shape: dict[str, str]
 
 
 @cache
@@ -36,38 +36,33 @@ def _compiled() -> frozenset[str]:
     return frozenset(f"{table().handlers} {table().taken_apart} {table().newer}".split())
 
 
-@cache
-def whole_functions() -> frozenset[str]:
-    return frozenset(table().whole.split())
-
-
 def name_of(func: Any) -> str:
     """Return the name of an op without its overload, such as `aten::add` for `aten.add_.Tensor`."""
     name: str = func._schema.name
     return name if name.endswith("__") else name.removesuffix("_")
 
 
+def kind_of(target: Any) -> str:
+    """Return the name of an op without namespace and overload, or of a function."""
+    return (
+        name_of(target).rpartition("::")[2] if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+    )
+
+
 @cache
 def has_handler(func: Any) -> bool:
     if func.namespace != "aten":
         return func.namespace in _OTHER_HANDLERS
-    return name_of(func).removeprefix("aten::") in _compiled()
+    return kind_of(func) in _compiled()
 
 
-@dataclass(frozen=True)
-class Unsupported:
-    """An op without a handler: its name, and the module and the user's line that called it."""
-
-    name: str
-    scope: str
-    line: SourceLine | None
-
-    def __str__(self) -> str:
-        advice = table().instead.get(self.name.removeprefix("aten::"), _USUALLY)
-        return f"{self.name} (module '{self.scope or 'model'}', {self.line or 'unknown line'}): {advice}"
+def without_handler(name: str, scope: str, line: SourceLine | None) -> str:
+    """Say which module and line of the user's called an op without a handler, and the nearest thing that works."""
+    advice = table().instead.get(name.removeprefix("aten::"), _USUALLY)
+    return f"{name} (module '{scope or 'model'}', {line or 'unknown line'}): {advice}"
 
 
-def poptorchs_words(names: Sequence[str]) -> str:
+def poptorchs_words(names: Iterable[str]) -> str:
     return (
         f"Unsupported ops found in compiled model: [{', '.join(names)}]. Not all operations are supported "
         "yet by Graphcore's PyTorch compiler. If you believe any of these should be, please report this message to "
@@ -75,8 +70,6 @@ def poptorchs_words(names: Sequence[str]) -> str:
     )
 
 
-def refusal(ops: Sequence[Unsupported]) -> str:
-    """Return PopTorch's error, then for each name the first place that has it and the nearest thing that works."""
-    names = list(dict.fromkeys(op.name for op in ops))
-    first = {op.name: op for op in reversed(ops)}
-    return "\n".join([poptorchs_words(names), *(str(first[name]) for name in names)])
+def refusal(unsupported: Mapping[str, str]) -> str:
+    """Return PopTorch's error, then what `without_handler` says of each name."""
+    return "\n".join([poptorchs_words(unsupported), *unsupported.values()])

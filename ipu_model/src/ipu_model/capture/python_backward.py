@@ -14,28 +14,28 @@ from functools import partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
 from torch.utils.hooks import RemovableHandle
 
 from ipu_model.capture import tracing
 from ipu_model.capture.torch_private import (
+    backward_run,
     class_of_functions,
-    gradients_checked,
     gradients_recorded,
-    joint_hooks_replaced,
+    intercepted,
+    joint_hooks,
     made_by_default,
-    module_hooks_filtered,
+    module_hooks,
+    module_pre_hooks,
+    replaced,
 )
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
-from ipu_model.source_lines import line_running
+from ipu_model.source_lines import is_of_library, line_running
 from ipu_model.step import Phase
 
 _logger = logging.getLogger("poptorch::python")
-
-# Functions of these packages have the derivative of what they compute, or are ops with a gradient of their own.
-_TRUSTED = frozenset({"torch", "poptorch", "ipu_model"})
 
 _INSTEAD = (
     "A custom op with a gradient of its own reaches the device: ipu_model.custom_ops.register(name, domain, version, "
@@ -49,9 +49,10 @@ def without_effect(trace: Trace) -> Iterator[None]:
     with ExitStack() as stack:
         class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
         stack.callback(delattr, class_of_functions, "__getattribute__")
-        stack.enter_context(module_hooks_filtered(partial(_hooks_left, trace)))
-        stack.enter_context(joint_hooks_replaced(partial(_register_jointly, trace)))
-        stack.enter_context(gradients_checked(partial(_check_gradient, trace)))
+        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace)))
+        stack.enter_context(intercepted(module_pre_hooks, partial(_pre_hooks, trace)))
+        stack.enter_context(intercepted(joint_hooks, partial(_register_jointly, trace)))
+        stack.enter_context(intercepted(backward_run, partial(_run_backward, trace)))
         yield
 
 
@@ -63,9 +64,8 @@ _own = type.__getattribute__
 def _attribute(cls: type, name: str) -> Any:
     """Return an attribute of a class of functions, of which a trace replaces two."""
     own = _own(cls, name)
-    if name not in ("forward", "setup_context") or cls.__module__.partition(".")[0] in _TRUSTED:
-        return own
-    if tracing.current() is None:
+    # Functions of libraries have the derivative of what they compute, or are ops with a gradient of their own.
+    if name not in ("forward", "setup_context") or tracing.current() is None or is_of_library(cls.__module__):
         return own
     if name == "forward":
         return _Forward(cls, own)
@@ -107,7 +107,7 @@ class _Forward:
         _warn_of_function(trace, self._cls)
         if node is not None:
             args = (_Context(node), *args[1:])
-        with gradients_recorded(), trace.in_function():
+        with gradients_recorded(), replaced(trace, in_function=True):
             result = self._forward(*args)
             results = tuple(_with_history(value) for value in (result if isinstance(result, tuple) else (result,)))
         if node is not None:
@@ -174,8 +174,16 @@ def _register_jointly(trace: Trace, register: Any, tensors: Any, hook: object, *
     return register(tensors, hook, **kwargs) if tracing.current() is not trace else register_nothing(trace, hook)
 
 
-def _hooks_left(trace: Trace, module: torch.nn.Module, hooks: list[Any]) -> list[Any]:
-    """Return those backward hooks of a module that are called."""
+def _hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> tuple[list[Any], list[Any]]:
+    full, other = hooks_of(module)
+    return _called(trace, module, full), _called(trace, module, other)
+
+
+def _pre_hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> list[Any]:
+    return _called(trace, module, hooks_of(module))
+
+
+def _called(trace: Trace, module: nn.Module, hooks: list[Any]) -> list[Any]:
     if tracing.current() is not trace:
         return hooks
     warn_of_hooks(trace, hooks, f"a {type(module).__name__}")
@@ -198,9 +206,10 @@ def warn_of_hooks(trace: Trace, hooks: Iterable[object], owner: str) -> None:
 # --- gradients that forward asks for
 
 
-def _check_gradient(trace: Trace) -> None:
+def _run_backward(trace: Trace, run: Any, *args: Any, **kwargs: Any) -> Any:
     if tracing.current() is trace and trace.phase is Phase.FORWARD:
         refuse_derivative(trace)
+    return run(*args, **kwargs)
 
 
 def refuse_derivative(trace: Trace) -> NoReturn:

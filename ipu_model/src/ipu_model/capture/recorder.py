@@ -16,6 +16,7 @@ from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, beco
 from ipu_model.capture.graph import (
     BATCH_NORM,
     NOTHING,
+    SHAPE_ONLY,
     NodeInfo,
     TensorSpec,
     is_random,
@@ -23,8 +24,9 @@ from ipu_model.capture.graph import (
     spec_of,
     storage_roots,
     written_arguments,
+    written_by,
 )
-from ipu_model.capture.operators import has_handler
+from ipu_model.capture.operators import has_handler, kind_of
 from ipu_model.capture.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -61,9 +63,6 @@ _IS_TRAINING = 5  # which argument of `BATCH_NORM` it is
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(aten.random_, "from")
 
-# Ops whose result depends on no more of their first argument than its shape and type.
-_FILLS = ("ones", "zeros", "full", "empty")
-_SHAPE_ONLY = frozenset(name for fill in _FILLS for name in (f"{fill}_like", f"new_{fill}"))
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -157,24 +156,20 @@ class Recorder(TorchDispatchMode):
 
     def _move_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Move the memory of each host tensor that an op of the device writes to: its views follow the writes."""
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+        for tensor in written_by(func, args, kwargs):
+            if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
                 continue
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in value if isinstance(value, (list, tuple)) else [value]:
-                if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
-                    continue
-                key = storage_key(tensor)
-                if key not in self._on_device and not self.origins.is_constant(tensor):
-                    whole = tensor if tensor._base is None else tensor._base
-                    self._keep.append(whole)
-                    self._on_device[key] = whole, self._stand_in(whole)
+            key = storage_key(tensor)
+            if key not in self._on_device and not self.origins.is_constant(tensor):
+                whole = tensor if tensor._base is None else tensor._base
+                self._keep.append(whole)
+                self._on_device[key] = whole, self._stand_in(whole)
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
         """Whether an op has only tensors that never reached the device; random draws on the model's own go there."""
         if func in _LIFTS:
             # Only constructors that are torch functions make tensors of the device: not torch.LongTensor.
-            return not self.trace.torch_functions_entered
+            return not self.trace.in_torch_function
         real = [tensor for tensor in tensors if not isinstance(tensor, FakeTensor)]
         strangers = [tensor for tensor in real if self.origins.is_stranger(tensor)]
         anything_there = len(real) < len(tensors) or any(
@@ -319,7 +314,7 @@ class Recorder(TorchDispatchMode):
         result = self._computed(func, args, kwargs)
         node = self.graph.call_function(func, node_args, node_kwargs)
         self._bind_results(node, result, where)
-        if where.phase is Phase.FORWARD and not self.trace.handlers_entered and not has_handler(func):
+        if where.phase is Phase.FORWARD and not self.trace.in_handler and not has_handler(func):
             self.unsupported.append(node)
         self.draws_random_numbers |= is_random(node)
         return result
@@ -436,7 +431,6 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
 
 
 def _sources(node: Node) -> list[Node]:
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.name.removeprefix("aten::") in _SHAPE_ONLY:
+    if kind_of(node.target) in SHAPE_ONLY:
         return [source for source in node.all_input_nodes if source is not node.args[0]]
     return node.all_input_nodes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -66,19 +65,14 @@ def gradient_hooks(tensor: Tensor) -> list[Any]:
 
 _transforms = torch._C._functorch
 _DIFFERENTIATE = (_transforms.TransformType.Grad, _transforms.TransformType.Jvp)
-_MAKES_DUAL, _SETS_MODE = torch._make_dual, torch._C._set_grad_enabled
-
-
-def grad_mode_set(func: Any) -> bool:
-    """Whether a function says if gradients are recorded; the contexts of torch call it, too."""
-    return func is _SETS_MODE
+_MAKES_DUAL, sets_grad_mode = torch._make_dual, torch._C._set_grad_enabled
 
 
 def is_differentiated(func: Any) -> bool:
     """Whether a function starts a forward-mode derivative, or is called where `torch.func` takes one."""
     if func is _MAKES_DUAL:
         return True
-    stack = _transforms.get_interpreter_stack() if func is not _SETS_MODE else None
+    stack = _transforms.get_interpreter_stack() if func is not sets_grad_mode else None
     return any(level.key() in _DIFFERENTIATE for level in stack or ())
 
 
@@ -100,19 +94,6 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 @contextmanager
-def gradients_recorded() -> Iterator[None]:
-    """Record gradients in the body, whose beginning and end no function mode sees."""
-    before = torch.is_grad_enabled()
-    with without_torch_functions():
-        torch.set_grad_enabled(True)
-    try:
-        yield
-    finally:
-        with without_torch_functions():
-            torch.set_grad_enabled(before)
-
-
-@contextmanager
 def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
     before = read()
     write(value)
@@ -120,6 +101,16 @@ def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -
         yield
     finally:
         write(before)
+
+
+def gradients_recorded() -> AbstractContextManager[None]:
+    """Record gradients in the body, whose beginning and end no function mode sees."""
+    return switched(torch.is_grad_enabled, _set_unseen, True)
+
+
+def _set_unseen(enabled: bool) -> None:
+    with without_torch_functions():
+        torch.set_grad_enabled(enabled)
 
 
 @contextmanager
@@ -150,51 +141,18 @@ def plain_ops_traced() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def module_hooks_filtered(left: Callable[[nn.Module, list[Any]], list[Any]]) -> Iterator[None]:
-    """Let a module that is called have those of its backward hooks, of any kind, that `left` returns."""
-    hooks: Callable[..., Any] = nn.Module._get_backward_hooks
-    before: Callable[..., Any] = nn.Module._get_backward_pre_hooks
-
-    def chosen(module: nn.Module) -> tuple[list[Any], list[Any]]:
-        full, other = hooks(module)
-        return left(module, full), left(module, other)
-
-    members = {"_get_backward_hooks": chosen, "_get_backward_pre_hooks": lambda m: left(m, before(m))}
-    with replaced(nn.Module, **members):
-        yield
+# Where a trace stands in front of torch, for `intercepted`: what returns the backward hooks of a module, registers one
+# for several gradients, runs backward for `torch.autograd.grad` and its like, moves a module, makes a parameter.
+module_hooks, module_pre_hooks = (nn.Module, "_get_backward_hooks"), (nn.Module, "_get_backward_pre_hooks")
+joint_hooks, backward_run = (torch.autograd.graph, "register_multi_grad_hook"), (torch.autograd, "_engine_run_backward")
+module_moved, parameter_made = (nn.Module, "_apply"), (nn.Parameter, "__new__")
 
 
-@contextmanager
-def joint_hooks_replaced(register: Callable[..., Any]) -> Iterator[None]:
-    """Let `register` decide about hooks on several gradients at once; its first argument is what registers them."""
-    graph = torch.autograd.graph
-    with replaced(graph, register_multi_grad_hook=partial(register, graph.register_multi_grad_hook)):
-        yield
-
-
-@contextmanager
-def parameters_handled(move: Callable[..., nn.Module], make: Callable[..., nn.Parameter]) -> Iterator[None]:
-    """Let `move` stand for the method that moves a module, and `make` for a new parameter; first comes what it was."""
-    moved, made = nn.Module._apply, nn.Parameter.__new__
-    with (
-        replaced(nn.Module, _apply=lambda *args, **kwargs: move(moved, *args, **kwargs)),
-        replaced(nn.Parameter, __new__=lambda *args, **kwargs: make(made, *args, **kwargs)),
-    ):
-        yield
-
-
-@contextmanager
-def gradients_checked(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` before autograd runs backward for `torch.autograd.grad` and its like."""
-    run: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # where it is looked up
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        check()
-        return run(*args, **kwargs)
-
-    with replaced(torch.autograd, _engine_run_backward=checked):
-        yield
+def intercepted(place: tuple[Any, str], instead: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Let `instead` stand for a function; its first argument is the function."""
+    owner, name = place
+    original = getattr(owner, name)
+    return replaced(owner, **{name: lambda *args, **kwargs: instead(original, *args, **kwargs)})
 
 
 _CHECKPOINT_GENERATOR = "_checkpoint_without_reentrant_generator"

@@ -12,6 +12,7 @@ import torch.fx
 from torch import Tensor
 
 from ipu_model.capture.graph import Loop, Marks, info_of, mark, set_info
+from ipu_model.capture.torch_private import replaced
 from ipu_model.errors import Error
 from ipu_model.step import NOWHERE, Phase, Placement
 
@@ -39,13 +40,13 @@ class Trace:
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
     scope_of_error: str = ""
-    torch_functions_entered: int = 0
     records_gradients: bool = True
-    inside_function: int = 0
+    in_torch_function: bool = False
+    in_function: bool = False  # forward of a `torch.autograd.Function`, where PyTorch has turned gradients off anyway
+    in_handler: bool = False
     function_results: list[Tensor] = field(default_factory=list)
     warned: set[object] = field(default_factory=set)
     loop: Loop | None = None
-    handlers_entered: int = 0
     host_functions: dict[str, Callable[..., object]] = field(default_factory=dict)
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     node_of: Callable[[Tensor], torch.fx.Node | None] = field(default=lambda tensor: None)
@@ -63,15 +64,6 @@ class Trace:
         is_first = self.warns and subject not in self.warned
         self.warned.add(subject)
         return is_first
-
-    @contextmanager
-    def in_function(self) -> Iterator[None]:
-        """Mark that forward of a `torch.autograd.Function` runs, where PyTorch has turned gradients off anyway."""
-        self.inside_function += 1
-        try:
-            yield
-        finally:
-            self.inside_function -= 1
 
     def hint(self, tensor: Tensor, **marks: Any) -> None:
         """Set fields of `Marks` of the input or op that `tensor` is, if it belongs to this trace."""
@@ -129,15 +121,7 @@ def active(trace: Trace | None) -> Iterator[None]:
         _current.reset(token)
 
 
-@contextmanager
-def one_handler() -> Iterator[None]:
+def one_handler() -> AbstractContextManager[None]:
     """PopTorch has a handler for what the body computes, whatever ops it consists of here."""
     trace = current()
-    if trace is None:
-        yield
-        return
-    trace.handlers_entered += 1
-    try:
-        yield
-    finally:
-        trace.handlers_entered -= 1
+    return nullcontext() if trace is None else replaced(trace, in_handler=True)

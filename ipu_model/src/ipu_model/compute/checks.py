@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.graph import changeable_arguments, info_of, is_half, is_view, op_of, spec_of
 from ipu_model.compute.half_precision import COMPARING, EXACT, SELECTING, make_nan_, overloads
-from ipu_model.compute.rounding import LARGEST_HALF, clip_, round_to_half_
+from ipu_model.compute.rounding import LARGEST_HALF, clip_to_half_, round_to_half_
 from ipu_model.errors import Error
 
 Node = torch.fx.Node
@@ -31,7 +31,7 @@ _ORDERING = overloads("lt.Scalar le.Scalar gt.Scalar ge.Scalar lt.Tensor le.Tens
 _QUIET = (EXACT | SELECTING | COMPARING) - _ORDERING
 
 # They are inserted after ops of half precision.
-_TIDYING = frozenset({round_to_half_, make_nan_, clip_})
+_TIDYING = frozenset({round_to_half_, make_nan_, clip_to_half_})
 
 
 def located(error: Exception, ops: torch.fx.Graph) -> Error | None:
@@ -84,9 +84,9 @@ def check_every_result(graph: torch.fx.Graph) -> None:
         op = op_of(node)
         numbers = [n for n in tree_leaves((op.args, op.kwargs)) if isinstance(n, float)]
         before, untouched = _operands_before(graph, op)
-        rounding = node.next if node.next.target is round_to_half_ and node.next.args[0] is node else node
-        with graph.inserting_after(rounding):
-            graph.call_function(require_valid, (node, place_of(op), before, *untouched, *numbers))
+        is_rounded = any(user.target in _TIDYING for user in node.users)
+        with graph.inserting_after(node):
+            graph.call_function(require_valid, (node, is_rounded, place_of(op), before, *untouched, *numbers))
 
 
 def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]:
@@ -97,13 +97,16 @@ def _operands_before(graph: torch.fx.Graph, op: Node) -> tuple[Node, list[Node]]
     return before, [n for n in read if n not in written]
 
 
-def require_valid(result: Tensor, place: str, before: NonFinite, *inputs: Any) -> None:
-    """Raise an error that names the op if `result` holds a NaN or an infinity that did not come from the operands."""
+def require_valid(result: Tensor, is_rounded: bool, place: str, before: NonFinite, *inputs: Any) -> None:
+    """Raise an error that names the op if a NaN or an infinity in its result did not come from its operands.
+
+    The result `is_rounded` to float16 only after this.
+    """
     if not result.is_floating_point():
         if before.nan or look(*inputs).nan:
             raise _exception(place, "compared numbers with NaN")
         return
-    made = look(result)
+    made = look(result.half() if is_rounded else result)
     if not (made.nan or made.infinity):
         return
     given = look(*inputs)
@@ -123,7 +126,7 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
 
     def note_clipping(result: Tensor, place: str, before: NonFinite, *operands: Tensor) -> None:
         nonlocal reported
-        beyond = 0 if reported else int(result.isinf().sum())
+        beyond = 0 if reported else int(result.half().isinf().sum())
         # An infinity that the program wrote itself, such as a mask, is not an overflow.
         if not beyond or before.infinity or look(*operands).infinity:
             return
@@ -140,7 +143,7 @@ def report_first_clipping(graph: torch.fx.Graph) -> None:
         return op_of(node)
 
     # Every op is found before anything is inserted between it and its clippings.
-    ops = {node: clipped_op(node) for node in graph.nodes if node.target is clip_}
+    ops = {node: clipped_op(node) for node in graph.nodes if node.target is clip_to_half_}
     for node, op in ops.items():
         before, untouched = _operands_before(graph, op)
         halves = [operand for operand in untouched if is_half(operand)]

@@ -26,13 +26,20 @@ from torch import Tensor
 
 from ipu_model.capture import graph as graphs
 from ipu_model.capture.graph import TensorSpec, info_of, is_half, is_view, set_info, spec_of, written_arguments
-from ipu_model.compute.rounding import Overflow, clip_, clip_to_half_, nearest, round_to_half_
+from ipu_model.compute.rounding import Overflow, clip_to_half_, nearest, round_to_half_
 from ipu_model.errors import Error
 
 Node = torch.fx.Node
 aten = torch.ops.aten
 
-_OPS: dict[str, str] = msgspec.toml.decode((files("ipu_model") / "data" / "half_ops.toml").read_bytes())
+
+class _Table(msgspec.Struct):
+    poles: list[tuple[str, int, int, str]]
+    ops: dict[str, str]
+
+
+_TABLE = msgspec.toml.decode((files("ipu_model") / "data" / "half_ops.toml").read_bytes(), type=_Table)
+_OPS = _TABLE.ops
 
 
 def overloads(names: str) -> frozenset[object]:
@@ -40,16 +47,15 @@ def overloads(names: str) -> frozenset[object]:
     return frozenset(reduce(getattr, f"{name}.default".split(".")[:2], aten) for name in names.split())
 
 
-_BITWISE = overloads("view.dtype nextafter nextafter_")
-_CONTRACTIONS = overloads("mm bmm addmm baddbmm mv dot addmv convolution native_layer_norm native_group_norm")
+_BITWISE, _CONTRACTIONS = overloads(_OPS["bitwise"]), overloads(_OPS["contractions"])
 
 # Up to this size, rounding spends more time on allocating its temporary tensor than on computing.
 _SMALL = 1 << 14
 
 
-def to_containers(graph: torch.fx.Graph, overflow: Overflow, *, clips_apart: bool = False) -> None:
-    """Rewrite fp16 to fp32 with a rounding after each op that is not exact, and clipping as part of it or apart."""
-    roundings = _Roundings(graph, overflow, clips_apart)
+def to_containers(graph: torch.fx.Graph, overflow: Overflow) -> None:
+    """Rewrite fp16 to fp32 with a rounding after each op that is not exact, which also clips where it must."""
+    roundings = _Roundings(graph, overflow)
     for node in list(graph.nodes):
         if node.op != "call_function":
             roundings.infinite.add(node)
@@ -136,8 +142,8 @@ UNIFORM: dict[object, Callable[..., Tensor]] = {
 class _Roundings:
     """Inserts roundings; small results of one shape go through one scratch tensor of the replay."""
 
-    def __init__(self, graph: torch.fx.Graph, overflow: Overflow, clips_apart: bool) -> None:
-        self._graph, self._clips, self._apart = graph, overflow is Overflow.CLIP, clips_apart
+    def __init__(self, graph: torch.fx.Graph, overflow: Overflow) -> None:
+        self._graph, self._clips = graph, overflow is Overflow.CLIP
         self._scratches: dict[tuple[int, ...], Node] = {}
         # What may hold infinities that the program wrote: inputs, constants, what selects and moves values of these.
         self.infinite: set[Node] = set()
@@ -154,20 +160,13 @@ class _Roundings:
         chosen = node.target not in SQUASHING and not self.infinite.isdisjoint(node.all_input_nodes)
         clips = self._clips and (value is not node or chosen or may_leave_range(node))
         poles = poles_of(self._graph, node) if self._clips and value is node else None
-        steps: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
-        if self._apart:
-            steps.append((round_to_half_, (value, *scratch)))
-        if poles is not None:
-            steps.append((make_nan_, (value, poles)))
-        if not self._apart:
-            steps.append((clip_to_half_ if clips else round_to_half_, (value, *scratch)))
-        elif clips:
-            steps.append((clip_, (value,)))
         info = replace(info_of(node), spec=spec, marks=graphs.Marks())
-        for function, arguments in steps:
-            with self._graph.inserting_after(node):
-                node = self._graph.call_function(function, arguments)
-            set_info(node, info)
+        with self._graph.inserting_after(node):
+            rounding = self._graph.call_function(clip_to_half_ if clips else round_to_half_, (value, *scratch))
+            set_info(rounding, info)
+        if poles is not None:
+            with self._graph.inserting_before(rounding):
+                set_info(self._graph.call_function(make_nan_, (value, poles)), info)
 
     def _scratch(self, shape: tuple[int, ...]) -> Node:
         if shape not in self._scratches:
@@ -261,13 +260,10 @@ READERS_OF_SAVED = overloads(_OPS["readers_of_saved"])
 
 # Products with a number of at most 1, quotients by a number of at least 1, and sums with a number so small that
 # rounding removes it at 65504.
-_PRODUCTS = overloads("mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar")
-_QUOTIENTS = overloads("div.Tensor div_.Tensor div.Scalar div_.Scalar")
-_SUMS = overloads("add.Tensor add_.Tensor add.Scalar add_.Scalar sub.Tensor sub_.Tensor sub.Scalar sub_.Scalar")
+_PRODUCTS, _QUOTIENTS, _SUMS, _MASKS = (overloads(_OPS[name]) for name in ("products", "quotients", "sums", "masks"))
 _LOST_AT_THE_END = 16.0
-# Ops whose results are 0 or 1; dropout divides these by a number below 1.
+# Dropout divides masks by a number below 1.
 _SMALLEST_SHARE = 2.0**-15
-_MASKS = overloads("bernoulli_.float bernoulli.p")
 
 
 def may_leave_range(node: Node) -> bool:
@@ -291,28 +287,8 @@ def may_leave_range(node: Node) -> bool:
     return not is_bounded
 
 
-# Where ops divide by zero: the place in words, the first argument that tells, the next one that does not, the ops.
-_POLES: dict[object, tuple[str, int, int]] = {
-    op: (where, first, end)
-    for where, first, end, names in (
-        ("at zero", 1, 2, _OPS["divisions"]),
-        ("at zero", 2, 3, "addcdiv addcdiv_"),
-        ("at zero", 0, 1, f"reciprocal reciprocal_ rsqrt rsqrt_ {_OPS['logarithms_and_bessel_functions']}"),
-        ("at minus one", 0, 1, "log1p log1p_"),
-        ("at ones", 0, 1, "atanh atanh_ erfinv erfinv_"),
-        ("at both ends", 0, 2, "logit logit_ special_ndtri"),
-        ("at both ends", 1, 3, "logit_backward"),
-        ("below zero", 0, 1, "special_entr"),
-        ("at whole numbers", 0, 1, "lgamma lgamma_ digamma digamma_ polygamma_"),
-        ("at whole numbers", 1, 2, "polygamma"),
-        ("at half numbers", 0, 2, "mvlgamma mvlgamma_"),
-        ("of zeta", 0, 2, "special_zeta special_zeta.self_scalar special_zeta.other_scalar"),
-        ("of powers", 0, 2, "pow.Tensor_Scalar pow_.Scalar pow.Tensor_Tensor pow_.Tensor pow.Scalar"),
-        ("of x log y", 0, 2, "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other xlogy_.Tensor xlogy_.Scalar_Other"),
-        ("of x log1p y", 0, 2, "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar"),
-    )
-    for op in overloads(names)
-}
+# Where ops divide by zero: the place in words, the first argument that tells, and the next one that does not.
+_POLES = {op: (where, first, end) for where, first, end, names in _TABLE.poles for op in overloads(names)}
 
 
 def is_pole(where: str, x: Any, y: Any = None, *, eps: float | None = None) -> Any:

@@ -136,17 +136,16 @@ _Kernel: TypeAlias = Callable[..., tuple[Tensor, ...]]
 def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
     """Give the recurrent layers of `graph` (before `to_containers`) the arithmetic of their element type."""
     is_fused = torch.backends.mkldnn.is_available() and mkldnn_enabled()
-    in_half = _IN_HALF[overflow]
     for node in graph.nodes:
-        if node.target in in_half:
+        if node.target in _COMPUTED_BY:
             specs = info_of(node).spec
             if isinstance(specs, tuple) and specs[0] is not None and specs[0].dtype is torch.float16:
-                node.target = in_half[node.target]
+                node.target = _in_half(*_COMPUTED_BY[node.target], overflow)
             elif is_fused and node.target in _FUSED and node.args[_PROJECTION] is None:
                 node.target = _FUSED[node.target]
 
 
-def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: Overflow) -> _Kernel:
+def _in_half(compute: _Kernel, kind: Kind, overflow: Overflow) -> _Kernel:
     """Return a kernel that rounds what each step stores to float16; sums over all steps are not rounded in it."""
 
     def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
@@ -155,13 +154,10 @@ def _in_half(compute: Callable[..., tuple[Tensor, ...]], kind: Kind, overflow: O
     return layer_in_half
 
 
-_IN_HALF: dict[Overflow, dict[object, _Kernel]] = {
-    overflow: {
-        op: _in_half(compute, kind, overflow)
-        for name, kind in layers.KINDS.items()
-        for op, compute in zip(layers.LAYER_OPS[name], (layers.forward, layers.backward))
-    }
-    for overflow in Overflow
+_COMPUTED_BY: dict[object, tuple[_Kernel, Kind]] = {
+    op: (compute, kind)
+    for name, kind in layers.KINDS.items()
+    for op, compute in zip(layers.LAYER_OPS[name], (layers.forward, layers.backward))
 }
 
 _MKLDNN_LSTM = 2  # the mode of mkldnn_rnn_layer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,52 +59,41 @@ class Replay:
     def micro_batches(
         self, values: list[list[Tensor]], drawing: Callable[[int], AbstractContextManager[None]]
     ) -> list[Any]:
-        """Compute a micro-batch of each replica: up to the next joint op one after the other, then that op, and on."""
-        runs = [_Stepwise(self.module).steps(own, self.module.graph, self.joint) for own in values]
-        answers: list[Any] = [None] * len(runs)
-        while True:
-            asked, done = [], []
-            for replica, run in enumerate(runs):
-                with drawing(replica):
-                    try:
-                        asked.append(run.send(answers[replica]))
-                    except StopIteration as end:
-                        done.append(end.value)
-            if done:
-                return done
-            with drawing(0):
-                answers = self.joint[asked[0][0]]([tensors for _, tensors in asked])
-
-
-class _Stepwise(torch.fx.Interpreter):
-    """Runs a graph up to its joint ops, for which it hands out the operands and waits for the results."""
-
-    def steps(
-        self, values: list[Tensor], graph: torch.fx.Graph, joint: Mapping[str, _Called]
-    ) -> Generator[tuple[str, list[Tensor]], list[Tensor], Any]:
-        self.args_iter = iter(values)
-        result: Any = None
-        for node in graph.nodes:
+        """Compute a micro-batch of each replica, op by op: each op for all replicas, or once for all if it is joint."""
+        replicas = [torch.fx.Interpreter(self.module) for _ in values]
+        for replica, own in zip(replicas, values):
+            replica.args_iter = iter(own)
+        for node in self.module.graph.nodes:
             try:
-                if node.name in joint:
-                    (tensors, _), _ = self.fetch_args_kwargs_from_env(node)
-                    result = yield node.name, tensors
-                else:
-                    result = self.run_node(node)
+                results = self._of_all(node, replicas, drawing)
             except Exception as error:
                 raise failure_at(node, error) or error from None
-            self.env[node] = result
-            for last_used in self.user_to_last_uses.get(node, []):
-                del self.env[last_used]
-        return result
+            for replica, result in zip(replicas, results):
+                replica.env[node] = result
+                for last_used in replica.user_to_last_uses.get(node, []):
+                    del replica.env[last_used]
+        return results
+
+    def _of_all(
+        self, node: Node, replicas: list[torch.fx.Interpreter], drawing: Callable[[int], AbstractContextManager[None]]
+    ) -> list[Any]:
+        if node.name in self.joint:
+            with drawing(0):
+                operands = [replica.fetch_args_kwargs_from_env(node)[0][0] for replica in replicas]
+                return self.joint[node.name](operands)
+        results = []
+        for index, replica in enumerate(replicas):
+            with drawing(index):
+                results.append(replica.run_node(node))
+        return results
 
 
 def container_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | None = None) -> Replay:
-    """Make a graph callable; what it draws at random, it draws from `generator`, else from the host's."""
+def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator) -> Replay:
+    """Make a graph callable; what it draws at random, it draws from `generator`."""
     ops = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     ops.output(ops.graph_copy(graph.ops, copies))
@@ -120,8 +109,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
     if arithmetic.half_partials:
         use_half_partials(ops, arithmetic.overflow)
     choose_layer_kernels(ops, arithmetic.overflow)
-    looks = arithmetic.floating_point_exceptions or arithmetic.reports_clipping
-    to_containers(ops, arithmetic.overflow, clips_apart=looks)
+    to_containers(ops, arithmetic.overflow)
     if arithmetic.reports_clipping:
         report_first_clipping(ops)
     if arithmetic.floating_point_exceptions:
@@ -130,7 +118,7 @@ def build(graph: Graph, arithmetic: Arithmetic, generator: torch.Generator | Non
     joint = _call_python_functions(graph, copies, arithmetic.overflow, generator)
     _lay_out_group_norms(ops)
     holder = nn.Module()
-    if generator is not None and graph.draws_random_numbers:
+    if graph.draws_random_numbers:
         holder.generator = generator  # type: ignore[assignment]  # modules may have any attributes
         _draw_from(ops, generator)
     ops.lint()
@@ -220,11 +208,8 @@ _one_at_a_time = ForkSafeLock()
 
 
 @contextmanager
-def lent_to_host(generator: torch.Generator | None) -> Iterator[None]:
+def lent_to_host(generator: torch.Generator) -> Iterator[None]:
     """Let what knows no other than the host's generator draw from this one."""
-    if generator is None:
-        yield
-        return
     with _one_at_a_time.lock:
         host = torch.get_rng_state()
         torch.set_rng_state(generator.get_state())
@@ -244,7 +229,7 @@ def _lending(op: Any, generator: torch.Generator) -> Callable[..., Any]:
 
 
 def _call_python_functions(
-    graph: Graph, copies: Mapping[Node, Node], overflow: Overflow, generator: torch.Generator | None
+    graph: Graph, copies: Mapping[Node, Node], overflow: Overflow, generator: torch.Generator
 ) -> dict[str, _Called]:
     """Let the ops of a replay call their functions; return those that need all replicas."""
     joint: dict[str, _Called] = {}
@@ -278,7 +263,7 @@ class _Called:
     specs: tuple[TensorSpec, ...]
     halves: list[bool]
     overflow: Overflow
-    generator: torch.Generator | None
+    generator: torch.Generator
 
     def of_one_replica(self, tensors: list[Tensor], results: str) -> list[Tensor]:
         return self([tensors])[0]

@@ -31,11 +31,6 @@ def round_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     return x.copy_(x.half() if scratch is None else scratch.copy_(x))
 
 
-def clip_(x: Tensor) -> Tensor:
-    """Clip `x` (float32, any shape) in place to +-65504, infinities too; NaN stays."""
-    return hardtanh_(x, -LARGEST_HALF, LARGEST_HALF)
-
-
 def clip_to_half_(x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Round as `round_to_half_` does, but clip what lies beyond the range, infinities too, to +-65504; NaN stays."""
     if scratch is None and x.numel() > 2 * PER_CACHE and x.is_contiguous():
@@ -56,7 +51,7 @@ def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
 
 
 def stochastic_round_all_to_half_(
-    tensors: Iterable[Tensor], generator: torch.Generator | None, overflow: Overflow = Overflow.CLIP
+    tensors: Iterable[Tensor], generator: torch.Generator, overflow: Overflow = Overflow.CLIP
 ) -> None:
     """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
 
@@ -84,12 +79,13 @@ def stochastic_round_all_to_half_(
 
 @dataclass(frozen=True)
 class Rounding:
-    stochastic: bool = False
+    """To the nearest float16 value, or with a `generator` stochastically."""
+
     generator: torch.Generator | None = None
     overflow: Overflow = Overflow.CLIP
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        if self.stochastic:
+        if self.generator is not None:
             stochastic_round_all_to_half_(tensors, self.generator, self.overflow)
         else:
             to_half_ = nearest(self.overflow)

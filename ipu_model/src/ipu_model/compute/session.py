@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,9 +46,6 @@ SWITCH = "IPU_MODEL_KEEP_MEMORY"
 
 # What the host gets for a device value (executor reference, section 5.4).
 RETURNED_DTYPE = {torch.int64: torch.int32, torch.float64: torch.float32}
-
-_PLAIN, _MEAN = Arithmetic(), Reduction()
-_UNGROUPED: Mapping[str, ReplicaGroups] = MappingProxyType({})
 
 
 @dataclass
@@ -103,18 +99,17 @@ class Session:
         batching: Batching,
         returns: Returns,
         *,
-        arithmetic: Arithmetic = _PLAIN,
-        reduction: Reduction = _MEAN,
-        seed: int = 0,
-        watched_updates: Sequence[str] = (),
-        automatic_loss_scaling: LossScalingSettings | None = None,
-        threads: Threads | None = None,
-        replica_groups: Mapping[str, ReplicaGroups] = _UNGROUPED,
+        arithmetic: Arithmetic,
+        reduction: Reduction,
+        seed: int,
+        watched_updates: Sequence[str],
+        automatic_loss_scaling: LossScalingSettings | None,
+        threads: Threads,
+        replica_groups: Mapping[str, ReplicaGroups],
     ) -> None:
         """Compile `graph`; a run returns its outputs, then the values of `watched_updates` after each update."""
         self.graph, self._groups = graph, dict(replica_groups)
-        self.threads = Threads(torch.get_num_threads()) if threads is None else threads
-        self._watched = tuple(watched_updates)
+        self.threads, self._watched = threads, tuple(watched_updates)
         self.batching, self.returns, self.reduction, self.arithmetic = batching, returns, reduction, arithmetic
         self.randomness = RandomStreams(seed, batching.replicas, reduction.process * batching.replicas)
         # This updates the weights, from summed gradients and what remains to be multiplied in.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.capture.graph import torch_dtype
-from ipu_model.compute.rounding import Overflow, Rounding
+from ipu_model.compute.rounding import Rounding
 from ipu_model.compute.update_rules import LOSS_SCALING, Context, Entry, UpdateRule, rule_for, scalar_name
 from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec, weight_update
@@ -34,17 +34,13 @@ class Updater:
         weights: Mapping[str, Tensor],
         dtypes: Mapping[str, torch.dtype],
         group_of: Mapping[str, int | None],
-        *,
-        stochastic_rounding: bool = False,
-        generator: torch.Generator | None = None,
-        overflow: Overflow = Overflow.CLIP,
+        rounding: Rounding,
     ) -> None:
         spec.validate()
         self._weights = dict(weights)
         self._half = {name: dtypes[name] == torch.float16 for name in weights}
         self._group_of = {name: group_of[name] for name in weights}
-        # A generator of our own: drawing from torch's global one would change what the user's program sees.
-        self._rounding = Rounding(stochastic_rounding, generator or torch.Generator(), overflow)
+        self._rounding = rounding
         self._weight_storages = {w.untyped_storage().data_ptr() for w in self._weights.values()}
         self._rules = self._rules_of(spec)
         self._fresh = set(self._weights)

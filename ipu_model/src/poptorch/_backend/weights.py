@@ -15,6 +15,7 @@ from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import FACTOR
+from ipu_model.compute.rounding import Rounding
 from ipu_model.compute.session import Session
 from ipu_model.compute.updater import Updater
 from ipu_model.errors import Error, require, unsupported
@@ -265,22 +266,15 @@ class Updates:
         self._weights = {name: session.weights[name] for name in graph.gradients}
         self._dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
         self._groups = optimisation.groups(module)
-        self._stochastic = options._backend.stochastic_rounding
-        self._generator = torch.Generator().manual_seed(seed)
-        if self._stochastic:
-            session.randomness.keep(self._generator, reseeded=options.Distributed.numProcesses == 1)
+        self._rounding = Rounding(overflow=session.arithmetic.overflow)
+        if options._backend.stochastic_rounding:
+            generator = torch.Generator().manual_seed(seed)
+            self._rounding = replace(self._rounding, generator=generator)
+            session.randomness.keep(generator, reseeded=options.Distributed.numProcesses == 1)
         self._updater = self._started()
 
     def _started(self) -> Updater:
-        updater = Updater(
-            self._optimisation.spec,
-            self._weights,
-            self._dtypes,
-            self._groups,
-            stochastic_rounding=self._stochastic,
-            generator=self._generator,
-            overflow=self._session.arithmetic.overflow,
-        )
+        updater = Updater(self._optimisation.spec, self._weights, self._dtypes, self._groups, self._rounding)
         self._session.update, self._session.numbers = updater.step, updater.parameters
         self._session.loss_scaling = updater.loss_scaling
         if self._session.automatic is not None:

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, NoReturn
@@ -44,7 +44,7 @@ def _a_path(text: str) -> str:
     return text
 
 
-_KINDS = {"whole number": _whole, "switch": _yes_or_no, "path": _a_path, "text": str}
+_KINDS: dict[str, Callable[[str], Any]] = {"whole number": _whole, "switch": _yes_or_no, "path": _a_path, "text": str}
 
 
 class Option(msgspec.Struct, frozen=True):

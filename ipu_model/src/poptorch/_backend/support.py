@@ -56,5 +56,7 @@ def status_of(name: str) -> Entry | None:
 def as_markdown() -> str:
     template = (resources.files("poptorch") / "data" / "support.md.jinja").read_text(encoding="utf-8")
     counts = Counter(entry.status for area in table() for entry in area.entries)
-    page = Template(template, keep_trailing_newline=True)
-    return page.render(areas=table(), counts=counts, statuses=STATUSES, operators=operators.table())
+    page: str = Template(template, keep_trailing_newline=True).render(
+        areas=table(), counts=counts, statuses=STATUSES, operators=operators.table()
+    )
+    return page

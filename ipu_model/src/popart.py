@@ -15,18 +15,11 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib.abc import MetaPathFinder
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import poptorch
 from ipu_model.process import installed_instead
 from poptorch.options.backend import key_tables
-
-__all__ = [
-    "AccumulateOuterFragmentSchedule", "BatchSerializationBatchSchedule", "BatchSerializationMethod",
-    "BatchSerializationTransformContext", "GradientTensorTrackingMethod", "Instrumentation", "MeanReductionStrategy",
-    "MergeVarUpdateType", "RecomputationType", "ReductionType", "ReplicatedTensorSharding", "SubgraphCopyingStrategy",
-    "SyntheticDataMode", "TensorLocation", "TensorStorage", "TileSet", "VirtualGraphMode", "versionString",
-]  # fmt: skip
 
 # Submodules are looked for, so that the finder below can refuse them by name.
 __path__: list[str] = []
@@ -41,41 +34,35 @@ class _Enumeration(IntEnum):
 
 _made: Callable[..., Any] = _Enumeration
 
-
-def _enumeration(name: str, first: str | None = None) -> Any:
-    """Return an enumeration of PopART's; `first` names its first member where that is `None`, no name in Python."""
-    members = enumerate(key_tables().enumerations[name])
-    renamed = [] if first is None else [(first, 0)]
-    return _made(name, [*renamed, *((member, value) for value, member in members)], module=__name__)
-
-
-AccumulateOuterFragmentSchedule = _enumeration("AccumulateOuterFragmentSchedule")
-BatchSerializationBatchSchedule = _enumeration("BatchSerializationBatchSchedule")
-BatchSerializationMethod = _enumeration("BatchSerializationMethod")
-BatchSerializationTransformContext = _enumeration("BatchSerializationTransformContext")
-GradientTensorTrackingMethod = _enumeration("GradientTensorTrackingMethod")
-Instrumentation = _enumeration("Instrumentation")
-MeanReductionStrategy = _enumeration("MeanReductionStrategy")
-MergeVarUpdateType = _enumeration("MergeVarUpdateType", first="Off")
-RecomputationType = _enumeration("RecomputationType", first="NoRecompute")
-ReductionType = _enumeration("ReductionType")
-SubgraphCopyingStrategy = _enumeration("SubgraphCopyingStrategy")
-SyntheticDataMode = _enumeration("SyntheticDataMode")
-VirtualGraphMode = _enumeration("VirtualGraphMode")
-
-
 # Those of a `TensorLocation`: in the tiles' memory or in streaming memory, whole or sharded, through which tiles.
-TensorStorage = _made("TensorStorage", ["OnChip", "OffChip"], start=0, module=__name__)
-ReplicatedTensorSharding = _made("ReplicatedTensorSharding", ["Off", "On"], start=0, module=__name__)
-TileSet = _made("TileSet", ["Compute", "IO"], start=0, module=__name__)
+_OF_LOCATIONS = {
+    "TensorStorage": ("OnChip", "OffChip"),
+    "ReplicatedTensorSharding": ("Off", "On"),
+    "TileSet": ("Compute", "IO"),
+}
+# Names in Python of first members that are called `None`.
+_FIRST = {"MergeVarUpdateType": "Off", "RecomputationType": "NoRecompute"}
 
 
-def _member_of(kind: type[_Enumeration], key: str) -> property:
-    return property(lambda location: kind(int(location._values.get(key, False))))
+def _enumeration(name: str, members: Sequence[str]) -> Any:
+    names = [(_FIRST[name], 0)] if name in _FIRST else []
+    return _made(name, [*names, *((member, value) for value, member in enumerate(members))], module=__name__)
 
 
-_SHORT = ("storage", "replicatedTensorSharding")
-_LONG = ("storage", "loadTileSet", "storageTileSet", "replicatedTensorSharding")
+_tables = {**key_tables().enumerations, **_OF_LOCATIONS}
+# What PopART calls the levels of its patterns is a class of another kind.
+_ENUMERATIONS = {name: _enumeration(name, members) for name, members in _tables.items() if name != "PatternsLevel"}
+globals().update(_ENUMERATIONS)
+__all__ = [*_ENUMERATIONS, "TensorLocation", "versionString"]
+
+# What a location says, with its enumeration, and the key among PopTorch's settings.
+_PARTS = {
+    "storage": (_ENUMERATIONS["TensorStorage"], "onChip"),
+    "loadTileSet": (_ENUMERATIONS["TileSet"], "useIOTilesToLoad"),
+    "storageTileSet": (_ENUMERATIONS["TileSet"], "useIOTilesToStore"),
+    "replicatedTensorSharding": (_ENUMERATIONS["ReplicatedTensorSharding"], "useReplicatedTensorSharding"),
+}
+_SHORT, _LONG = ("storage", "replicatedTensorSharding"), tuple(_PARTS)
 
 
 class TensorLocation(poptorch.TensorLocationSettings):
@@ -94,22 +81,16 @@ class TensorLocation(poptorch.TensorLocationSettings):
                 f"popart.TensorLocation takes ({', '.join(_SHORT)}) or ({', '.join(_LONG)}). PopTorch's options have "
                 "no sharding domain."
             )
-        if "storage" in given:
-            self.useOnChipStorage(TensorStorage(given["storage"]) is TensorStorage.OnChip)
-        if "replicatedTensorSharding" in given:
-            self.useReplicatedTensorSharding(bool(ReplicatedTensorSharding(given["replicatedTensorSharding"])))
-        if "loadTileSet" in given:
-            self.useIOTilesToLoad(TileSet(given["loadTileSet"]) is TileSet.IO)
-        if "storageTileSet" in given:
-            self.useIOTilesToStore(TileSet(given["storageTileSet"]) is TileSet.IO)
+        for name, value in given.items():
+            kind, key = _PARTS[name]
+            # PopTorch stores whether tensors are on chip, PopART whether they are not.
+            self.createOrSet(**{key: int(kind(value)) ^ (key == "onChip")})
 
-    @property
-    def storage(self) -> Any:
-        return TensorStorage.OffChip if self._values.get("onChip") == 0 else TensorStorage.OnChip
-
-    replicatedTensorSharding = _member_of(ReplicatedTensorSharding, "useReplicatedTensorSharding")
-    loadTileSet = _member_of(TileSet, "useIOTilesToLoad")
-    storageTileSet = _member_of(TileSet, "useIOTilesToStore")
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PARTS:
+            return super().__getattr__(name)
+        kind, key = _PARTS[name]
+        return kind(int(self._values.get(key, key == "onChip")) ^ (key == "onChip"))
 
 
 def versionString() -> str:
@@ -127,7 +108,7 @@ def _what_it_is(name: str) -> str:
     )
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
     raise AttributeError(name if name.startswith("__") else _what_it_is(name))
 
 

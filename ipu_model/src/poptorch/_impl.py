@@ -32,6 +32,9 @@ source_lines.skip_package(__name__.partition(".")[0])
 # Buffers of these modules change while forward runs on the CPU, too.
 BUFFERS_CAN_CHANGE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
+# What sums of products may be kept in, with the backend's names.
+PARTIALS = {torch.float32: "float", torch.float16: "half"}
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 T = TypeVar("T")
 

@@ -187,10 +187,6 @@ class PoplarExecutor:
         return self._optimisation is not None
 
     @property
-    def _is_attached(self) -> bool:
-        return self.isAttachedToDevice()
-
-    @property
     def _executable(self) -> Compiled | None:
         return self._compiled
 
@@ -278,7 +274,8 @@ class PoplarExecutor:
             self.attachToDevice()
         if self._refreshed_sources() != self._uploaded:
             self.copyWeightsToDevice()
-        if now.updates is not None and self._optimisation is not None and self._optimisation.has_pending:
+        optimizer = None if self._optimisation is None else self._optimisation.stateful
+        if now.updates is not None and optimizer is not None and optimizer._pending is not None:
             self.copyWeightsToHostIfNeeded()
             self._upload_weights(now)
             now.updates.upload_pending()
@@ -294,7 +291,8 @@ class PoplarExecutor:
                 self._link.note_run()
                 if self._optimisation is not None:
                     now.newer_weights = True
-                    self._optimisation.after_run()
+                if optimizer is not None:
+                    optimizer._invalidate()
         if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
         now.anchored = by_short_name(now.graph, now.anchors, results)
@@ -412,6 +410,8 @@ class PoplarExecutor:
     def isAttachedToDevice(self) -> bool:
         """Whether the executor holds the device."""
         return self._compiled is not None and self._compiled.attached
+
+    _is_attached = property(lambda self: self.isAttachedToDevice())
 
     # --- weights
 

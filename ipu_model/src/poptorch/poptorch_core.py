@@ -38,39 +38,26 @@ OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
 _LOCATION = "  [0] throwTestError::bottomLevel\n  [1] throwTestError::topLevel"
 
 
-class TestErrorType(IntEnum):
-    """The kinds of errors that `_throwTestError` raises."""
-
-    # pytest collects classes by their names.
-    __test__ = False
-
-    Poptorch = 0
-    Popart = 1
-    PopartInternal = 2
-    Poplibs = 3
-    PoplarUnrecoverable = 4
-    PoplarUnknown = 5
-    PoplarRecoverableFullReset = 6
-    PoplarLinkError = 7
-
-
-# The `type` and message of each.
+# The kinds of errors that `_throwTestError` raises, with the `type` and message of each.
 _KINDS = {
-    TestErrorType.Poptorch: ("poptorch_cpp_error", "This is a PopTorch error"),
-    TestErrorType.Popart: ("popart_exception", "This is a PopART error"),
-    TestErrorType.PopartInternal: ("popart_internal_exception", "This is an internal PopART error"),
-    TestErrorType.Poplibs: ("poplibs_exception", "This is a PopLibs error"),
-    TestErrorType.PoplarUnrecoverable: ("poplar_unrecoverable_runtime_error", "This is not recoverable"),
-    TestErrorType.PoplarUnknown: ("poplar_unknown_runtime_error", "Don't know what happened"),
-    TestErrorType.PoplarRecoverableFullReset: ("poplar_recoverable_runtime_error", "Reboot needed"),
-    TestErrorType.PoplarLinkError: ("poplar_link_error", "Link error: -lfoo not found"),
+    "Poptorch": ("poptorch_cpp_error", "This is a PopTorch error"),
+    "Popart": ("popart_exception", "This is a PopART error"),
+    "PopartInternal": ("popart_internal_exception", "This is an internal PopART error"),
+    "Poplibs": ("poplibs_exception", "This is a PopLibs error"),
+    "PoplarUnrecoverable": ("poplar_unrecoverable_runtime_error", "This is not recoverable"),
+    "PoplarUnknown": ("poplar_unknown_runtime_error", "Don't know what happened"),
+    "PoplarRecoverableFullReset": ("poplar_recoverable_runtime_error", "Reboot needed"),
+    "PoplarLinkError": ("poplar_link_error", "Link error: -lfoo not found"),
 }
+_enumeration: Any = IntEnum
+TestErrorType = _enumeration("TestErrorType", list(_KINDS), start=0, module=__name__)
+TestErrorType.__test__ = False  # pytest collects classes by their names
 
 
-def _throwTestError(kind: TestErrorType) -> NoReturn:
+def _throwTestError(kind: Any) -> NoReturn:
     """Raise an error of this kind: `RecoverableError`, `UnrecoverableError` or else `Error`."""
     kind = TestErrorType(kind)
-    name, message = _KINDS[kind]
+    name, message = _KINDS[kind.name]
     if kind is TestErrorType.PoplarRecoverableFullReset:
         raise RecoverableError(message, recovery_action="FULL_RESET", type=name, location=_LOCATION)
     if kind is TestErrorType.PoplarUnrecoverable:

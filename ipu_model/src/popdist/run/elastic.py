@@ -20,13 +20,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ipu_model.errors import Error
-from ipu_model.instances import ENDED, TCPStore, note_end
+from ipu_model.instances import ENDED, HOST_ADDRESS, TCPStore, note_end
 from popdist.environment import variables_of
 from popdist.run import instance
 from popdist.run.messages import Failure, Finished, Job, Line, Writer
 
-# What an instance tells the group about its own host (see ipu_model.instances).
-_HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 # How long instances have to end by themselves after SIGTERM when poprun stops them.
 _SHUTDOWN_SECONDS = 5
 # How long the agents of all hosts have to find one another.
@@ -55,7 +53,7 @@ def meeting_place(job: Job) -> TCPStore:
 def output_of(job: Job, port: int, writer: Writer) -> Output:
     topology, address = job.plan.topology, job.plan.address_of(0)
     first = job.host * topology.instances_per_host
-    own = {_HOST_ADDRESS: job.plan.address_of(job.host)}
+    own = {HOST_ADDRESS: job.plan.address_of(job.host)}
     variables = [{**variables_of(topology, instance), **own} for instance in topology.on_host(job.host)]
 
     def emit(local: int, stream: str, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The options of `poprun`: one table, read from the command line or from a file."""
+"""The options of `poprun`: those of `data/poprun_options.json`, read from the command line or from a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 import difflib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import resources
 from typing import Any, NoReturn
+
+import msgspec
 
 from ipu_model import __version__
 from ipu_model.errors import Error
@@ -41,14 +44,16 @@ def _a_path(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option that takes a value: how it is read, its default, what it does, whether it does anything here."""
+_KINDS: dict[str, Callable[[str], Any]] = {"whole number": _whole, "switch": _yes_or_no, "path": _a_path, "text": str}
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One option that takes a value: how it is read, what it does, its default, whether it does anything here."""
 
     name: str
-    kind: Any
-    default: Any
+    kind: str
     text: str
+    default: Any = None
     short: str = ""
     effective: bool = True
 
@@ -57,42 +62,8 @@ class Option:
         return self.name.removeprefix("--")
 
 
-OPTIONS = (
-    Option("--num-instances", _whole, 1, "number of processes; replicas are divided evenly over them"),
-    Option("--num-replicas", _whole, 1, "number of replicas of the whole run, a multiple of the instances"),
-    Option("--ipus-per-replica", _whole, 1, "number of IPUs of one replica"),
-    Option("--host", str, None, "hosts, as name1,name2; instances are divided evenly (default: this machine)", "-H"),
-    Option(
-        "--executable-cache-path",
-        _a_path,
-        "",
-        "folder for compiled programs, which the instances get as POPTORCH_CACHE_DIR",
-    ),
-    Option("--only-output-from-instance", _whole, None, "hide the output of all other instances"),
-    Option("--mpi-global-args", str, "", "arguments of mpirun; --mca plm_rsh_agent COMMAND names the remote shell"),
-    Option("--mpi-local-args", str, "", "arguments of mpirun for instances; -x VAR or -x VAR=value sets a variable"),
-    Option("--print-topology", _yes_or_no, False, "first print which instance runs which replicas on which host"),
-    Option(
-        "--import-config",
-        _a_path,
-        "",
-        "read options from a JSON file that you trust, as it may name commands to run; options given here override it",
-    ),
-    Option("--export-config", _a_path, "", "write the options to a JSON file"),
-    Option("--numa-aware", _yes_or_no, False, "no effect: the system decides where instances run", "", False),
-    Option("--offline-mode", _yes_or_no, False, "no effect: there are no devices to attach", "", False),
-    Option("--num-ilds", _whole, None, "no effect: IPU-link domains", "", False),
-    Option("--vipu-server-host", str, "", "no effect: partition service", "", False),
-    Option("--vipu-server-port", _whole, None, "no effect: partition service", "", False),
-    Option("--vipu-server-timeout", _whole, None, "no effect: partition service", "", False),
-    Option("--vipu-partition", str, "", "no effect: partition", "", False),
-    Option("--vipu-allocation", str, "", "no effect: partition", "", False),
-    Option("--vipu-cluster", str, "", "no effect: partition", "", False),
-    Option("--update-partition", _yes_or_no, False, "no effect: partition", "", False),
-    Option("--reset-partition", _yes_or_no, False, "no effect: partition", "", False),
-    Option("--remove-partition", _yes_or_no, True, "no effect: partition", "", False),
-    Option("--sync-type", str, "", "no effect: partition", "", False),
-    Option("--allow-run-as-root", _yes_or_no, False, "no effect: any user may run poprun", "", False),
+OPTIONS = msgspec.json.decode(
+    (resources.files("popdist") / "data" / "poprun_options.json").read_bytes(), type=tuple[Option, ...]
 )
 FLAGS = ("-v", "--verbose", "-vv", "--vv", "--version", "-h", "--help")
 _BY_NAME = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
@@ -181,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     for option in OPTIONS:
         names = [option.short] if option.short else []
         action = _Joined if option.name in _REPEATED else "store"
-        parser.add_argument(*names, option.name, type=option.kind, metavar="VALUE", help=option.text, action=action)
+        parser.add_argument(
+            *names, option.name, type=_KINDS[option.kind], metavar="VALUE", help=option.text, action=action
+        )
     parser.add_argument("-v", "--verbose", action="count", dest="verbosity", default=0, help="print what poprun does")
     parser.add_argument(
         "--vv", action="store_const", const=2, dest="verbosity", help="print more details (-vv works too)"

@@ -36,11 +36,11 @@ from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_pr
 from poptorch._backend.weights import HostWeights, Optimisation, Updates, check_grouped, one_slice_each
 from poptorch._logging import logger
 from poptorch._options_impl import ProgressBar
-from poptorch._poptorch_data import Executable
+from poptorch._poptorch_data import Executable, weights_of
 from poptorch._poptorch_data import check_program as check_saved_program
 from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
-from poptorch.ops.blocks import INPUT, OUTPUT, check_marks
+from poptorch.ops.blocks import check_marks
 from poptorch.options import Options
 from poptorch.options.options import derived_settings
 
@@ -172,8 +172,8 @@ def compiled(
     numbers = [] if spec is None else scalar_names(spec, graph.gradients, groups or {})
     anchors = anchors_of(graph, step, options, numbers)
     deliver_interrupt()
-    overlapped = settings.overlaps(graph, INPUT) or settings.overlaps(graph, OUTPUT)
     clips = spec is not None and spec.max_grad_norm != math.inf
+    overlapped = any(settings.overlaps(graph))
     derived_settings(options, max(1, len(ipus_in_use(step))), gradient_clipping=clips, overlapped_io=overlapped)
     log_ops(step, options)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
@@ -290,8 +290,6 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
 
 def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec) -> dict[str, str]:
     training = options.Training
-    specs = [(v.name, graph.spec(v.tensor)) for v in graph.variables]
-    variables = [(name, tensor.shape, str(tensor.dtype)) for name, tensor in specs]
     shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
     groups = []
     for hyper in (spec.default, *spec.groups):
@@ -299,7 +297,7 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
         # The order of a set differs between processes.
         groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
     return {
-        "the model's parameters and buffers": _short(str(variables)),
+        "the model's parameters and buffers": _short(str(weights_of(graph))),
         "the model's operations": _short(str([op.target for op in step.ops])),
         "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
         "deviceIterations": str(options.device_iterations),

@@ -38,7 +38,6 @@ from ipu_model.step import Step, ipus_in_use
 from poptorch._backend import settings
 from poptorch._logging import logger
 from poptorch._poptorch_data import Invalid, options_text, read_values, versions, write_values
-from poptorch.ops.blocks import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.backend import EngineOptions
 from poptorch.options.strategies import PipelinedExecution, runs_stages_at_once
@@ -72,6 +71,7 @@ def program_of(
         system = hardware.system_with_room(machine, reserved, "the argument machine")
     else:
         system = modelled_system(reserved, int(options.ipu_version) if options.exists("ipu_version") else None)
+    overlaps_input, overlaps_output = settings.overlaps(graph)
     at_once = runs_stages_at_once(options._execution_strategy) and backend.pipelining
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
     recomputation = Recomputation.NONE
@@ -95,8 +95,8 @@ def program_of(
             *(_location(options, category) for category in ("activation", "weight", "optimizer", "accumulator"))
         ),
         io_tiles=options.TensorLocations("numIOTiles") if options.TensorLocations.exists("numIOTiles") else 0,
-        overlaps_input=backend.explicit_io and settings.overlaps(graph, INPUT),
-        overlaps_output=backend.explicit_io and settings.overlaps(graph, OUTPUT),
+        overlaps_input=backend.explicit_io and overlaps_input,
+        overlaps_output=backend.explicit_io and overlaps_output,
         prefetch_depth=backend.prefetch_depth,
         synthetic_data=backend.synthetic_data,
         processes=processes,

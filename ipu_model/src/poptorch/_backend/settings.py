@@ -21,7 +21,6 @@ from ipu_model.errors import Error, unsupported
 from ipu_model.step import Placement, Step, fewest_micro_batches, forward_stages, ipus_in_use
 from poptorch._logging import logger, native_logger
 from poptorch.enums import CommGroupType, ConnectionType, OutputMode, OverlapMode, ReductionType
-from poptorch.ops.blocks import INPUT, OUTPUT
 from poptorch.options import Options
 from poptorch.options.backend import LOSS_SCALING, validate_options
 from poptorch.options.options import log_options
@@ -286,14 +285,16 @@ def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
         logger.info(text, total, reserved)
 
 
-def overlaps(graph: Graph, key: str) -> bool:
+def overlaps(graph: Graph) -> tuple[bool, bool]:
+    """Return whether transfers of inputs, and whether those of outputs, may overlap with computation."""
     marks = [info_of(node).marks for node in graph.ops.nodes]
-    modes = [mark.overlap_input if key == INPUT else mark.overlap_output for mark in marks]
-    return any(mode is not None and OverlapMode(mode) is not OverlapMode.NoOverlap for mode in modes)
+    both = {mark.overlap_input for mark in marks}, {mark.overlap_output for mark in marks}
+    into, out = (bool(modes - {None, OverlapMode.NoOverlap.value}) for modes in both)
+    return into, out
 
 
 def _check_overlap(graph: Graph, options: Options) -> None:
-    if not overlaps(graph, INPUT) and not overlaps(graph, OUTPUT):
+    if not any(overlaps(graph)):
         return
     if not options.TensorLocations.exists("numIOTiles"):
         raise Error(

@@ -8,39 +8,11 @@ from functools import cache
 from importlib import resources
 
 import msgspec
+from jinja2 import Template
 
 from ipu_model.capture import operators
 
 STATUSES = ("works", "approximated", "no effect", "refused")
-_HEAD = """\
-# Supported PopTorch names
-
-{names} names: {summary}.
-
-* **works**: as PopTorch's documentation says.
-* **approximated**: works, with the difference stated.
-* **no effect**: accepted; neither results nor the performance model depend on it.
-* **refused**: raises `poptorch.Error` when it is used.
-
-Every name that works has a test, in a folder of `ipu_model/tests`."""
-
-_OPERATORS = """
-## Operators of PyTorch
-
-PopTorch's compiler has a handler for these aten ops, also in place and with `out=`:
-
-{handlers}.
-
-Functions and layers that PyTorch 2.0, the release of PopTorch 3.4, computes with such ops are supported as well: all of
-PopTorch's own documentation, and also
-
-{taken_apart}.
-
-A program with any other op stops when it is compiled, with PopTorch's error, the line of your program, and what to use
-instead. With `IPU_MODEL_UNSUPPORTED_OPS=warn`, it runs on this machine, and the profile has a note that IPUs could not.
-
-{instead}
-"""
 
 
 @dataclass(frozen=True)
@@ -82,26 +54,9 @@ def status_of(name: str) -> Entry | None:
 
 
 def as_markdown() -> str:
+    template = (resources.files("poptorch") / "data" / "support.md.jinja").read_text(encoding="utf-8")
     counts = Counter(entry.status for area in table() for entry in area.entries)
-    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
-    lines = [_HEAD.format(names=sum(counts.values()), summary=summary)]
-    for area in table():
-        lines += ["", f"## {area.title}", ""]
-        lines += ["| Name | Status | Difference, or what to use instead | Test |", "|---|---|---|---|"]
-        for entry in area.entries:
-            test = f"`{entry.test}`" if entry.test else ""
-            lines.append(f"| `{area.shown(entry)}` | {entry.status} | {entry.text} | {test} |")
-    return "\n".join([*lines, _operators()])
-
-
-def _operators() -> str:
-    lists = operators.table()
-    return _OPERATORS.format(
-        handlers=_names(lists.handlers),
-        taken_apart=_names(lists.taken_apart),
-        instead="\n".join(f"* `aten::{name}`: {advice}" for name, advice in lists.instead.items()),
+    page: str = Template(template, keep_trailing_newline=True).render(
+        areas=table(), counts=counts, statuses=STATUSES, operators=operators.table()
     )
-
-
-def _names(text: str) -> str:
-    return ", ".join(f"`{name}`" for name in text.split())
+    return page

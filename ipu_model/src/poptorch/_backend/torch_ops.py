@@ -70,12 +70,8 @@ def custom_operation(
     return ops.custom_op(inputs, name, domain, domain_version, list(example_outputs)[:num_outputs], attributes)
 
 
-def set_overlap_for_input(tensor: Tensor, mode: str) -> Tensor:
-    return ops.set_overlap_for_input(tensor, OverlapMode(mode))
-
-
-def set_overlap_for_output(tensor: Tensor, mode: str) -> Tensor:
-    return ops.set_overlap_for_output(tensor, OverlapMode(mode))
+def _overlap(mark: Callable[[Tensor, OverlapMode], Tensor]) -> Callable[[Tensor, str], Tensor]:
+    return lambda tensor, mode: mark(tensor, OverlapMode(mode))
 
 
 def optimizer_group(group: int, inputs: list[Tensor]) -> None:
@@ -83,14 +79,12 @@ def optimizer_group(group: int, inputs: list[Tensor]) -> None:
 
 
 _OWN = (begin_ipu_block, end_ipu_block, internal_cast, identity_loss, custom_operation, optimizer_group)
-_OVERLAPPING = (set_overlap_for_input, set_overlap_for_output)
 _SCOPES = (push_name_scope, pop_name_scope, set_attribute, clear_attribute)
 _HINTS = (ops.ipu_print_tensor, ops.nop, ops.set_available_memory)
 _SELECTIONS = (ops.dynamic_slice, ops.dynamic_update, ops.ctc_beam_search_decoder, ops.fps, ops.nearest)
-_OPS: dict[str, Callable[..., Any]] = {
-    op.__name__: op for op in (*_OWN, *_OVERLAPPING, *_SCOPES, *_HINTS, *_SELECTIONS)
-}
+_OPS: dict[str, Callable[..., Any]] = {op.__name__: op for op in (*_OWN, *_SCOPES, *_HINTS, *_SELECTIONS)}
 _OPS["recomputation_checkpoint"] = ops.recomputationCheckpoint
+_OPS |= {mark.__name__: _overlap(mark) for mark in (ops.set_overlap_for_input, ops.set_overlap_for_output)}
 
 # Ops of PopTorch that come in pairs around a body, which they do not receive, with the function to use instead.
 _REFUSED = {

@@ -229,17 +229,9 @@ class Optimisation:
         # Those of torch cannot hold the device's state.
         return self.optimizer if isinstance(self.optimizer, optim.Optimizer) else None
 
-    @property
-    def has_pending(self) -> bool:
-        return self.stateful is not None and self.stateful._pending is not None
-
     def detach(self) -> None:
         if self.stateful is not None:
             self.stateful._unbind()
-
-    def after_run(self) -> None:
-        if self.stateful is not None:
-            self.stateful._invalidate()
 
     def replace(self, optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
         """Use the numbers of `optimizer` from the next call on; `updates` are those of the compiled program, if any."""

@@ -71,6 +71,10 @@ def refuse_training(name: str, remedy: str = _REMEDY) -> None:
         raise createPoptorchError(f"{name} is only supported in inference. {remedy}")
 
 
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def check(fits: object, message: str) -> None:
     if not fits:
         raise createPoptorchError(message)

@@ -23,10 +23,11 @@ from ipu_model.capture.graph import Printed, mark
 from ipu_model.compute.printing import PrintLayout
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution, Serialisation
+from poptorch._impl import PARTIALS
 from poptorch._options_impl import check_type
 from poptorch._utils import same_sequence
 from poptorch.enums import MatMulSerializationMode, MultiConvPlanType
-from poptorch.ops._tracing import Body, check, require_tensor
+from poptorch.ops._tracing import Body, as_list, check, require_tensor
 
 aten = torch.ops.aten
 
@@ -327,17 +328,11 @@ def _noted(copy: Tensor, printed: Printed) -> Tensor:
     return copy
 
 
-_PARTIALS = {torch.float32: "float", torch.float16: "half"}
-
 # The context whose body is being traced; contexts must not nest, also not those of different objects.
-_open: ContextVar[Body | None] = ContextVar("poptorch_multi_conv", default=None)
+_open: ContextVar[MultiConv | None] = ContextVar("poptorch_multi_conv", default=None)
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-class MultiConv:
+class MultiConv(_Entered):
     """Compute the convolutions of the `with` body as one; their results stay those of separate ones.
 
     Other ops in the body are allowed. Setters return the object; a single value goes for all convolutions. When traced,
@@ -347,13 +342,13 @@ class MultiConv:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         # By the names of the engine's hints: one value for each convolution, or one for all.
         self._settings: dict[str, list[Any]] = {}
-        self._body: Body | None = None
 
     def availableMemoryProportions(self, value: float | Sequence[float] | None) -> Self:
         """Set the share of tile memory for temporary data: a float, one per convolution, or `None`."""
-        values = _listed(value)
+        values = as_list(value)
         require(
             value is None or (values and all(isinstance(item, float) and 0 <= item <= 1 for item in values)),
             "Invalid available memory proportion! It must be a float from 0 to 1, a list of such floats or None; got "
@@ -363,8 +358,8 @@ class MultiConv:
 
     def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
         """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution."""
-        values = _listed(value)
-        names = [_PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in _PARTIALS]
+        values = as_list(value)
+        names = [PARTIALS[item] for item in values if isinstance(item, torch.dtype) and item in PARTIALS]
         if not values or len(names) < len(values):
             raise ValueError(
                 f"Invalid partials types: they are torch.float or torch.half, or a list of these; got {value!r}."
@@ -397,26 +392,24 @@ class MultiConv:
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
         """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`."""
-        values = _listed(value)
+        values = as_list(value)
         if value is not None and not all(isinstance(item, bool) for item in values):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
         return self._set("conv_dithering", None if value is None else values)
 
     def __enter__(self) -> None:
-        body, around = Body.begin(), _open.get()
-        if body is not None:
-            nested = "Nested poptorch.MultiConv operations are not supported."
-            outermost = around is None or not around.is_current
-            check(outermost, f"{nested} End one `with` body before the next one begins.")
-            self._body = body
-            _open.set(body)
+        around = _open.get()
+        nested = "Nested poptorch.MultiConv operations are not supported."
+        check(around is None or not around._is_open, f"{nested} End one `with` body before the next one begins.")
+        super().__enter__()
+        _open.set(self)
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            _open.set(None)
-            if type is None and body.is_current:
-                self._note(body)
+        _open.set(None)
+        if type is None:
+            super().__exit__(type, value, traceback)
+        else:
+            self._bodies.clear()
 
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""

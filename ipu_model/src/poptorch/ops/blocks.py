@@ -143,7 +143,6 @@ def removeBlocks(module: nn.Module) -> None:
 
 T = TypeVar("T")
 
-INPUT, OUTPUT = "overlap_input", "overlap_output"
 _NO_OUTPUT = (
     "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
     "forward returns, after everything else."

@@ -20,7 +20,7 @@ from ipu_model.capture.device_ops.points import farthest_points, nearest_points
 from ipu_model.capture.graph import Loop
 from ipu_model.capture.tracing import Trace
 from poptorch._impl import createPoptorchError
-from poptorch.ops._tracing import Body, check, refuse_training, require_tensors
+from poptorch.ops._tracing import Body, as_list, check, refuse_training, require_tensors
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
 
@@ -109,7 +109,7 @@ def _call(body: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
     results = body(*inputs)
     is_listed = isinstance(results, (torch.Tensor, list, tuple))
     check(is_listed, f"A body must return a tensor, or a list or tuple of tensors; it returned {results!r}.")
-    listed = [results] if isinstance(results, torch.Tensor) else list(results)
+    listed = as_list(results)
     _check_tensors(listed)
     return listed
 

@@ -17,7 +17,7 @@ from ipu_model.capture.graph import PythonFunction, TensorSpec
 from ipu_model.capture.torch_private import modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
-from poptorch.ops._tracing import check, refuse_training
+from poptorch.ops._tracing import as_list, check, refuse_training
 
 
 def custom_op(
@@ -56,10 +56,6 @@ def custom_op(
 Replicas = list[list[Tensor]]
 
 
-def _as_list(returned: Any) -> list[Any]:
-    return list(returned) if isinstance(returned, (list, tuple)) else [returned]
-
-
 def _by_position(replicas: Replicas) -> list[list[Tensor]]:
     """Return, for each input, the tensors of all replicas."""
     return [list(tensors) for tensors in zip(*replicas)]
@@ -75,7 +71,7 @@ class _Call:
     def results(self, replicas: Replicas) -> list[list[Tensor]]:
         """Return the results of each replica from its inputs."""
         if not self.op.cross_replica:
-            return [_as_list(self.op.forward(*inputs, **self.attributes)) for inputs in replicas]
+            return [as_list(self.op.forward(*inputs, **self.attributes)) for inputs in replicas]
         return self._of_each(self.op.forward(*_by_position(replicas), **self.attributes), len(replicas))
 
     def _of_each(self, returned: Any, count: int) -> list[list[Any]]:
@@ -83,7 +79,7 @@ class _Call:
         rule = f"a cross-replica function must return a list of what it returns for each of {count} replicas"
         given = f"{len(returned)}" if is_list else f"{type(returned)}"
         check(is_list and len(returned) == count, f"{self.label}: {rule}; it returned {given}.")
-        return [_as_list(own) for own in returned]
+        return [as_list(own) for own in returned]
 
     def gradients(self, count: int, needed: list[int], replicas: Replicas) -> list[list[Tensor]]:
         """Return gradients of the inputs at `needed`; there are `count` inputs, the outputs and their gradients."""
@@ -97,7 +93,7 @@ class _Call:
             made = self._of_each(self.op.backward(*seen, self.attributes), len(replicas))
         else:
             backward, each = self.op.backward, zip(inputs, outputs, incoming)
-            made = [_as_list(backward(own, results, outer, self.attributes)) for own, results, outer in each]
+            made = [as_list(backward(own, results, outer, self.attributes)) for own, results, outer in each]
         for own in made:
             rule = f"backward must return a gradient for each of {count} inputs"
             check(len(own) > max(needed), f"{self.label}: {rule}; it returned {len(own)}.")
@@ -254,7 +250,7 @@ class CPU:
                 example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
         finally:
             _calling.reset(token)
-        listed = [example] if isinstance(example, torch.Tensor) else example
+        listed = as_list(example)
         rule = "must return a tensor or a sequence of tensors"
         check(_are_tensors(listed) and listed, f"poptorch.CPU: {op} {rule}, not {type(example)}.")
         specs = [TensorSpec.contiguous(tuple(t.shape), _host_type(t.dtype)) for t in listed]

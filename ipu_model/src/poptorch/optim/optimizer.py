@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,9 +46,6 @@ class VariableAttributes:
         """Stream `attr`, so that a new value takes effect with the next `setOptimizer`."""
         if self.isConstant(self._known(attr)):
             self._variable_attributes.append(attr)
-
-    def copy(self) -> VariableAttributes:
-        return VariableAttributes(self._variable_attributes, self._allowed_attributes)
 
     def _known(self, attr: str) -> str:
         known = ", ".join(sorted(self._allowed_attributes))
@@ -133,7 +131,7 @@ class Optimizer(_Base):
         self._read_if_stale()
         names = (*self._options, "_options", "_held", "_pending")
         kept = {name: getattr(self, name) for name in names}
-        return {**super().__getstate__(), **kept, "variable_attrs": self.variable_attrs.copy()}
+        return {**super().__getstate__(), **kept, "variable_attrs": copy.deepcopy(self.variable_attrs)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -13,9 +13,11 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from ipu_model.compute.gradients import LossScalingSettings
 from poptorch._impl import createPoptorchError
@@ -183,31 +185,26 @@ _TABLES = (
 )
 
 
-@dataclass(frozen=True)
-class KeyTables:
-    """The keys of each table, those with a form of their own, and member names from 0 on, by key and by enumeration.
+class KeyTables(msgspec.Struct, frozen=True):
+    """The keys of each table, those with a form of their own, and the members, from 0 on, of enumerations.
 
     `engine` are those of Poplar's engine that programs and documents name; only few of them have an effect here.
     """
 
-    keys: Mapping[str, frozenset[str]]
+    keys: dict[str, frozenset[str]]
     structured: frozenset[str]
-    members: Mapping[str, tuple[str, ...]]
-    enumerations: Mapping[str, tuple[str, ...]]
+    enumerations: dict[str, tuple[str, ...]]
+    enum_of_key: dict[str, str]
     engine: frozenset[str]
 
+    @property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        return {key: self.enumerations[name] for key, name in self.enum_of_key.items()}
 
-@lru_cache(maxsize=1)
+
+@cache
 def key_tables() -> KeyTables:
-    data = json.loads((resources.files("poptorch") / "data" / "popart_keys.json").read_text(encoding="utf-8"))
-    enumerations = {name: tuple(members) for name, members in data["enums"].items()}
-    return KeyTables(
-        keys={key: frozenset(data["popart"][key] + data["poptorch"][key]) for key in (table.key for table in _TABLES)},
-        structured=frozenset(data["structured"]["keys"]),
-        members={key: enumerations[enum] for key, enum in data["enum_of_key"].items()},
-        enumerations=enumerations,
-        engine=frozenset(data["engine"]),
-    )
+    return msgspec.json.decode((resources.files("poptorch") / "data" / "popart_keys.json").read_bytes(), type=KeyTables)
 
 
 def validate_options(options: Mapping[str, object]) -> None:

@@ -9,11 +9,10 @@ import torch
 from typing_extensions import Self
 
 from ipu_model.errors import require
+from poptorch._impl import PARTIALS
 from poptorch._logging import logger
 from poptorch._options_impl import Freezable, OptionsDict, check_type
 from poptorch.enums import MeanReductionStrategy, ReductionType
-
-_PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class _PopartOptions(Freezable):
@@ -102,7 +101,7 @@ class _PrecisionOptions(OptionsDict):
     def setPartialsType(self, dtype: torch.dtype) -> Self:
         """Set the accumulator type inside matmuls and convolutions; replaces all convolution options."""
         self.checkIsFrozen()
-        partials = next((name for known, name in _PARTIALS.items() if dtype is known), None)
+        partials = next((name for known, name in PARTIALS.items() if dtype is known), None)
         if partials is None:
             raise ValueError(f"setPartialsType takes torch.float32 or torch.float16; got {dtype!r}.")
         self._popart.set("partialsTypeMatMuls", partials)

@@ -27,7 +27,7 @@ from ipu_model.predict.device import CostSettings, Device, Element, Work
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.memory import steps_of
 from ipu_model.predict.ops import indexing
-from ipu_model.predict.ops.estimates import Rounds, estimated
+from ipu_model.predict.ops.estimates import estimated
 from ipu_model.step import FLOAT32, INT32, Phase, Serialisation
 from published.convolutional import day03
 
@@ -353,7 +353,7 @@ def beams(steps: int = 50, samples: int = 4, classes: int = 30, beams: int = 16)
 
 
 def rounds(count: int = 10, elements: int = 1000) -> Work:
-    return estimated(GC200, Rounds(count, elements, ("add", "add")), Element.FLOAT, elements)
+    return estimated(GC200, count, elements, ("add", "add"), Element.FLOAT, elements, pairs=False)
 
 
 @pytest.mark.parametrize(
@@ -378,11 +378,11 @@ def test_more_of_anything_never_takes_fewer_cycles(work: Callable[..., Work], mo
 
 
 def test_a_row_and_a_column_are_received_faster_than_everything() -> None:
-    def work(received: str) -> Work:
-        return estimated(GC200, Rounds(1, 10**6, ("add",), received), Element.FLOAT, 10**6)
+    def work(pairs: bool) -> Work:
+        return estimated(GC200, 1, 10**6, ("add",), Element.FLOAT, 10**6, pairs=pairs)
 
     # 680 elements on a tile, or a row and a column of a square of them: 2 x 27.
-    saved = work("all").cycles.exchange - work("row and column").cycles.exchange
+    saved = work(False).cycles.exchange - work(True).cycles.exchange
     assert saved == (680 - 2 * 27) * 4 / GC200.chip.exchange_bytes_per_cycle
     # Every round and every pick takes the same, and they follow one another.
     assert farthest(picks=64).cycles == farthest(picks=1).cycles.times(64)
@@ -464,21 +464,11 @@ def test_the_code_of_a_step_exists_once_however_many_there_are(function, inputs,
     assert cost_of("beam", decoded, torch.rand(50, 4, 30), torch.ones(4).int()).work.cycles == beams().cycles
 
 
-@pytest.mark.parametrize(
-    ("name", "function", "rounds"),
-    [
-        ("_linalg_det.default", torch.linalg.det, {8: 8, 32: 32}),  # one for each column
-        ("linalg_inv_ex.default", torch.linalg.inv, {8: 24, 32: 96}),  # and two to solve
-        ("_linalg_eigh.default", torch.linalg.eigvalsh, {8: 70, 32: 310}),  # ten sweeps of n - 1
-        ("_fft_r2c.default", lambda x: torch.fft.rfft(x).real, {8: 3, 32: 5}),  # log2(n)
-        ("searchsorted.Tensor", lambda x: torch.searchsorted(x.detach(), x.detach()) * x, {8: 4, 32: 6}),
-    ],
-    ids=["det", "inverse", "eigenvalues", "fft", "search"],
-)
-def test_longer_rows_take_as_many_rounds_as_the_algorithm(name: str, function, rounds: dict[int, int]) -> None:
-    costs = {n: cost_of(name, function, torch.eye(n)) for n in rounds}
-    assert {n: cost.work.repeats for n, cost in costs.items()} == rounds
-    assert {cost.family for cost in costs.values()} == {"estimated"}
+def test_a_search_takes_as_many_rounds_as_bisection() -> None:
+    def found(n: int) -> OpCost:
+        return cost_of("bucketize", lambda x, row: torch.bucketize(x.detach(), row) * x, torch.ones(4), torch.arange(n))
+
+    assert {n: found(n).work.repeats for n in (7, 31)} == {7: 3, 31: 5}
 
 
 # --- recurrent layers

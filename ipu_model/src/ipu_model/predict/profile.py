@@ -16,7 +16,7 @@ from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
 
 FORMAT = 4
-"""The version of the JSON form; `report.files` reads this one and the one before."""
+"""The version of the JSON form."""
 
 
 @dataclass(frozen=True)

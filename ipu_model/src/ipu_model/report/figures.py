@@ -372,12 +372,12 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     numbers = np.arange(start, start + len(most))
     above: dict[str, Any] = {"where": (most > limit / KIB).tolist(), "step": "mid"}
     is_above = most.max(initial=0.0) > limit / KIB
-    if any(len(category.tiles) != len(most) for category in memory.categories):
+    groups = {name: np.array(held) for name, held in breakdown.tiles_by_group(memory).items() if any(held)}
+    if not groups:
         axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
         if is_above:
             axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
         return set()
-    groups = {name: np.array(held) for name, held in breakdown.tiles_by_group(memory).items() if any(held)}
     floor = np.zeros(len(most))
     for name, held in groups.items():
         top = floor + held / KIB

@@ -379,7 +379,7 @@ def test_rules_of_every_mode(mode: Recomputation) -> None:
         assert kept_by(step, NONE).stored <= found.stored | found.again
         assert not found.stored & found.again
         assert all(step.by_name[name].phase is Phase.FORWARD for name in found.again)
-        runs = [run.op for run in sequence_of(program)]
+        runs = [run.op for run in sequence_of(step, found)]
         assert sorted(runs) == sorted([op.name for op in step.ops] + list(found.again))
 
 
@@ -392,7 +392,7 @@ def test_rules_of_every_mode(mode: Recomputation) -> None:
 ])  # fmt: skip
 def test_passes_of_a_stage(ipus: int, checkpointed: int | None, mode: Recomputation, stage: int, passes: str) -> None:
     program = Program(chain(ipus, checkpointed), training=True, recomputation=mode)
-    during = [run.during for run in sequence_of(program) if run.stage == stage]
+    during = [run.during for run in sequence_of(program.step, kept_for_backward(program)) if run.stage == stage]
     stretches = [current for place, current in enumerate(during) if place == 0 or during[place - 1] is not current]
     assert stretches == [Pass(name) for name in passes.split()]
 

@@ -45,7 +45,7 @@ def order_of(program: Program) -> Order:
     )
     return Order(
         kept=kept,
-        sequence=sequence_of(program),
+        sequence=sequence_of(step, kept),
         held=held_tensors(program, kept),
         slots=tuple(stash_slots(program.execution, stages, s) if training else 0 for s in range(stages)),
         traffic=traffic_of(step),

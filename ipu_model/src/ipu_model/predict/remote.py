@@ -21,7 +21,7 @@ from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec, weight_update
 from ipu_model.predict.device import Element
 from ipu_model.predict.links import Ring, replicas_per_machine
-from ipu_model.predict.ops.updates import variable_ipus
+from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Location, Program
@@ -88,12 +88,13 @@ def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
     return any(part(program, variable.elements, location) < 1 for location in locations)
 
 
-def updated_elements(program: Program, variables: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
-    return {
-        variable.name: math.ceil(variable.elements / program.replicas)
-        for variable in variables
-        if variable.trainable and is_sharded_update(program, variable)
-    }
+def costs_of_variables(program: Program, variables: Iterable[DeviceVariable]) -> tuple[VariableCost, ...]:
+    """Return what one replica's accumulations and updates cost: of what is sharded, it works on its part."""
+    where = program.locations.accumulators
+    own = {v: math.ceil(v.elements / program.replicas) for v in variables if v.trainable}
+    accumulated = {v.name: count for v, count in own.items() if part(program, v.elements, where) < 1}
+    updated = {v.name: count for v, count in own.items() if is_sharded_update(program, v)}
+    return variable_costs(program, accumulated, updated)
 
 
 @dataclass(frozen=True)

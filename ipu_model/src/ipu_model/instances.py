@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from enum import Enum
 from itertools import count
 from typing import Any
 
@@ -44,16 +43,12 @@ _SAME_NUMBER = "all instances must call the model the same number of times"
 # Which address of this host the other hosts know; poprun sets it.
 HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 
+Operation = dist.ReduceOp
+
 # A process is in one run only, and meets the others once; programs join from several places.
 _joined: list[Group] = []
 # Those who leave and join again meet in a new room.
 _rooms = count()
-
-
-class Operation(Enum):
-    SUM = "SUM"
-    MIN = "MIN"
-    MAX = "MAX"
 
 
 class Group:
@@ -92,7 +87,7 @@ class Group:
             for tensor, summed in zip(chunk, joined.split([tensor.numel() for tensor in chunk])):
                 tensor.copy_(summed.view(tensor.shape))
 
-    def reduced(self, tensor: Tensor, operation: Operation, what: str = "values") -> Tensor:
+    def reduced(self, tensor: Tensor, operation: Operation.RedOpType, what: str = "values") -> Tensor:
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
             self._reduce_(result, operation, f"reduce {what}")
@@ -158,9 +153,9 @@ class Group:
         options._devices = [device]
         return gloo(self._store, self.rank, self.size, options)
 
-    def _reduce_(self, tensor: Tensor, operation: Operation, what: str) -> None:
+    def _reduce_(self, tensor: Tensor, operation: Operation.RedOpType, what: str) -> None:
         options = dist.AllreduceOptions()
-        options.reduceOp = getattr(dist.ReduceOp, operation.value)
+        options.reduceOp = operation
         self._attempt(what, lambda: self._backend.allreduce([tensor], options).wait())
 
     def _attempt(self, what: str, action: Callable[[], Any]) -> Any:

@@ -363,7 +363,7 @@ def test_the_mask_of_a_dropout_is_drawn_again_and_never_stored() -> None:
         assert again["bernoulli_"] + again["bernoulli"] == repeats
         assert not stored.keys() & {"bernoulli", "bernoulli_", "empty_like"}
         assert not again["addmm"]
-    held = held_tensors(Program(step, training=True), kept_by(step, NONE))
+    held = held_tensors(step, kept_by(step, NONE))
     assert [tensor.tensor.name for tensor in held] == ["input_0"]
 
 

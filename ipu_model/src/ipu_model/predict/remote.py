@@ -18,22 +18,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipu_model.errors import Error
-from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.predict.device import Element
 from ipu_model.predict.links import Ring, replicas_per_machine
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Held, device_bytes
-from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.profile import ACCUMULATORS, OPTIMISER_STATE, VARIABLES, PhaseCycles
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Step
+from ipu_model.step import DType, Step
 
 
 @dataclass(frozen=True)
 class DeviceVariable:
-    """A variable's place, elements and bytes; `state` has the accumulator only if both are in one tensor."""
+    """A variable's place, elements and bytes; `state` has the accumulator only if both are in one tensor.
+
+    `kept` are the categories and types of all tensors of its size that the device keeps for it.
+    """
 
     name: str
+    tensor: str
     stage: int
     ipu: int
     elements: int
@@ -42,6 +46,7 @@ class DeviceVariable:
     gradient: float
     state: float = 0.0
     accumulates_in_state: bool = False
+    kept: tuple[tuple[str, DType], ...] = ()
 
 
 def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
@@ -62,15 +67,20 @@ def _variables(
         stage = min((op.stage for op in readers), default=0)
         elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
         trained = training and variable.name in step.gradients
-        gradient, state, accumulates_in_state = float(weight), 0.0, False
+        accumulator, slots, accumulates_in_state = tensor.dtype, list[StateTensor](), False
         if trained and spec is not None:
             update = _update_of(spec, spec.hyper(groups.get(variable.name)))
-            state = float(sum(slot.dtype.bytes for slot in update.weight_sized_state))
-            accumulates_in_state = update.accumulates_in_state
-            gradient = float(spec.accum_dtype.bytes) if accumulates else gradient
+            slots += update.weight_sized_state
+            accumulator, accumulates_in_state = spec.accum_dtype, update.accumulates_in_state
+        gradient = Element.of(accumulator).bytes if accumulates else weight
+        state = float(sum(slot.dtype.bytes for slot in slots))
+        kept = [(VARIABLES, tensor.dtype), *((OPTIMISER_STATE, slot.dtype) for slot in slots)]
+        if trained and accumulates and not accumulates_in_state:
+            kept.append((ACCUMULATORS, accumulator))
         where = stage, ipus[variable.name]
-        sizes = elements * weight, elements * gradient * trained, elements * state
-        variables.append(DeviceVariable(variable.name, *where, elements, trained, *sizes, accumulates_in_state))
+        sizes = elements * weight, float(elements * gradient * trained), elements * state
+        own = variable.name, variable.tensor, *where, elements, trained
+        variables.append(DeviceVariable(*own, *sizes, accumulates_in_state, tuple(kept)))
     return tuple(variables)
 
 

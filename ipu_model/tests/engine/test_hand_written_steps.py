@@ -30,7 +30,6 @@ class TestByHand:
         assert [cost.node for cost in costs.fallbacks] == ["g_out"], "a captured step expands by a view"
         flops = {cost.node: cost.work.flops for cost in costs.ops if cost.work.flops}
         assert flops["out"] == flops["g_w"] == 2 * 64 * 128 * 32
-        assert costs.flops == sum(flops.values())
         optimiser = OptimiserSpec("SGD1", Hyper(lr=0.1))
         profile = profile_program(Program(step=linear(), training=True, optimiser=optimiser))
         nodes = ["out", "loss", "g_out", "g_x", "g_w", "g_b", "g_r"]

@@ -45,10 +45,6 @@ class Costs:
     def fallbacks(self) -> tuple[OpCost, ...]:
         return tuple(op for op in self.ops if op.is_fallback)
 
-    @property
-    def flops(self) -> int:
-        return sum(op.work.flops for op in self.ops)
-
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
         return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))
 

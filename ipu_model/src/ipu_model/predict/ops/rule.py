@@ -73,8 +73,8 @@ class OpView:
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         return self.op.argument(position, name, default)
 
-    def tensor(self, position: int, name: str = "") -> Operand | None:
-        value = self.argument(position, name)
+    def tensor(self, position: int) -> Operand | None:
+        value = self.argument(position)
         return self._operand(value) if isinstance(value, Ref) else None
 
     def needed(self, position: int) -> Operand:

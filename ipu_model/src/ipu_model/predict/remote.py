@@ -116,11 +116,8 @@ class Moves:
     transfers: int = 0
 
     def __add__(self, other: Moves) -> Moves:
-        return Moves(
-            self.remote_bytes + other.remote_bytes,
-            self.collective_seconds + other.collective_seconds,
-            self.transfers + other.transfers,
-        )
+        seconds = self.collective_seconds + other.collective_seconds
+        return Moves(self.remote_bytes + other.remote_bytes, seconds, self.transfers + other.transfers)
 
 
 @dataclass(frozen=True)

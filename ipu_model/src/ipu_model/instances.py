@@ -85,7 +85,7 @@ class Group:
             for tensor, summed in zip(chunk, joined.split([tensor.numel() for tensor in chunk])):
                 tensor.copy_(summed.view(tensor.shape))
 
-    def reduced(self, tensor: Tensor, operation: Operation.RedOpType, what: str = "values") -> Tensor:
+    def reduced(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType, what: str = "values") -> Tensor:
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         self._reduce_(result, operation, f"reduce {what}")
         return result
@@ -148,9 +148,9 @@ class Group:
         options._devices = [device]
         return gloo(self._store, self.rank, self.size, options)
 
-    def _reduce_(self, tensor: Tensor, operation: Operation.RedOpType, what: str) -> None:
+    def _reduce_(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType, what: str) -> None:
         options = dist.AllreduceOptions()
-        options.reduceOp = operation
+        options.reduceOp = Operation(operation)
         self._attempt(what, lambda: self._backend.allreduce([tensor], options).wait())
 
     def _attempt(self, what: str, action: Callable[[], Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from ipu_model.predict.memory.tiles import Contents, Spread, TileSpace
 from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.pointwise import dropout_masks
-from ipu_model.predict.profile import ACCUMULATORS, CONSTANTS, OPTIMISER_STATE, VARIABLES
+from ipu_model.predict.profile import CONSTANTS, OPTIMISER_STATE, VARIABLES
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import DeviceVariable, variables_of
@@ -138,15 +137,6 @@ class Resident:
     contents: Contents | None = None
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """Tensors that are brought to the tiles for an op and removed after it, by tensor or by variable."""
-
-    reading: Mapping[str, Spread]
-    accumulation: Mapping[str, list[Spread]]
-    update: Mapping[str, list[Spread]]
-
-
 def residents(program: Program, storages: Storages) -> list[Resident]:
     residents = []
     for name in storages.constants:
@@ -175,16 +165,3 @@ def _resident(program: Program, storages: Storages, variable: DeviceVariable, ca
     brought_too = whole if sharded and category == VARIABLES else None
     contents = Contents(variable.name, tensor.shape, dtype.name)
     return Resident(category, ipu, variable.name, part, brought_too, contents=contents)
-
-
-def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
-    tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
-    away = [(r.category, r.variable, r.fetched) for r in residents if r.fetched is not None]
-    update: dict[str, list[Spread]] = defaultdict(list)
-    for _, variable, spread in away:
-        update[variable].append(spread)
-    return Fetched(
-        reading={tensor_of[variable]: spread for category, variable, spread in away if category == VARIABLES},
-        accumulation={variable: [spread] for category, variable, spread in away if category == ACCUMULATORS},
-        update=update,
-    )

@@ -23,7 +23,7 @@ from report_support import (
 
 from ipu_model.explore.options import Risk
 from ipu_model.predict import profile_program
-from ipu_model.predict.host import CallTime
+from ipu_model.predict.host import CallTime, HostWork
 from ipu_model.predict.profile import ErrorBand, LiveTensor, Memory, PhaseCycles, Profile, Span, close_band
 from ipu_model.report.breakdown import all_rows, device_rows, host_rows
 from ipu_model.report.findings import cycles_spent, device_range, end_to_end_range, explained_limit, roofline, verdict
@@ -77,7 +77,7 @@ def test_ranges_of_rates(loader, host, device, overlaps, low, high) -> None:
     profile = replace(
         inference_profile(), device_seconds_per_call=device, call_seconds=call.total,
         host_seconds_per_call=loader + host, error_band=ErrorBand(low, high),
-        limited_by=call.bottleneck or "stage 0",
+        timeline=(Span("loader", "load", 0.0, loader),), host=HostWork(loader, workers=int(overlaps)),
     )  # fmt: skip
     found, alone = end_to_end_range(profile), device_range(profile)
     assert found.low == pytest.approx(1 / replace(call, device=device * high).total)

@@ -207,7 +207,7 @@ class TestHints:
     def test_slices_save_memory_and_cost_time(self) -> None:
         whole, sliced = hinted(), serialised("output_channels", 8)
         assert cycles(sliced) > cycles(whole)
-        assert sliced.flops == whole.flops
+        assert sum(op.work.flops for op in sliced.ops) == sum(op.work.flops for op in whole.ops)
         assert temporary(sliced) < temporary(whole)
         for mode, factor in (("none", 4), ("output_channels", 0)):
             assert self.plans(serialised(mode, factor)) == self.plans(whole)

@@ -48,7 +48,7 @@ def test_memory_of_several_programs_stands_side_by_side(profile: Profile, capsys
     assert [line.split()[:4] for line in out.splitlines()[-2:]] == [[n, *kib.split(), "624"] for n in ("one", "other")]
 
 
-@pytest.mark.parametrize("view", [show.memory, show.memory_per_tile, show.liveness, show.timeline])
+@pytest.mark.parametrize("view", [show.memory, show.memory_per_tile, show.cycles, show.timeline])
 def test_without_a_profile_one_line_says_what_would_show_it(view: object, capsys: pytest.CaptureFixture[str]) -> None:
     view(None, "It is busy.")  # type: ignore[operator]  # one of the functions above
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"
@@ -98,7 +98,7 @@ def test_a_profile_is_shown_with_its_point(profile: Profile, monkeypatch: pytest
     assert "(modelled)" in str(found[0]["text/plain"])
 
 
-@pytest.mark.parametrize("view", [show.memory, show.liveness, show.timeline])
+@pytest.mark.parametrize("view", [show.memory, show.cycles, show.timeline])
 def test_what_is_not_modelled_is_said_to_be_missing(view: object, capsys: pytest.CaptureFixture[str]) -> None:
     view(engine.NOT_MODELLED, "It is busy.")  # type: ignore[operator]  # one of the functions above
     assert capsys.readouterr().out == f"{engine.NOT_HERE}\n"

@@ -76,7 +76,6 @@ FITS_CELLS = {"fits": "yes", "too close to call": "too close to call", DOES_NOT_
 FIGURES = {
     "memory": "memory-categories",
     "memory per tile": "memory-per-tile",
-    "liveness": "liveness",
     "timeline": "timeline",
     "host and device": "host-device",
     "cycles": "cycles",

@@ -22,7 +22,6 @@ __all__ = [
     "escaped",
     "figure",
     "host_and_device",
-    "liveness",
     "memory",
     "memory_per_tile",
     "table",
@@ -97,11 +96,6 @@ def _two_largest(sizes: Mapping[str, float]) -> str:
 def memory_per_tile(profile: Profile | None, takeaway: str) -> None:
     """Show how full every tile is."""
     _show("memory per tile", profile, takeaway)
-
-
-def liveness(profile: Profile | None, takeaway: str) -> None:
-    """Show how much not-always-live memory the program holds while it runs."""
-    _show("liveness", profile, takeaway)
 
 
 def timeline(profile: Profile | None, takeaway: str) -> None:

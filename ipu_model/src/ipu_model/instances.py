@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from enum import Enum
 from itertools import count
 from typing import Any
 
@@ -44,16 +43,12 @@ _SAME_NUMBER = "all instances must call the model the same number of times"
 # Which address of this host the other hosts know; poprun sets it.
 HOST_ADDRESS = "POPDIST_HOST_ADDRESS"
 
+Operation = dist.ReduceOp
+
 # A process is in one run only, and meets the others once; programs join from several places.
 _joined: list[Group] = []
 # Those who leave and join again meet in a new room.
 _rooms = count()
-
-
-class Operation(Enum):
-    SUM = "SUM"
-    MIN = "MIN"
-    MAX = "MAX"
 
 
 class Group:
@@ -73,10 +68,8 @@ class Group:
         self._store, self._timeout, self._address, self._grace = store, timeout, address, grace
         self._parts: dict[tuple[int, ...], Group] = {}
         self._broken = ""
-        self._backend: Any = None
-        if self.size > 1:
-            self._backend = self._attempt("wait for all instances to join", self._connect)
-            _connected.add(self)
+        self._backend: Any = self._attempt("wait for all instances to join", self._connect)
+        _connected.add(self)
 
     @property
     def size(self) -> int:
@@ -92,19 +85,17 @@ class Group:
             for tensor, summed in zip(chunk, joined.split([tensor.numel() for tensor in chunk])):
                 tensor.copy_(summed.view(tensor.shape))
 
-    def reduced(self, tensor: Tensor, operation: Operation, what: str = "values") -> Tensor:
+    def reduced(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType, what: str = "values") -> Tensor:
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
-        if self.size > 1:
-            self._reduce_(result, operation, f"reduce {what}")
+        self._reduce_(result, operation, f"reduce {what}")
         return result
 
     def broadcast(self, tensor: Tensor, root: int, what: str = "values") -> Tensor:
         """Return the tensor of the member with index `root` in the run; shapes and types are the same on all."""
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
-        if self.size > 1:
-            options = dist.BroadcastOptions()
-            options.rootRank = self.members.index(root)
-            self._attempt(f"broadcast {what}", lambda: self._backend.broadcast([result], options).wait())
+        options = dist.BroadcastOptions()
+        options.rootRank = self.members.index(root)
+        self._attempt(f"broadcast {what}", lambda: self._backend.broadcast([result], options).wait())
         return result
 
     def gathered(self, tensor: Tensor, what: str = "values") -> list[Tensor]:
@@ -125,8 +116,7 @@ class Group:
         return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(self.gathered(padded, what), sizes)]
 
     def barrier(self) -> None:
-        if self.size > 1:
-            self._attempt("wait at a barrier", lambda: self._backend.barrier().wait())
+        self._attempt("wait at a barrier", lambda: self._backend.barrier().wait())
 
     def only(self, members: Sequence[int]) -> Group:
         """Return the group of these members, of which this process is one; made on first use, then kept."""
@@ -158,13 +148,15 @@ class Group:
         options._devices = [device]
         return gloo(self._store, self.rank, self.size, options)
 
-    def _reduce_(self, tensor: Tensor, operation: Operation, what: str) -> None:
+    def _reduce_(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType, what: str) -> None:
         options = dist.AllreduceOptions()
-        options.reduceOp = getattr(dist.ReduceOp, operation.value)
+        options.reduceOp = Operation(operation)
         self._attempt(what, lambda: self._backend.allreduce([tensor], options).wait())
 
     def _attempt(self, what: str, action: Callable[[], Any]) -> Any:
-        """Do `action`; turn gloo's errors into one that says what this instance waited for."""
+        """Do `action` unless this instance is alone; turn gloo's errors into one that says what it waited for."""
+        if self.size == 1:
+            return None
         if self._broken:
             raise Error(self._broken)
         try:

@@ -83,6 +83,7 @@ def pipeline_profile(
         shares=schedule.shares,
         options={"replicas": 1, "half partials": False, "inputs": "[64, 3, 64, 64] float16, [64] int32"},
         flops_per_call=3.2e12,
+        host=HostWork(loader, workers=int(overlaps)),
         notes=("Costed without a formula of their own, as plain code that reads and writes: aten.topk.",),
     )
 

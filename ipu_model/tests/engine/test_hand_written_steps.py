@@ -27,10 +27,9 @@ from ipu_model.step import FLOAT32, Op, Phase, Placement, Ref, Source, Variable,
 class TestByHand:
     def test_a_step_has_costs_and_a_profile(self) -> None:
         costs = costs_of(linear())
-        assert [cost.node for cost in costs.fallbacks] == ["g_out"], "a captured step expands by a view"
+        assert [cost.node for cost in costs.ops if cost.is_fallback] == ["g_out"], "a captured step expands by a view"
         flops = {cost.node: cost.work.flops for cost in costs.ops if cost.work.flops}
         assert flops["out"] == flops["g_w"] == 2 * 64 * 128 * 32
-        assert costs.flops == sum(flops.values())
         optimiser = OptimiserSpec("SGD1", Hyper(lr=0.1))
         profile = profile_program(Program(step=linear(), training=True, optimiser=optimiser))
         nodes = ["out", "loss", "g_out", "g_x", "g_w", "g_b", "g_r"]
@@ -102,7 +101,7 @@ class TestEmptyTensors:
         backward = Op("n", "native_layer_norm_backward", results, arguments, phase=Phase.BACKWARD)
         entering = [(tensor("dy", 0, 8), Source.INPUT), (tensor("x", 0, 8), Source.INPUT)]
         (cost,) = costs_of(step_of_ops([backward], entering)).ops
-        assert cost.family == "normalisation"
+        assert cost.work.family == "normalisation"
 
 
 # --- a pipeline of five ops on two IPUs, profiled where PyTorch cannot be imported

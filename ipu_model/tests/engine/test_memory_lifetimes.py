@@ -363,7 +363,7 @@ def test_the_mask_of_a_dropout_is_drawn_again_and_never_stored() -> None:
         assert again["bernoulli_"] + again["bernoulli"] == repeats
         assert not stored.keys() & {"bernoulli", "bernoulli_", "empty_like"}
         assert not again["addmm"]
-    held = held_tensors(Program(step, training=True), kept_by(step, NONE))
+    held = held_tensors(step, kept_by(step, NONE))
     assert [tensor.tensor.name for tensor in held] == ["input_0"]
 
 
@@ -379,7 +379,7 @@ def test_rules_of_every_mode(mode: Recomputation) -> None:
         assert kept_by(step, NONE).stored <= found.stored | found.again
         assert not found.stored & found.again
         assert all(step.by_name[name].phase is Phase.FORWARD for name in found.again)
-        runs = [run.op for run in sequence_of(program)]
+        runs = [run.op for run in sequence_of(step, found)]
         assert sorted(runs) == sorted([op.name for op in step.ops] + list(found.again))
 
 
@@ -392,7 +392,7 @@ def test_rules_of_every_mode(mode: Recomputation) -> None:
 ])  # fmt: skip
 def test_passes_of_a_stage(ipus: int, checkpointed: int | None, mode: Recomputation, stage: int, passes: str) -> None:
     program = Program(chain(ipus, checkpointed), training=True, recomputation=mode)
-    during = [run.during for run in sequence_of(program) if run.stage == stage]
+    during = [run.during for run in sequence_of(program.step, kept_for_backward(program)) if run.stage == stage]
     stretches = [current for place, current in enumerate(during) if place == 0 or during[place - 1] is not current]
     assert stretches == [Pass(name) for name in passes.split()]
 

@@ -271,7 +271,7 @@ class TestCode:
         step = step_of(graph_of(nn.Sequential(nn.Linear(512, 512), nn.Sigmoid()), torch.zeros(256, 512)))
         costs = costs_of(step)
         both, products = (
-            steps_of(step, replace(costs, ops=tuple(op for op in costs.ops if op.family in families)), 0, calls=2)
+            steps_of(step, replace(costs, ops=tuple(op for op in costs.ops if op.work.family in families)), 0, calls=2)
             for families in (("contraction", "elementwise"), ("contraction",))
         )
         assert both.phases == products.phases > 0

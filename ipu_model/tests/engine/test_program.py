@@ -27,7 +27,7 @@ from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.host import CallTime, HostWork, Loading, call_time
 from ipu_model.predict.profile import EXCHANGE_CODE
 from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.remembered import Recent, remembered
+from ipu_model.predict.remembered import remembered
 from ipu_model.step import Source, Step, step_of_ops
 from published.building import begin_block
 
@@ -197,9 +197,13 @@ def test_each_step_is_asked_once_for_each_key() -> None:
 
 def test_a_step_that_is_gone_leaves_nothing_behind() -> None:
     """Neither a value of its own nor, with a profile of it, itself."""
-    recent: Recent[CostSettings] = Recent()
+
+    @remembered
+    def settings(step: Step) -> CostSettings:
+        return CostSettings(stable_norm=True)
+
     program = program_of(squares(1, width=8))
-    value_there = weakref.ref(recent.keep(program.step, "key", CostSettings(stable_norm=True)))
+    value_there = weakref.ref(settings(program.step))
     predict.profile_lately(program, predict.HostWork())
     step_there = weakref.ref(program.step)
     gc.collect()

@@ -138,25 +138,6 @@ class TestMemory:
         assert sorted(bar.get_width() for bar in axes.patches if bar.get_hatch()) == sorted(shared)
         assert {"149,000", "73,000"} <= set(texts(axes))
 
-    def test_liveness_marks_the_peak_the_phases_and_the_room_that_always_live_data_leave(self) -> None:
-        profile = pipeline_profile()
-        figure = DRAWN["liveness"](profile)
-        for axes, memory in zip(figure.axes, profile.memory, strict=True):
-            peak = max(memory.liveness, key=lambda step: step.bytes_on_tile)
-            said = texts(axes)
-            assert f"{peak.bytes_on_tile:,.0f} bytes at {peak.name or peak.node}" in said
-            assert {"forward", "backward"} <= set(said)
-            room = (638_976 - memory.always_live_bytes) / KIB
-            assert any(list(line.get_ydata()) == pytest.approx([room, room]) for line in axes.lines)
-        assert texts(axes_of("liveness", inference_profile())) == ["nothing lives for a part of the time only"]
-        # Where always-live data fill the tile, it says that there is no room.
-        profile = pipeline_profile()
-        first, *others = profile.memory
-        held = [replace(c, bytes_on_fullest_tile=640_000.0) if c.always_live else c for c in first.categories]
-        crowded = replace(profile.memory, ipus=(replace(first, categories=tuple(held)), *others))
-        said = [texts(axes) for axes in DRAWN["liveness"](replace(profile, memory=crowded)).axes]
-        assert [any("no room" in text for text in ipu) for ipu in said] == [True, False]
-
 
 def test_the_bars_of_an_ipu_are_the_shares_of_its_phases_and_large_ones_carry_them() -> None:
     profile = pipeline_profile()

@@ -7,7 +7,6 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from hand_written import op, tensor
 from hypothesis import given
-from report_support import ADVICE, POD4, PROFILES, inference_profile, pipeline_profile
+from report_support import ADVICE, PROFILES, inference_profile, pipeline_profile
 
 from ipu_model import whole_files
 from ipu_model.batching import Batching
@@ -25,8 +24,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import system_named
-from ipu_model.predict.host import HostWork
-from ipu_model.predict.profile import FORMAT, IpuMemory, LivenessStep, LiveTensor, Memory, MemoryCategory, TileRun
+from ipu_model.predict.profile import FORMAT
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.report import program_file
 from ipu_model.report.files import from_json, read, read_report, to_json, write_report
@@ -53,26 +51,6 @@ class TestProfile:
         assert from_json(to_json(profile)).name == profile.name
         of_numpy = replace(inference_profile(), samples_per_call=np.int64(3), call_seconds=np.float64(0.1))
         assert from_json(to_json(of_numpy)) == of_numpy
-
-    def test_a_profile_of_the_version_before_is_read(self) -> None:
-        """The file was written by that version, from a profile with one of every kind of record."""
-        memory = IpuMemory(
-            0,
-            (MemoryCategory("weights", 1000.0, 2500.0, True, (TileRun(1, 1000.0), TileRun(3, 500.0))),),
-            (1000.0, 500.0, 500.0, 500.0),
-            (LivenessStep("mm", "forward", 10.0, 5.0, name="net: mm"),),
-            (LiveTensor("w", "weights", (2, 2), "float16", 8.0, 32.0, True, 0, 0),),
-        )
-        plain = inference_profile()
-        assert read(Path(__file__).with_name("profile_format_3.json")) == replace(
-            plain,
-            memory=Memory((memory,), POD4.tile_bytes),
-            options={"batch size": 1, "rate": 0.5, "half": True, "name": "ü"},
-            layers={"columns": "Linear", "rows": "ReLU"},
-            updates=plain.ops,
-            notes=("a note",),
-            host=HostWork(0.5),
-        )
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -115,10 +93,9 @@ class TestProfile:
             (lambda d: d["memory"].update(tile_bytes=0), r"profile\.memory\.tile_bytes cannot be 0"),
             (lambda d: d.update(error_band=[0.0, 1.0]), r"profile\.error_band\.low cannot be 0\.0"),
             (lambda d: d.update(error_band=[1.0, -1.0]), r"profile\.error_band\.high cannot be -1\.0"),
-            (lambda d: d.update(format=3), "The tables of the profile do not follow its format"),
             *(
-                (lambda d, v=v: d.update(format=v), f"this version reads formats 3 and {FORMAT} only. {whose} version")
-                for whose, versions in (("An earlier", (1, 2)), ("Another", (FORMAT + 1, 0, "1", None, True, [4])))
+                (lambda d, v=v: d.update(format=v), f"this version reads format {FORMAT} only. {whose} version")
+                for whose, versions in (("An earlier", (1, 3)), ("Another", (FORMAT + 1, 0, "1", None, True, [4])))
                 for v in versions
             ),
         ],

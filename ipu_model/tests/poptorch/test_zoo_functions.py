@@ -146,7 +146,6 @@ WITHOUT_HANDLER: dict[str, tuple[Any, ...]] = {
     "shifted": (lambda x, i: (x, i << 1, i >> 1), A, WHOLE),
     "rounded": (lambda x: (x.lerp(x + 1, 0.3), torch.nan_to_num(x / 0)), A),
     "special": (lambda x: (torch.lgamma(x.abs() + 1), torch.i0(x), torch.xlogy(x.abs(), x.exp())), A),
-    # What no family of library ops fits: costed by the rounds of a textbook algorithm.
     "rfft": (lambda x: torch.fft.rfft(x).abs(), A),
     "affine_grid": (lambda x: F.affine_grid(x, (2, 3, 4, 4), False), numbers(2, 2, 3)),
     "searchsorted": (lambda x: (x, torch.searchsorted(torch.arange(4.0), x.detach())), A),
@@ -158,8 +157,6 @@ WITHOUT_HANDLER: dict[str, tuple[Any, ...]] = {
         lambda x: (F.interpolate(x[None], scale_factor=2, mode="trilinear"),
                    F.interpolate(x, scale_factor=2, mode="nearest-exact")), numbers(1, 2, 2, 2)),
 }  # fmt: skip
-# What runs but has no formula of cost.
-FALLBACKS = {"angles": ("aten.complex", "aten.angle")}
 
 
 @pytest.mark.parametrize("name", WITHOUT_HANDLER)
@@ -170,7 +167,7 @@ def test_what_poptorch_refuses_runs_as_in_pytorch_if_that_is_asked_for(
     with pytest.raises(poptorch.Error, match=r"Unsupported ops found in compiled model: \[aten::"):
         inference(scaled(function))(*args)
     monkeypatch.setenv("IPU_MODEL_UNSUPPORTED_OPS", "warn")
-    check_training(scaled(function), *args, fallbacks=FALLBACKS.get(name, ()))
+    check_training(scaled(function), *args, has_formulas=False)
 
 
 class TestAnOpWithoutHandler:

@@ -13,7 +13,7 @@ from textwrap import fill
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ipu_model.predict.calibration import constant_facts, fitted
+from ipu_model.predict.calibration import constant_facts
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, recorded
 from published.leave_one_out import LeftOut
 from published.message_passing import message_passing_lines
@@ -46,6 +46,12 @@ class Table:
 def comparison_text(comparison: Comparison) -> str:
     lines = comparison_markdown(comparison, aligned=True).splitlines()
     return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("* ") else line for line in lines)
+
+
+def fitted() -> tuple[str, ...]:
+    """Return "section.name" of the constants that were fitted to published rows."""
+    named = {f"{section}.{name}": fact for section, facts in constant_facts().items() for name, fact in facts.items()}
+    return tuple(name for name, fact in named.items() if fact.confidence == "fitted")
 
 
 def constants_text() -> str:

@@ -249,7 +249,7 @@ def kept_by_scope(program: Program, mode: Recomputation = Recomputation.NONE) ->
     step = program.step
     kept: defaultdict[str, float] = defaultdict(float)
     stored = kept_for_backward(replace(program, recomputation=mode))
-    for root in dict.fromkeys(held.tensor.name for held in held_tensors(program, stored)):
+    for root in dict.fromkeys(held.tensor.name for held in held_tensors(step, stored)):
         maker = step.producer(root)
         if maker is not None:
             kept[maker.scope] += device_bytes(step.tensors[root])

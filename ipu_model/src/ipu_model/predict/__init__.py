@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.optimiser import weight_update
@@ -16,12 +17,9 @@ from ipu_model.predict.op_profiles import ops_of, updates_of
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import Machine, Memory, Profile, Span
 from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import Recent
+from ipu_model.predict.remembered import remembered
 from ipu_model.predict.time import DeviceTime, time_of
-from ipu_model.step import Phase, Source
-
-_memories: Recent[Memory] = Recent()
-_profiles: Recent[Profile] = Recent()
+from ipu_model.step import Phase, Source, Step
 
 
 def profile_program(program: Program, host: HostWork | None = None) -> Profile:
@@ -65,12 +63,12 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
-    key = program.choices, host or HostWork()
-    known = _profiles.get(program.step, key)
-    if known is None:
-        # The cache lasts as long as the step, so that what is in it must not hold the step.
-        known = _profiles.keep(program.step, key, replace(profile_program(program, host), program=None))
-    return replace(known, program=program)
+    return replace(_profile(program.step, program.choices, host or HostWork()), program=program)
+
+
+@remembered
+def _profile(step: Step, choices: tuple[Any, ...], host: HostWork) -> Profile:
+    return replace(profile_program(Program(step, *choices), host), program=None)
 
 
 def samples_per_second(program: Program, host: HostWork | None = None) -> float:
@@ -83,12 +81,13 @@ def samples_per_second(program: Program, host: HostWork | None = None) -> float:
 def memory_of_program(program: Program) -> Memory:
     """Return the memory of a program, cached for any number of micro-batches that accumulate, and of updates."""
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
-    key = replace(program, batching=batching, name="").choices
-    known = _memories.get(program.step, key)
-    if known is None:
-        memory = memory_of(program, costs_of(program.step, program.settings), order_of(program))
-        known = _memories.keep(program.step, key, memory)
-    return known
+    return _memory(program.step, replace(program, batching=batching, name="").choices)
+
+
+@remembered
+def _memory(step: Step, choices: tuple[Any, ...]) -> Memory:
+    program = Program(step, *choices)
+    return memory_of(program, costs_of(step, program.settings), order_of(program))
 
 
 def check_machine(program: Program) -> None:

@@ -189,12 +189,6 @@ def constant_facts() -> Mapping[str, Mapping[str, Fact]]:
     }
 
 
-def fitted() -> tuple[str, ...]:
-    """Return "section.name" of the constants that were fitted to published rows."""
-    named = {f"{section}.{name}": fact for section, facts in constant_facts().items() for name, fact in facts.items()}
-    return tuple(name for name, fact in named.items() if fact.confidence == "fitted")
-
-
 @lru_cache(maxsize=1)
 def calibrated() -> Calibration:
     values = {

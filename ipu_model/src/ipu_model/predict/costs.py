@@ -29,10 +29,6 @@ class OpCost:
     work: Work
     is_fallback: bool = False
 
-    @property
-    def family(self) -> str:
-        return self.work.family
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -40,14 +36,6 @@ class Costs:
 
     ops: tuple[OpCost, ...]
     layouts: Mapping[str, Layout]
-
-    @property
-    def fallbacks(self) -> tuple[OpCost, ...]:
-        return tuple(op for op in self.ops if op.is_fallback)
-
-    @property
-    def flops(self) -> int:
-        return sum(op.work.flops for op in self.ops)
 
     def of(self, *, ipu: int | None = None, phase: Phase | None = None) -> tuple[OpCost, ...]:
         return tuple(op for op in self.ops if (ipu is None or op.ipu == ipu) and (phase is None or op.phase is phase))

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.predict.calibration import Fact, fact, read_data
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def system_named(name: str) -> System:
 
 
 def chip(name: str) -> Chip:
-    return _called(name, known_hardware().chips) or system_named(name).chip
+    return system_named(name).chip
 
 
 def system_with(chip_name: str, ipus: int) -> System:
@@ -139,7 +137,7 @@ def system_with(chip_name: str, ipus: int) -> System:
 
 
 def is_chip(name: str) -> bool:
-    return _called(name, known_hardware().chips) is not None
+    return _plain(name) in map(_plain, known_hardware().chips)
 
 
 def system_with_room(wanted: str | System, ipus: int, said_by: str) -> System:
@@ -172,7 +170,7 @@ def chip_of_offline_target(version: int) -> Chip:
 
 def provenance(name: str) -> Mapping[str, Fact]:
     facts = known_hardware().facts
-    return _called(name, facts) or facts[system_named(name).name]
+    return facts.get(_plain(name)) or facts[_plain(system_named(name).name)]
 
 
 @lru_cache(maxsize=1)
@@ -189,8 +187,8 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
         missing = [number for number in names if number not in table]
         if missing:
             raise Error(f"{place} has no {', '.join(missing)}.")
-        facts[name] = {number: fact(table[number], f"{place}, {number}") for number in names}
-        return {number: entry.value for number, entry in facts[name].items()}
+        own = facts[_plain(name)] = {number: fact(table[number], f"{place}, {number}") for number in names}
+        return {number: entry.value for number, entry in own.items()}
 
     chips: dict[str, Chip] = {}
     for name in chip_tables:
@@ -223,10 +221,6 @@ def _inherited(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str
     parent = own.pop("like", None)
     inherited = _inherited(tables, parent, where, (*seen, name)) if parent is not None else {}
     return {**inherited, **own}
-
-
-def _called(name: str, known: Mapping[str, Value]) -> Value | None:
-    return next((value for key, value in known.items() if _plain(key) == _plain(name)), None)
 
 
 def _plain(name: str) -> str:

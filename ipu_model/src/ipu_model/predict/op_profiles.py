@@ -93,39 +93,33 @@ def _types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def updates_of(program: Program) -> tuple[OpProfile, ...]:
-    described, sync = _described_variables(program.step), program.settings.device.sync_cycles
+    step, sync = program.step, program.settings.device.sync_cycles
+    weights = {variable.name: step.tensors[variable.tensor] for variable in step.variables}
     executions = {ACCUMULATION_PART: program.batching.steps, UPDATE_PART: program.batching.device_iterations}
-    return tuple(
-        _with_work(described[cost.variable], cost.work, sync)(
-            target=cost.part,
-            part=cost.part,
-            phase="update" if cost.part == UPDATE_PART else "backward",
-            ipu=cost.ipu,
-            executions=executions[cost.part],
-            name=f"{cost.variable}: {cost.part}",
+    profiles = []
+    for cost in variable_costs(program):
+        gradient, weight = step.tensors[step.gradients[cost.variable]], weights[cost.variable]
+        maker = step.producer(gradient.name)
+        profile = partial(
+            OpProfile,
+            node=gradient.name,
+            scope=cost.variable.rpartition(".")[0],
+            stage=0 if maker is None else maker.stage,
+            operands=_types([gradient]),
+            results=_types([weight]),
+            accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),
         )
-        for cost in variable_costs(program)
-    )
-
-
-@remembered
-def _described_variables(step: Step) -> dict[str, partial[OpProfile]]:
-    """Return profiles of updates by the variable's name, but for what they cost: the gradient, and where it is made."""
-    profiles = {}
-    for variable in step.variables:
-        name = step.gradients.get(variable.name)
-        if name is not None:
-            maker, gradient, weight = step.producer(name), step.tensors[name], step.tensors[variable.tensor]
-            profiles[variable.name] = partial(
-                OpProfile,
-                node=name,
-                scope=variable.name.rpartition(".")[0],
-                stage=0 if maker is None else maker.stage,
-                operands=_types([gradient]),
-                results=_types([weight]),
-                accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),
+        profiles.append(
+            _with_work(profile, cost.work, sync)(
+                target=cost.part,
+                part=cost.part,
+                phase="update" if cost.part == UPDATE_PART else "backward",
+                ipu=cost.ipu,
+                executions=executions[cost.part],
+                name=f"{cost.variable}: {cost.part}",
             )
-    return profiles
+        )
+    return tuple(profiles)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ def order_of(program: Program) -> Order:
     )
     return Order(
         kept=kept,
-        sequence=sequence_of(program),
-        held=held_tensors(program, kept),
+        sequence=sequence_of(step, kept),
+        held=held_tensors(step, kept) if training else (),
         slots=tuple(stash_slots(program.execution, stages, s) if training else 0 for s in range(stages)),
         traffic=traffic_of(step),
         rounds=rounds_of(shape),
@@ -75,13 +75,9 @@ class Held:
     tensor: Tensor
 
 
-def held_tensors(program: Program, kept: Recomputed) -> tuple[Held, ...]:
-    """Return what each stage keeps of a micro-batch: stored results, and inputs from the host or other stages."""
-    return _held(program.step, kept) if program.training else ()
-
-
 @remembered
-def _held(step: Step, kept: Recomputed) -> tuple[Held, ...]:
+def held_tensors(step: Step, kept: Recomputed) -> tuple[Held, ...]:
+    """Return what each stage keeps of a micro-batch: stored results, and inputs from the host or other stages."""
     held: dict[tuple[int, str], Held] = {}
     for op in step.ops:
         for tensor in values_read_by(op, step) if op.is_backward or op.name in kept.again else ():

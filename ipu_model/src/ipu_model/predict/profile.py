@@ -16,7 +16,7 @@ from ipu_model.predict.host import HostWork
 from ipu_model.predict.program import Program
 
 FORMAT = 4
-"""The version of the JSON form; `report.files` reads this one and the one before."""
+"""The version of the JSON form."""
 
 
 @dataclass(frozen=True)
@@ -251,10 +251,6 @@ class IpuMemory:
     def always_live_bytes(self) -> float:
         return sum(c.bytes_on_fullest_tile for c in self.categories if c.always_live)
 
-    def bytes_on_tile(self, tile: int) -> Mapping[str, float]:
-        """Return the bytes of one tile by category, at the moment when the fullest tile is fullest."""
-        return {c.name: c.tiles[tile] for c in self.categories}
-
     @property
     def bytes_by_category(self) -> Mapping[str, float]:
         return {c.name: c.bytes_on_fullest_tile for c in self.categories}
@@ -348,11 +344,6 @@ class OpProfile:
         """The part of the matrix units' peak for its type that one execution reaches; 0 for other work."""
         possible = self.cycles * self.peak_flops_per_cycle
         return self.flops / possible if possible else 0.0
-
-    @property
-    def intensity(self) -> float:
-        """FLOPs for each byte of its operands and results: its arithmetic intensity."""
-        return self.flops / self.accessed_bytes if self.accessed_bytes else 0.0
 
 
 @dataclass(frozen=True)

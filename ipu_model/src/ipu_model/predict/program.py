@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Any
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.errors import Error
@@ -113,9 +114,9 @@ class Program:
         return self.settings.device.calibration
 
     @property
-    def choices(self) -> tuple[object, ...]:
-        """All settings except the step: programs with the same step and equal choices have the same profile."""
-        return tuple(getattr(self, each.name) for each in fields(self) if each.name != "step")
+    def choices(self) -> tuple[Any, ...]:
+        """All settings after the step: programs with the same step and equal choices have the same profile."""
+        return tuple(getattr(self, field.name) for field in fields(self)[1:])
 
     @property
     def accumulates(self) -> bool:

@@ -175,13 +175,9 @@ class OpRun:
     during: Pass
 
 
-def sequence_of(program: Program) -> tuple[OpRun, ...]:
-    """Return every execution of an op for one micro-batch, in the order in which its stage runs them."""
-    return _sequence(program.step, kept_for_backward(program))
-
-
 @remembered
-def _sequence(step: Step, kept: Recomputed) -> tuple[OpRun, ...]:
+def sequence_of(step: Step, kept: Recomputed) -> tuple[OpRun, ...]:
+    """Return every execution of an op for one micro-batch, in the order in which its stage runs them."""
     members: dict[str, list[Op]] = {}
     for op in step.forward:
         members.setdefault(_maker(op, step), []).append(op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from ipu_model.step import Step
@@ -12,42 +12,31 @@ from ipu_model.step import Step
 Key = ParamSpec("Key")
 Value = TypeVar("Value")
 _KEPT_PER_STEP = 8
-_all: list[Recent[Any]] = []
-
-
-class Recent(Generic[Value]):
-    """The last few values of each living step, shared, by keys with all else they need; none may refer to the step."""
-
-    def __init__(self) -> None:
-        _all.append(self)
-        self._known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
-
-    def forget(self) -> None:
-        self._known.clear()
-
-    def get(self, step: Step, key: object) -> Value | None:
-        return next((value for other, value in self._known.get(step, ()) if other == key), None)
-
-    def keep(self, step: Step, key: object, value: Value) -> Value:
-        """Store and return `value`; if two threads compute the same value at once, each gets its own."""
-        self._known[step] = (*self._known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
-        return value
+_all: list[WeakKeyDictionary[Step, Any]] = []
 
 
 def forget_everything() -> None:
     """Clear all caches, after a change of the model itself, which no key covers."""
-    for recent in _all:
-        recent.forget()
+    for known in _all:
+        known.clear()
 
 
 def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concatenate[Step, Key], Value]:
-    """Cache the results of `find` for each step; its other arguments are the key."""
-    recent: Recent[Value] = Recent()
+    """Cache the last few results of `find` for each living step; its other arguments are the key.
+
+    Neither results nor keys may refer to the step. If two threads compute the same value at once, each gets its own.
+    """
+    known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
+    _all.append(known)
 
     @wraps(find)
     def recall(step: Step, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
         key = (*args, kwargs)
-        known = recent.get(step, key)
-        return recent.keep(step, key, find(step, *args, **kwargs)) if known is None else known
+        for other, value in known.get(step, ()):
+            if other == key:
+                return value
+        value = find(step, *args, **kwargs)
+        known[step] = (*known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
+        return value
 
     return recall

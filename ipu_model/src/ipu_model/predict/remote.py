@@ -18,22 +18,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipu_model.errors import Error
-from ipu_model.optimiser import OptimiserSpec, weight_update
+from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.predict.device import Element
 from ipu_model.predict.links import Ring, replicas_per_machine
-from ipu_model.predict.ops.updates import variable_ipus
+from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Held, device_bytes
-from ipu_model.predict.profile import PhaseCycles
+from ipu_model.predict.profile import ACCUMULATORS, OPTIMISER_STATE, VARIABLES, PhaseCycles
 from ipu_model.predict.program import Location, Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import Step
+from ipu_model.step import DType, Step
 
 
 @dataclass(frozen=True)
 class DeviceVariable:
-    """A variable's place, elements and bytes; `state` has the accumulator only if both are in one tensor."""
+    """A variable's place, elements and bytes; `state` has the accumulator only if both are in one tensor.
+
+    `kept` are the categories and types of all tensors of its size that the device keeps for it.
+    """
 
     name: str
+    tensor: str
     stage: int
     ipu: int
     elements: int
@@ -42,6 +46,7 @@ class DeviceVariable:
     gradient: float
     state: float = 0.0
     accumulates_in_state: bool = False
+    kept: tuple[tuple[str, DType], ...] = ()
 
 
 def variables_of(program: Program) -> tuple[DeviceVariable, ...]:
@@ -62,15 +67,20 @@ def _variables(
         stage = min((op.stage for op in readers), default=0)
         elements, weight = tensor.elements, Element.of(tensor.dtype).bytes
         trained = training and variable.name in step.gradients
-        gradient, state, accumulates_in_state = float(weight), 0.0, False
+        accumulator, slots, accumulates_in_state = tensor.dtype, list[StateTensor](), False
         if trained and spec is not None:
             update = _update_of(spec, spec.hyper(groups.get(variable.name)))
-            state = float(sum(slot.dtype.bytes for slot in update.weight_sized_state))
-            accumulates_in_state = update.accumulates_in_state
-            gradient = float(spec.accum_dtype.bytes) if accumulates else gradient
+            slots += update.weight_sized_state
+            accumulator, accumulates_in_state = spec.accum_dtype, update.accumulates_in_state
+        gradient = Element.of(accumulator).bytes if accumulates else weight
+        state = float(sum(slot.dtype.bytes for slot in slots))
+        kept = [(VARIABLES, tensor.dtype), *((OPTIMISER_STATE, slot.dtype) for slot in slots)]
+        if trained and accumulates and not accumulates_in_state:
+            kept.append((ACCUMULATORS, accumulator))
         where = stage, ipus[variable.name]
-        sizes = elements * weight, elements * gradient * trained, elements * state
-        variables.append(DeviceVariable(variable.name, *where, elements, trained, *sizes, accumulates_in_state))
+        sizes = elements * weight, float(elements * gradient * trained), elements * state
+        own = variable.name, variable.tensor, *where, elements, trained
+        variables.append(DeviceVariable(*own, *sizes, accumulates_in_state, tuple(kept)))
     return tuple(variables)
 
 
@@ -88,12 +98,13 @@ def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
     return any(part(program, variable.elements, location) < 1 for location in locations)
 
 
-def updated_elements(program: Program, variables: tuple[DeviceVariable, ...]) -> Mapping[str, int]:
-    return {
-        variable.name: math.ceil(variable.elements / program.replicas)
-        for variable in variables
-        if variable.trainable and is_sharded_update(program, variable)
-    }
+def costs_of_variables(program: Program, variables: Iterable[DeviceVariable]) -> tuple[VariableCost, ...]:
+    """Return what one replica's accumulations and updates cost: of what is sharded, it works on its part."""
+    where = program.locations.accumulators
+    own = {v: math.ceil(v.elements / program.replicas) for v in variables if v.trainable}
+    accumulated = {v.name: count for v, count in own.items() if part(program, v.elements, where) < 1}
+    updated = {v.name: count for v, count in own.items() if is_sharded_update(program, v)}
+    return variable_costs(program, accumulated, updated)
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,8 @@ class Moves:
     transfers: int = 0
 
     def __add__(self, other: Moves) -> Moves:
-        return Moves(
-            self.remote_bytes + other.remote_bytes,
-            self.collective_seconds + other.collective_seconds,
-            self.transfers + other.transfers,
-        )
+        seconds = self.collective_seconds + other.collective_seconds
+        return Moves(self.remote_bytes + other.remote_bytes, seconds, self.transfers + other.transfers)
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict import vertices
 from ipu_model.predict.costs import Costs, total_of
 from ipu_model.predict.device import Cycles, Element
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.ops.updates import accumulation_costs, update_costs
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.recomputation import Pass, Recomputed
 from ipu_model.predict.remembered import remembered
-from ipu_model.predict.remote import DeviceVariable, Mover, Moves, part, updated_elements, variables_of
+from ipu_model.predict.remote import DeviceVariable, Mover, Moves, costs_of_variables, variables_of
 from ipu_model.step import Phase, Step, Tensor
 
 NOTHING = PhaseCycles()
@@ -54,9 +53,10 @@ class Workload:
 def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
     """Return the work of a program's passes and updates; `Error`: there is no streaming memory for what is off chip."""
     variables, mover = variables_of(program), Mover(program, ring_of(program))
+    own = costs_of_variables(program, variables)
     return Workload(
-        _stages(program, costs, order, variables, mover),
-        _updates(program, variables, mover),
+        _stages(program, costs, order, [cost for cost in own if cost.part == ACCUMULATION_PART], variables, mover),
+        _updates(program, [cost for cost in own if cost.part == UPDATE_PART], variables, mover),
         program.ipus_per_replica,
         updates_in_turn=program.replicas > 1,
     )
@@ -70,12 +70,19 @@ def _on_tiles(cycles: Cycles, program: Program) -> PhaseCycles:
 
 
 def _stages(
-    program: Program, costs: Costs, order: Order, variables: tuple[DeviceVariable, ...], mover: Mover
+    program: Program,
+    costs: Costs,
+    order: Order,
+    accumulations: Iterable[VariableCost],
+    variables: tuple[DeviceVariable, ...],
+    mover: Mover,
 ) -> tuple[StageWork, ...]:
     stages = program.step.stages
     passes = _cycles_of_passes(program.step, costs, order.kept)
     forward, recompute, backward = (list(passes[during]) for during in Pass)
-    _add_accumulation(backward, program, variables)
+    stage_of = {variable.name: variable.stage for variable in variables}
+    for cost in accumulations:
+        backward[stage_of[cost.variable]] += cost.work.cycles
     for held in order.held:
         if order.slots[held.stage]:
             copy = _stash_copy(program, costs, held.tensor)
@@ -119,21 +126,6 @@ def _cycles_of_passes(step: Step, costs: Costs, kept: Recomputed) -> Mapping[Pas
     return passes
 
 
-def _add_accumulation(backward: list[Cycles], program: Program, variables: tuple[DeviceVariable, ...]) -> None:
-    if not program.accumulates:
-        return
-    where, stage_of = program.locations.accumulators, {variable.name: variable.stage for variable in variables}
-    # Each replica accumulates its part of a tensor with a sharded accumulator.
-    held = {
-        variable.name: math.ceil(variable.elements * part(program, variable.elements, where))
-        for variable in variables
-        if variable.trainable and part(program, variable.elements, where) < 1
-    }
-    dtype = program.optimiser.accum_dtype if program.optimiser is not None else None
-    for cost in accumulation_costs(program.step, program.settings, dtype, held=held):
-        backward[stage_of[cost.variable]] += cost.work.cycles
-
-
 def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     """Return the cycles of copying one tensor into its stash, or out of it.
 
@@ -151,17 +143,9 @@ def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     return index + Cycles(compute=vertices.dynamic_slice(device, 1, on_tile, element))
 
 
-def _updates(program: Program, variables: tuple[DeviceVariable, ...], mover: Mover) -> dict[int, PhaseCycles]:
-    if not program.training or program.optimiser is None:
-        return {}
-    costs = update_costs(
-        program.step,
-        program.settings,
-        program.optimiser,
-        accumulates=program.accumulates,
-        group_of=program.groups,
-        held=updated_elements(program, variables),
-    )
+def _updates(
+    program: Program, costs: Collection[VariableCost], variables: tuple[DeviceVariable, ...], mover: Mover
+) -> dict[int, PhaseCycles]:
     ipus = sorted({cost.ipu for cost in costs})
     moves = [mover.update(variable for variable in variables if variable.ipu == ipu) for ipu in ipus]
     return {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from operator import attrgetter
 
 from ipu_model.predict.profile import (
     CODE,
@@ -30,7 +32,6 @@ MEMORY_GROUPS = ("parameters", "code", "activations", "temporary data", "other")
 HOST_KINDS = ("load", "call")
 DEVICE_WORKS = "works"
 """The kind of the span that stands for the device as a whole."""
-_CLOSE_SECONDS = 0.5e-9
 _LAYER = re.compile(r"\.\d+\b")
 LAYER_STAR = ".*"
 """What stands for the number of a layer in the name of tensors of several layers."""
@@ -48,7 +49,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the timeline: spans in order of time, none of which starts before the one before it has ended."""
+    """One row of the timeline: spans in order of time."""
 
     name: str
     spans: tuple[Span, ...]
@@ -124,31 +125,27 @@ def fullest_ipus(profile: Profile, most: int) -> tuple[int, ...]:
 
 
 def all_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
-    """Return all rows, the loader's and host's first, then IPUs; overlapping spans go to "host", "host (2)", ..."""
-    spans = list(timeline)
-    hosts = _host_resources(spans)
-    ipus = {span.resource: span.ipu for span in spans if span.ipu is not None}
+    """Return the row of each resource: the loader's and the host's first, then IPUs."""
 
-    def order(name: str) -> tuple[float, float, str]:
-        return hosts.get(name, len(HOST_KINDS)), ipus.get(name, math.inf), name
+    def place(span: Span) -> tuple[int, float, str]:
+        rank = HOST_KINDS.index(span.kind) if span.kind in HOST_KINDS else len(HOST_KINDS)
+        return rank, math.inf if span.ipu is None else span.ipu, span.resource
 
-    return tuple(
-        Row(f"{resource} ({number})" if number > 1 else resource, lane)
-        for resource in sorted({span.resource for span in spans}, key=order)
-        for number, lane in enumerate(_lanes(span for span in spans if span.resource == resource), 1)
-    )
+    spans = sorted(timeline, key=lambda span: (place(span), span.start))
+    return tuple(Row(resource, tuple(own)) for resource, own in groupby(spans, key=attrgetter("resource")))
 
 
 def device_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
     """Return the rows of what is not the host, with times from where the device begins."""
-    device = _split(timeline)[1]
+    device = [span for span in timeline if span.kind not in HOST_KINDS]
     begin = min((span.start for span in device), default=0.0)
     return all_rows(replace(span, start=span.start - begin) for span in device)
 
 
-def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
+def host_rows(timeline: Sequence[Span]) -> tuple[Row, ...]:
     """Return the rows of the host, and one for the device as a whole: from where it begins to where it ends."""
-    host, device = _split(timeline)
+    host = [span for span in timeline if span.kind in HOST_KINDS]
+    device = [span for span in timeline if span.kind not in HOST_KINDS]
     if not device:
         return all_rows(host)
     begin, end = min(span.start for span in device), max(span.end for span in device)
@@ -158,26 +155,3 @@ def host_rows(timeline: Iterable[Span]) -> tuple[Row, ...]:
 def kinds_of(rows: Iterable[Row]) -> list[str]:
     used = {span.kind for row in rows for span in row.spans}
     return [kind for kind in SPAN_KINDS if kind in used] + sorted(used - set(SPAN_KINDS))
-
-
-def _split(timeline: Iterable[Span]) -> tuple[list[Span], list[Span]]:
-    spans = list(timeline)
-    hosts = _host_resources(spans)
-    return [span for span in spans if span.resource in hosts], [span for span in spans if span.resource not in hosts]
-
-
-def _host_resources(spans: Iterable[Span]) -> dict[str, int]:
-    """Return the resources of the host with their rank among them: those that load come first."""
-    ranked = {(HOST_KINDS.index(span.kind), span.resource) for span in spans if span.kind in HOST_KINDS}
-    return {resource: rank for rank, resource in sorted(ranked, reverse=True)}
-
-
-def _lanes(spans: Iterable[Span]) -> list[tuple[Span, ...]]:
-    lanes: list[list[Span]] = []
-    for span in sorted(spans, key=lambda span: (span.start, -span.seconds)):
-        free = next((lane for lane in lanes if lane[-1].end <= span.start + _CLOSE_SECONDS), None)
-        if free is None:
-            lanes.append([span])
-        else:
-            free.append(span)
-    return [tuple(lane) for lane in lanes]

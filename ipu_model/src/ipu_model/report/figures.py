@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any
 
 import matplotlib
@@ -102,11 +102,6 @@ def only_grid(axes: Axes, axis: Any) -> None:
 def without_frame(axes: Axes) -> None:
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
-
-
-def border(axes: Axes, at: float, width: float) -> None:
-    axes.axvline(at, color="white", linewidth=width)
-    axes.axvline(at, color=INK, linestyle=":", linewidth=1)
 
 
 def note_point(axes: Axes, point: tuple[float, float], text: str, line: float) -> None:
@@ -263,15 +258,12 @@ def _words_on(span: Span) -> str:
     return f"{letter}{span.micro_batch + 1}" if span.micro_batch is not None and len(letter) == 1 else letter
 
 
-# --- memory: of every tile, of the fullest tile by category, and what is live on it op after op
+# --- memory: of every tile, and of the fullest tile by category
 
 _MOST_IPUS = len(IPU_LOOKS)
 _BAR_INCHES = 0.135
 _SHARED_HATCH = "////"
 _ABOVE = Look("none", "xxxx", DARK)
-_LIVE, _TEMPORARY = MEMORY_LOOKS["activations"], MEMORY_LOOKS["temporary data"]
-_NO_ROOM = "no room: what is always live already fills the tile"
-_LEAST_PHASE = 0.06  # of all steps, for its name to have room
 _LONGER = {"activations": "activations, gradients"}
 
 
@@ -294,7 +286,8 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     placed: dict[str, Any] = {"textcoords": "offset points", "ha": "left", "va": "bottom", "fontsize": 9, "bbox": box}
     axes.annotate(f"limit: {whole(limit)} bytes ({limit / KIB:,.0f} KiB)", (0, limit / KIB), (5, 5), **placed)
     for start in starts[1:-1]:
-        border(axes, start, 2.5)
+        axes.axvline(start, color="white", linewidth=2.5)
+        axes.axvline(start, color=INK, linestyle=":", linewidth=1)
     middles = [start + (len(memory.tiles) - 1) / 2 for memory, start in zip(shown, starts)]
     names = [f"IPU {memory.ipu}, tiles 0 to {max(0, len(memory.tiles) - 1)}" for memory in shown]
     axes.set_xticks(middles, names)
@@ -350,34 +343,18 @@ def memory_category_figure(profile: Profile) -> Figure:
     return figure
 
 
-@_in_style
-def liveness_figure(profile: Profile) -> Figure:
-    """Return the not-always-live bytes of at most four IPUs' fullest tile, op by op, and the room for them."""
-    places = breakdown.fullest_ipus(profile, _MOST_IPUS)
-    figure = new_figure(1.1 + 1.9 * len(places))
-    every = figure.subplots(len(places), 1, squeeze=False)
-    for axes, place in zip(every[:, 0], places):
-        _draw_liveness(axes, profile.memory[place], profile.memory.tile_bytes)
-    every[0, 0].set_title(f"{words(profile.name)}: live bytes of the fullest tile besides what always is (modelled)")
-    every[-1, 0].set_xlabel("op of one micro-batch, in the order in which they run")
-    keys = [key("live results and gradients", _LIVE), key("temporary data of the op", _TEMPORARY)]
-    room = Line2D([], [], color=INK, linestyle="--", label="room beside what is always live")
-    legend_below(figure, [*keys, room])
-    return figure
-
-
 def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[str]:
     """Draw one IPU's tiles at the peak, each tile's own most as a line; return the groups that are there."""
     most = np.array(memory.tiles) / KIB
     numbers = np.arange(start, start + len(most))
     above: dict[str, Any] = {"where": (most > limit / KIB).tolist(), "step": "mid"}
     is_above = most.max(initial=0.0) > limit / KIB
-    if any(len(category.tiles) != len(most) for category in memory.categories):
+    groups = {name: np.array(held) for name, held in breakdown.tiles_by_group(memory).items() if any(held)}
+    if not groups:
         axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
         if is_above:
             axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
         return set()
-    groups = {name: np.array(held) for name, held in breakdown.tiles_by_group(memory).items() if any(held)}
     floor = np.zeros(len(most))
     for name, held in groups.items():
         top = floor + held / KIB
@@ -389,45 +366,11 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     return set(groups)
 
 
-def _draw_liveness(axes: Axes, memory: IpuMemory, tile_bytes: int) -> None:
-    axes.set_ylabel(f"IPU {memory.ipu}\nKiB")
-    steps = memory.liveness
-    if not steps:
-        nothing_here(axes, "nothing lives for a part of the time only")
-        return
-    # A point more, so that the last step is as wide as the others.
-    numbers = range(len(steps) + 1)
-    total = [step.bytes_on_tile / KIB for step in (*steps, steps[-1])]
-    live = [(step.bytes_on_tile - step.temporary_bytes) / KIB for step in (*steps, steps[-1])]
-    axes.fill_between(numbers, live, step="post", **area(_LIVE, 0.0))
-    axes.fill_between(numbers, live, total, step="post", **area(_TEMPORARY, 0.0))
-    room = (tile_bytes - memory.always_live_bytes) / KIB
-    axes.axhline(room, color=INK, linestyle="--", linewidth=1.2)
-    axes.set(xlim=(0, len(steps)), ylim=(0, 1.35 * max(room, *total, 1)))
-    if room <= 0:
-        axes.text(0.01, 0.7, _NO_ROOM, transform=axes.transAxes, fontsize=9)
-    only_grid(axes, "y")
-    at = 0
-    for phase, group in groupby(steps, key=lambda step: step.phase):
-        count = len(list(group))
-        if at:
-            border(axes, at, 2)
-        if count >= _LEAST_PHASE * len(steps):
-            axes.text(at + count / 2, axes.get_ylim()[1] * 0.98, words(phase), ha="center", va="top", fontsize=9)
-        at += count
-    peak = max(range(len(steps)), key=lambda index: steps[index].bytes_on_tile)
-    point = (peak + 0.5, steps[peak].bytes_on_tile / KIB)
-    axes.plot(*point, "D", color=WHITE, markeredgecolor=INK, markersize=5, zorder=5, clip_on=False)
-    name = words(steps[peak].name or steps[peak].node)
-    note_point(axes, point, f"{whole(steps[peak].bytes_on_tile)} bytes at {name}", room)
-
-
 DRAWN: Mapping[str, Callable[[Profile], Figure]] = {
     "timeline": timeline_figure,
     "host-device": host_device_figure,
     "cycles": cycles_figure,
     "memory-per-tile": memory_per_tile_figure,
     "memory-categories": memory_category_figure,
-    "liveness": liveness_figure,
 }
 """The figures of a profile, by the names that `report.findings.DESCRIBED` has for them."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from ipu_model.errors import Error
-from ipu_model.predict.profile import FORMAT, LiveTensor, Profile
+from ipu_model.predict.profile import FORMAT, Profile
 from ipu_model.whole_files import read_text, refused, write_text, write_whole
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
 FILE_NAME, HTML_NAME = "profile.json", "report.html"
-_FORMAT_WITH_TABLES = 3
 _EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
 _OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
 _KEPT = [field.name for field in fields(Profile) if field.compare]
@@ -112,7 +111,7 @@ def to_json(profile: Profile) -> str:
 
 
 def from_json(text: str) -> Profile:
-    """Return the profile that `to_json` wrote in this version or the one before; `Error` for anything else."""
+    """Return the profile that `to_json` wrote in this version; `Error` for anything else."""
     try:
         data = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError as problem:
@@ -122,17 +121,11 @@ def from_json(text: str) -> Profile:
     if not isinstance(data, dict) or "format" not in data:
         raise Error("This is not a profile: it has no field 'format'. `to_json` writes profiles.")
     version = data["format"]
-    if version == _FORMAT_WITH_TABLES:
-        # Records were `{"columns": [names], "rows": [[values], ...]}`, not lists.
-        try:
-            data = {**_plain(data), "error_band": list(data["error_band"].values()), "format": FORMAT}
-        except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            raise Error(f"The tables of the profile do not follow its format ({problem}).") from problem
-    elif version != FORMAT:
+    if version != FORMAT:
         is_earlier = type(version) is int and 0 < version < FORMAT
         raise Error(
-            f"The profile has format {version!r:.40}, and this version reads formats {_FORMAT_WITH_TABLES} and "
-            f"{FORMAT} only. {_EARLIER if is_earlier else _OTHER}"
+            f"The profile has format {version!r:.40}, and this version reads format {FORMAT} only. "
+            f"{_EARLIER if is_earlier else _OTHER}"
         )
     try:
         profile = Profile(**msgspec.structs.asdict(msgspec.convert(data, _Data)))
@@ -148,19 +141,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise Error(f"The profile holds {text:.40}: numbers must be finite.")
     return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() != {"columns", "rows"} or not isinstance(value["rows"], list):
-        return {name: _plain(part) for name, part in value.items()}
-    names, rows = value["columns"], value["rows"]
-    if tuple(names) == LiveTensor._fields:
-        return rows
-    return [_plain(dict(zip(names, row, strict=True))) for row in rows]
 
 
 # What every reader divides by or looks up.

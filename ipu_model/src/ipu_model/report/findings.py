@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ipu_model.predict.host import CallTime
 from ipu_model.predict.profile import OpProfile, Profile
 from ipu_model.report import breakdown
 from ipu_model.report.quantities import counted, duration, percent, size, whole
@@ -22,7 +23,6 @@ _LIMITS = {
     "inter-IPU copy": "Moving activations and gradients between IPUs takes longer than working on them.",
     "weight update": "Updating the weights takes longer than the micro-batches before each update.",
 }
-_ROUNDING = 1e-9
 _MOST_NAMED = 4
 
 
@@ -73,16 +73,10 @@ def end_to_end_range(profile: Profile) -> Range:
 
 
 def _call_seconds(profile: Profile, factor: float) -> float:
-    """Return the time of a call if the device took `factor` times as long.
-
-    With the loader's part l, the host's part c of a call and the device's d, a call takes l + c + d where they follow
-    one another, and max(l, c + d) where they overlap, which shows as a shorter time.
-    """
-    call, device, host = profile.call_seconds, profile.device_seconds_per_call, profile.host_seconds_per_call
-    if call > (host + device) * (1 - _ROUNDING):
-        return call + device * (factor - 1)
-    loader = call if profile.limited_by == "host loader" else host - (call - device)
-    return max(loader, host - loader + device * factor)
+    """Return the time of a call if the device took `factor` times as long."""
+    loader = sum(span.seconds for span in profile.timeline if span.kind == "load")
+    host, device = profile.host_seconds_per_call - loader, profile.device_seconds_per_call * factor
+    return CallTime(loader, host, device, profile.host.loads_ahead).total
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ipu_model.predict.costs import Costs
 from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
-from ipu_model.predict.memory.tensors import Storages, fetched, residents
+from ipu_model.predict.memory.tensors import Storages, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Order
@@ -31,7 +31,7 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
     storages = Storages(program.step, costs, space)
     updates, ipu_of = variable_costs(program), variable_ipus(program.step)
     always = residents(program, storages)
-    schedules = schedules_of(storages, order, updates, fetched(always, program))
+    schedules = schedules_of(storages, order, updates, always)
     ring = ring_of(program)
     members = ring.near + (ring.groups if ring.groups > 1 else 0) if program.training and ring.replicas > 1 else 0
     repeated = {op.name for op in program.step.ops if op.is_repeated}

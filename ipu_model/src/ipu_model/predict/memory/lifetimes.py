@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ipu_model.predict.memory.tensors import Fetched, Storages
+from ipu_model.predict import profile
+from ipu_model.predict.memory.tensors import Resident, Storages
 from ipu_model.predict.memory.tiles import Live, ScheduledOp, Spread
 from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import GRADIENT_PARTS
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
 from ipu_model.predict.order import Order
-from ipu_model.predict.profile import ACTIVATIONS, GRADIENTS, STASHES, STREAMS, TEMPORARIES
 from ipu_model.predict.program import Location
 from ipu_model.predict.recomputation import Pass
 from ipu_model.step import Op, Source, Step
@@ -33,9 +33,17 @@ class IpuSchedule:
 
 
 def schedules_of(
-    storages: Storages, order: Order, costs: Sequence[VariableCost], fetched: Fetched
+    storages: Storages, order: Order, costs: Sequence[VariableCost], residents: Iterable[Resident]
 ) -> dict[int, IpuSchedule]:
     step = storages.step
+    tensor_of = {variable.name: variable.tensor for variable in step.variables}
+    # What is brought to the tiles for an op and removed after it: by tensor for reading, by variable for all else.
+    away = [(r.category, r.variable, r.fetched) for r in residents if r.fetched is not None]
+    read = {tensor_of[variable]: spread for category, variable, spread in away if category == profile.VARIABLES}
+    accumulated = {variable: [spread] for category, variable, spread in away if category == profile.ACCUMULATORS}
+    updated: dict[str, list[Spread]] = defaultdict(list)
+    for _, variable, spread in away:
+        updated[variable].append(spread)
     accumulations = {cost.variable: cost for cost in costs if cost.part == ACCUMULATION_PART}
     ops: dict[int, list[ScheduledOp]] = defaultdict(list)
     sums = set[str]()
@@ -45,28 +53,28 @@ def schedules_of(
         op = step.by_name[run.op]
         added = completed.get(op.name, ()) if run.during is not Pass.RECOMPUTE else ()
         if op.name in storages.parts and op.name not in sums:
-            scheduled = _scheduled_parts(op, run.during.value, storages, fetched)
-            if added and op.kind == "embedding_dense_backward" and not fetched.accumulation:
+            scheduled = _scheduled_parts(op, run.during.value, storages, read)
+            if added and op.kind == "embedding_dense_backward" and not accumulated:
                 # Only the rows that were looked up change in the accumulator (PopART, sparseaccumulatepattern.cpp).
                 scheduled, added = [replace(part, makes=()) for part in scheduled], ()
             ops[op.ipu] += scheduled
         # The gradients that an op completes are added up at once.
         for variable, gradient in added:
-            cost, brought = accumulations[variable], fetched.accumulation.get(variable, ())
+            cost, brought = accumulations[variable], accumulated.get(variable, ())
             ops[cost.ipu].append(_work_on(cost, gradient, Pass.BACKWARD.value, storages, brought))
     for cost in costs:
         if cost.part == UPDATE_PART:
             gradient = step.gradients[cost.variable]
-            update = _work_on(cost, gradient, UPDATE, storages, fetched.update.get(cost.variable, ()))
+            update = _work_on(cost, gradient, UPDATE, storages, updated.get(cost.variable, ()))
             # An accumulator stands in for the gradient.
             ops[cost.ipu].append(replace(update, reads=()) if cost.variable in accumulations else update)
     return {ipu: IpuSchedule(scheduled) for ipu, scheduled in ops.items()}
 
 
-def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Fetched) -> list[ScheduledOp]:
+def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Mapping[str, Spread]) -> list[ScheduledOp]:
     reads, makes, naming = storages.read_by(op), storages.made_by(op), naming_of(storages.step)
     tiles = storages.widest((*reads, *makes))
-    brought = [fetched.reading[root] for root in reads if root in fetched.reading]
+    brought = [fetched[root] for root in reads if root in fetched]
     scheduled = []
     made = [storages.step.tensors[root] for root in makes]
     for index, cost in enumerate(storages.parts[op.name]):
@@ -185,12 +193,12 @@ class Lifetimes:
             for instance, (first, last) in self._spans.items()
         ]
         lives += [
-            Live(spread(root).times(slots), 0, end, STASHES, contents[root]._replace(copies=slots))
+            Live(spread(root).times(slots), 0, end, profile.STASHES, contents[root]._replace(copies=slots))
             for root, slots in self._stash_slots.items()
             if not self._is_off_chip(root)
         ]
         return lives + [
-            Live(op.temporary, place, place, TEMPORARIES)
+            Live(op.temporary, place, place, profile.TEMPORARIES)
             for place, op in enumerate(self.schedule.ops)
             if op.temporary.on_tile
         ]
@@ -252,5 +260,5 @@ class Lifetimes:
 
     def _category(self, instance: _Instance) -> str:
         if self._is_input(instance.root) and not instance.again:
-            return STREAMS
-        return GRADIENTS if self._storages.is_backward(instance.root) else ACTIVATIONS
+            return profile.STREAMS
+        return profile.GRADIENTS if self._storages.is_backward(instance.root) else profile.ACTIVATIONS

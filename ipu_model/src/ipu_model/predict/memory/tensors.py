@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ipu_model.optimiser import weight_update
 from ipu_model.predict.costs import Costs, OpCost
 from ipu_model.predict.device import Element
 from ipu_model.predict.memory.tiles import Contents, Spread, TileSpace
 from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.pointwise import dropout_masks
-from ipu_model.predict.ops.updates import variable_ipus
-from ipu_model.predict.profile import ACCUMULATORS, CONSTANTS, OPTIMISER_STATE, VARIABLES
-from ipu_model.predict.program import Location, Program
+from ipu_model.predict.profile import CONSTANTS, OPTIMISER_STATE, VARIABLES
+from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
-from ipu_model.step import DType, Op, Source, Step, Tensor, Variable
+from ipu_model.predict.remote import DeviceVariable, variables_of
+from ipu_model.step import DType, Op, Source, Step, Tensor
 
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.
 _POOLS = ("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d")
@@ -139,48 +137,23 @@ class Resident:
     contents: Contents | None = None
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """Tensors that are brought to the tiles for an op and removed after it, by tensor or by variable."""
-
-    reading: Mapping[str, Spread]
-    accumulation: Mapping[str, list[Spread]]
-    update: Mapping[str, list[Spread]]
-
-
 def residents(program: Program, storages: Storages) -> list[Resident]:
     residents = []
     for name in storages.constants:
         ipu = next((reader.ipu for reader in program.step.readers.get(name, ())), 0)
         residents.append(Resident(CONSTANTS, ipu, "", storages.spread(name), contents=storages.contents[name]))
-    for variable in program.step.variables:
-        residents += [_resident(program, storages, variable, *kept) for kept in _kept_with(variable, program)]
+    for variable in variables_of(program):
+        residents += [_resident(program, storages, variable, *kept) for kept in variable.kept]
     return residents
 
 
-def _kept_with(variable: Variable, program: Program) -> Iterator[tuple[str, DType, Location]]:
-    spec, locations = program.optimiser, program.locations
-    weight = program.step.tensors[variable.tensor].dtype
-    yield VARIABLES, weight, locations.weights
-    if not program.training or variable.name not in program.step.gradients:
-        return
-    accumulator, apart = weight, True
-    if spec is not None:
-        update = weight_update(spec, spec.hyper(program.groups.get(variable.name)))
-        accumulator, apart = spec.accum_dtype, not update.accumulates_in_state
-        # Slots that share a prefix are one tensor.
-        for dtype in {slot.prefix: slot.dtype for slot in update.weight_sized_state}.values():
-            yield OPTIMISER_STATE, dtype, locations.optimiser
-    if program.accumulates and apart:
-        yield ACCUMULATORS, accumulator, locations.accumulators
-
-
-def _resident(
-    program: Program, storages: Storages, variable: Variable, category: str, dtype: DType, location: Location
-) -> Resident:
+def _resident(program: Program, storages: Storages, variable: DeviceVariable, category: str, dtype: DType) -> Resident:
     """Return a tensor of this type and of the size of a variable, which lies as the variable does."""
-    tensor = program.step.tensors[variable.tensor]
-    ipu, elements, element = variable_ipus(program.step)[variable.name], tensor.elements, Element.of(tensor.dtype)
+    locations, tensor, ipu = program.locations, program.step.tensors[variable.tensor], variable.ipu
+    location = {VARIABLES: locations.weights, OPTIMISER_STATE: locations.optimiser}.get(
+        category, locations.accumulators
+    )
+    elements, element = tensor.elements, Element.of(tensor.dtype)
     whole = storages.spread(tensor.name).times(Element.of(dtype).bytes / element.bytes)
     sharded = program.replicas > 1 and location.is_sharded(elements)
     # Each replica has its part of what every tile holds (GCL's collective balanced reorder, which PopART uses).
@@ -192,16 +165,3 @@ def _resident(
     brought_too = whole if sharded and category == VARIABLES else None
     contents = Contents(variable.name, tensor.shape, dtype.name)
     return Resident(category, ipu, variable.name, part, brought_too, contents=contents)
-
-
-def fetched(residents: Iterable[Resident], program: Program) -> Fetched:
-    tensor_of = {variable.name: variable.tensor for variable in program.step.variables}
-    away = [(r.category, r.variable, r.fetched) for r in residents if r.fetched is not None]
-    update: dict[str, list[Spread]] = defaultdict(list)
-    for _, variable, spread in away:
-        update[variable].append(spread)
-    return Fetched(
-        reading={tensor_of[variable]: spread for category, variable, spread in away if category == VARIABLES},
-        accumulation={variable: [spread] for category, variable, spread in away if category == ACCUMULATORS},
-        update=update,
-    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ipu_model.predict import planner
-from ipu_model.predict.device import Work, check_proportion
+from ipu_model.predict.device import Work
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import Layout, Operand, OpView, OpWork, costs
@@ -24,18 +24,13 @@ DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
 
 def precision_of(op: OpView, *, convolution: bool) -> planner.Precision:
     """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
-    settings, hints = op.settings, op.op.hints
+    settings, together = op.settings, op.op.hints.multi_convolution
     half = settings.half_partials
     if convolution and settings.half_partials_of_convolutions is not None:
         half = settings.half_partials_of_convolutions
-    proportion, together = hints.available_memory_proportion, hints.multi_convolution
-    if together is not None:
-        half = half if together.partials_type is None else together.partials_type == "half"
-        proportion = together.available_memory_proportion if proportion is None else proportion
-    if proportion is None:
-        return planner.Precision(half, settings.proportion(op.op.ipu))
-    check_proportion(proportion, f"the op {op.op.name}")
-    return planner.Precision(half, proportion)
+    if together is not None and together.partials_type is not None:
+        half = together.partials_type == "half"
+    return planner.Precision(half, op.proportion)
 
 
 @costs("convolution")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ipu_model.predict import vertices
@@ -45,34 +45,26 @@ class Part:
         return elements * self.element.bytes + self.seen * Element.INT.bytes
 
 
-@dataclass(frozen=True)
-class Plan:
-    cycles: Cycles
-    temporary_bytes: int
-    stages: int = 1
-
-
 def gather(
     device: Device, table_rows: int, row: int, lookups: int, element: Element, proportion: float = DEFAULT_PROPORTION
 ) -> Work:
     """Return the work of picking `lookups` rows of `row` elements out of a table of `table_rows`."""
-    plans = [_picking(device, part) for part in _parts(device, table_rows, row, lookups, element)]
-    plan, constants = _fastest(device, plans, proportion), device.constants
-    fixed = constants.gather_fixed_cycles + (plan.stages - 1) * constants.gather_second_stage_cycles
+    works = [_picking(device, part) for part in _parts(device, table_rows, row, lookups, element)]
+    work, constants = _fastest(device, works, proportion), device.constants
+    fixed = constants.gather_fixed_cycles + (work.cycles.phases - 1) * constants.gather_second_stage_cycles
     held = device.spread(lookups * row, element)
-    cycles = plan.cycles + copied(device, held, element, moved=held).cycles + Cycles(compute=fixed)
-    return Work("embedding", cycles, plan.temporary_bytes, outputs_on_busiest_tile=held)
+    work = work.plus(copied(device, held, element, moved=held).cycles).plus(Cycles(compute=fixed))
+    return replace(work, outputs_on_busiest_tile=held)
 
 
 def scatter(
     device: Device, table_rows: int, row: int, updates: int, element: Element, proportion: float = DEFAULT_PROPORTION
 ) -> Work:
     """Return the work of adding (or writing) `updates` rows to a table of zeros."""
-    plans = [_adding(device, part) for part in _parts(device, table_rows, row, updates, element, whole=True)]
-    plan, held = _fastest(device, plans, proportion), device.spread(table_rows * row, element)
-    zeroed = Cycles(compute=vertices.fill(device, held, element))
-    cycles = plan.cycles + zeroed + copied(device, held, element, moved=held).cycles
-    return Work("embedding", cycles, plan.temporary_bytes, outputs_on_busiest_tile=held)
+    works = [_adding(device, part) for part in _parts(device, table_rows, row, updates, element, whole=True)]
+    work, held = _fastest(device, works, proportion), device.spread(table_rows * row, element)
+    work = work.plus(Cycles(compute=vertices.fill(device, held, element)))
+    return replace(work.plus(copied(device, held, element, moved=held).cycles), outputs_on_busiest_tile=held)
 
 
 def added(device: Device, table: int, element: Element) -> Cycles:
@@ -99,14 +91,14 @@ def _parts(
                 yield Part(element, row_parts, width, held, math.ceil(lookups / parts), parts > 1)
 
 
-def _fastest(device: Device, plans: list[Plan], proportion: float) -> Plan:
+def _fastest(device: Device, works: Sequence[Work], proportion: float) -> Work:
     """Return the fastest plan whose temporary memory stays within the proportion, or else one with the least."""
-    bound = max(proportion * device.chip.tile_bytes, min(plan.temporary_bytes for plan in plans))
-    return min((p for p in plans if p.temporary_bytes <= bound), key=lambda plan: device.total(plan.cycles))
+    bound = max(proportion * device.chip.tile_bytes, min(work.temporary_bytes for work in works))
+    return min((w for w in works if w.temporary_bytes <= bound), key=lambda work: device.total(work.cycles))
 
 
-def _picking(device: Device, part: Part) -> Plan:
-    """Plan a lookup: tiles get indices and copies of rows, and pick what they have.
+def _picking(device: Device, part: Part) -> Work:
+    """Return the work of a lookup: tiles get indices and copies of rows, and pick what they have.
 
     Where the rows of the table are spread, a second stage picks each result from the tile that has it.
     """
@@ -114,13 +106,16 @@ def _picking(device: Device, part: Part) -> Plan:
     compute = vertices.multi_slice(device, part.hits, part.seen - part.hits, part.width, part.element)
     cycles = Cycles(compute=compute) + device.exchange(part.bytes(part.copies))
     if part.row_parts == 1:
-        return Plan(cycles, part.bytes(part.copies + results))
+        return Work("embedding", cycles, part.bytes(part.copies + results))
     temporary = part.bytes(part.copies + results + part.hits * part.width)
-    return Plan(cycles + device.exchange(part.bytes(results)), temporary, stages=2)
+    return Work("embedding", cycles + device.exchange(part.bytes(results)), temporary)
 
 
-def _adding(device: Device, part: Part) -> Plan:
-    """Plan an update: tiles get rows and indices, and add what concerns them to zeros; copies are then added up."""
+def _adding(device: Device, part: Part) -> Work:
+    """Return the work of an update: tiles get rows and indices, and add what concerns them to zeros.
+
+    Copies are then added up.
+    """
     element, updates, copies = part.element, part.seen * part.width, part.copies
     compute = vertices.multi_update(device, part.hits, part.seen, part.width, element)
     compute += vertices.copy(device, updates, element) + vertices.fill(device, part.held * part.width, element)
@@ -128,7 +123,7 @@ def _adding(device: Device, part: Part) -> Plan:
     if copies:
         compute += vertices.copy(device, copies, element) + vertices.reduce_rows(device, copies, element)
         cycles += device.exchange(copies * element.bytes)
-    return Plan(cycles + Cycles(compute=compute), part.bytes(updates + 2 * copies))
+    return Work("embedding", cycles + Cycles(compute=compute), part.bytes(updates + 2 * copies))
 
 
 @costs("embedding index_select gather index take take_along_dim _unsafe_index")

@@ -61,8 +61,10 @@ class OpView:
 
     @property
     def proportion(self) -> float:
-        """The share of a tile for temporary data: the op's own hint, else that of the program."""
-        own = self.op.hints.available_memory_proportion
+        """The share of a tile for temporary data: that of the op's own hints, else that of the program."""
+        own, together = self.op.hints.available_memory_proportion, self.op.hints.multi_convolution
+        if own is None and together is not None:
+            own = together.available_memory_proportion
         if own is None:
             return self.settings.proportion(self.op.ipu)
         check_proportion(own, f"the op {self.op.name}")
@@ -71,8 +73,8 @@ class OpView:
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         return self.op.argument(position, name, default)
 
-    def tensor(self, position: int, name: str = "") -> Operand | None:
-        value = self.argument(position, name)
+    def tensor(self, position: int) -> Operand | None:
+        value = self.argument(position)
         return self._operand(value) if isinstance(value, Ref) else None
 
     def needed(self, position: int) -> Operand:

@@ -41,15 +41,22 @@ def variable_ipus(step: Step) -> dict[str, int]:
     return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
-def variable_costs(program: Program) -> tuple[VariableCost, ...]:
-    """Return what accumulations and updates cost; every variable counts in full, also if replicas share the work."""
+def variable_costs(
+    program: Program, accumulated: Mapping[str, int] | None = None, updated: Mapping[str, int] | None = None
+) -> tuple[VariableCost, ...]:
+    """Return what accumulations and updates cost.
+
+    `accumulated` and `updated` say how many elements of a variable this replica works on, where it does not on all.
+    """
+    step, settings, spec = program.step, program.settings, program.optimiser
     costs: tuple[VariableCost, ...] = ()
-    spec = program.optimiser
     if program.accumulates:
-        costs += accumulation_costs(program.step, program.settings, None if spec is None else spec.accum_dtype)
+        costs += accumulation_costs(
+            step, settings, None if spec is None else spec.accum_dtype, held=accumulated or None
+        )
     if program.training and spec is not None:
         costs += update_costs(
-            program.step, program.settings, spec, accumulates=program.accumulates, group_of=program.groups
+            step, settings, spec, accumulates=program.accumulates, group_of=program.groups, held=updated or None
         )
     return costs
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import ExitStack, nullcontext
+import weakref
+from contextlib import ExitStack
 from dataclasses import astuple
 from datetime import timedelta
 from functools import partial, wraps
@@ -32,7 +33,7 @@ from poptorch._backend.compile import (
 from poptorch._backend.settings import check_options, own_options
 from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
-from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
+from poptorch._backend.wrapping import Wrapping, links_into, shallow_copy
 from poptorch._impl import Function, OptimizerWrapper
 from poptorch._logging import logger, native_logger, once_logger
 from poptorch._poptorch_data import VERSION, Executable, damage_named, path_of, pickled
@@ -150,17 +151,17 @@ class PoplarExecutor:
         self._too_large: tuple[Program, BoundArguments] | None = None
         self._log_once = once_logger()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
-        self._link = HostLink(self)
+        self._wrapping = Wrapping(self._user_model, self)
         # An inference executor follows the weights of training executors.
         self._sources = [] if training else links_into(model)
         self._uploaded: list[int] = []
         self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
-        self._wrapping: Wrapping | None = None
         if training:
             self._optimisation = Optimisation(optimizer, self._user_model, self._options)
-            self._wrapping = Wrapping(self._user_model, self, self._link)
             self._wrapping.apply(self._host.tensors())
+            # Also an executor that is dropped unwraps its module.
+            weakref.finalize(self, self._wrapping.undo).atexit = False
 
     @classmethod
     def _around(
@@ -288,7 +289,7 @@ class PoplarExecutor:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
                 now.has_run = True
-                self._link.note_run()
+                self._wrapping.note_run()
                 if self._optimisation is not None:
                     now.newer_weights = True
                 if optimizer is not None:
@@ -301,7 +302,7 @@ class PoplarExecutor:
     @interrupt_postponed()
     def _compile(self, arguments: BoundArguments, saved: tuple[Executable, Path] | None = None) -> Compiled:
         """Trace, check and build; a failure undoes everything, the wrapping of the module included."""
-        if self._wrapping is not None:
+        if self._training:
             self._wrapping.apply(self._host.tensors())
         try:
             self._read_groupings()
@@ -309,8 +310,7 @@ class PoplarExecutor:
             self._refreshed_sources()
             arguments.warn_about_dicts()
             # What is traced is not compiled yet, so its weights are on the host.
-            directly = nullcontext() if self._wrapping is None else self._wrapping.lifted()
-            with compilation_progress(self._options), _OverwriteContextManager(), directly:
+            with compilation_progress(self._options), _OverwriteContextManager(), self._wrapping.lifted():
                 seed = self._rng_state[0] if self._rng_state else None
                 model = self._traced_model
                 now = compiled(model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved)
@@ -322,8 +322,7 @@ class PoplarExecutor:
             if isinstance(error, OutOfMemory):
                 self._too_large = cast("Program", error.program), arguments.without_values()
             move_long_message(error)
-            if self._wrapping is not None:
-                self._wrapping.undo()
+            self._wrapping.undo()
             raise
         return now
 
@@ -355,8 +354,7 @@ class PoplarExecutor:
         if self._compiled.attached:
             self._bring_state_back()
         self._compiled = None
-        if self._wrapping is not None:
-            self._wrapping.undo()
+        self._wrapping.undo()
 
     def _require_compiled(self) -> Compiled:
         if self._compiled is None:
@@ -449,7 +447,7 @@ class PoplarExecutor:
         if now.updates is not None:
             now.updates.weights_replaced()
         self._upload_weights(now)
-        self._link.version += 1
+        self._wrapping.version += 1
 
     @in_turn
     def copyNamedBuffersToDevice(self) -> None:
@@ -483,7 +481,7 @@ class PoplarExecutor:
         self._host.store(now.session.download())
         now.newer_weights = False
         # Inference executors tied to this one upload them before their next run.
-        self._link.version += 1
+        self._wrapping.version += 1
 
     # --- optimiser and random state
 

@@ -17,7 +17,7 @@ from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compile import trace
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
 from poptorch._backend.weights import Optimisation
-from poptorch._backend.wrapping import refuse_wrapped, shallow_copy
+from poptorch._backend.wrapping import shallow_copy
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
 from poptorch.enums import AutoStage, ConnectionType
@@ -44,9 +44,7 @@ def trainingModel(
 
     Raises `RuntimeError`: the module is already wrapped for training.
     """
-    module = _user_module(model)
-    refuse_wrapped(module)
-    return PoplarExecutor._around(module, options, True, optimizer)
+    return PoplarExecutor._around(_user_module(model), options, True, optimizer)
 
 
 def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:

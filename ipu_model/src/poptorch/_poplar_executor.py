@@ -158,7 +158,7 @@ class PoplarExecutor:
         self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
         if training:
-            self._optimisation = Optimisation(optimizer, self._user_model, self._options)
+            self._optimisation = Optimisation(optimizer, self._traced_model, self._options)
             self._wrapping.apply(self._host.tensors())
             # Also an executor that is dropped unwraps its module.
             weakref.finalize(self, self._wrapping.undo).atexit = False
@@ -519,7 +519,7 @@ class PoplarExecutor:
             raise AssertionError(
                 "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
             )
-        return list(tensor_names(now.graph, now.step, self._options, now.numbers))
+        return list(tensor_names(now.graph, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.

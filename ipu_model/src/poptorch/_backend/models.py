@@ -173,15 +173,13 @@ def _program_of_module(
     own = own_options(options, trains)
     batching_of(own)
     validate_options(own.toDict())
-    optimisation = Optimisation(optimizer, module, own) if trains else None
     twin = shallow_copy(module)
+    optimisation = Optimisation(optimizer, twin, own) if trains else None
     arguments = _arguments(twin, inputs, own, micro_batch=micro_batch)
     if changes is not None:
         return captured_again(twin, own, arguments, training=trains, changes=changes)
-    graph, step = trace(twin, own, arguments, training=trains, one_process=False)
-    spec = None if optimisation is None else optimisation.spec
-    groups = None if optimisation is None else optimisation.groups(twin)
-    return program_of(graph, step, own, training=trains, optimiser=spec, groups=groups, machine=machine)
+    graph = trace(twin, own, arguments, training=trains, one_process=False)
+    return program_of(graph, own, optimisation, machine=machine)
 
 
 def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch: bool) -> BoundArguments:
@@ -243,8 +241,8 @@ def captured_again(
         tensors.append(_empty(tensor, its_rows * micro_batch // rows * new_slices, dtype))
     with checkpoints_noted(changes.checkpoints is None):
         twin, changed = _changed_module(module, changes), arguments.with_tensors(tensors)
-        graph, step = trace(twin, own, changed, training=training, one_process=False, warns=False)
-    return program_of(graph, step, own, training=training)
+        graph = trace(twin, own, changed, training=training, one_process=False, warns=False)
+    return program_of(graph, own)
 
 
 def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec, info_of
 from ipu_model.capture.operators import refusal
 from ipu_model.capture.variables import device_dtype
@@ -190,9 +191,12 @@ def _simulator_asked_for(options: Options) -> bool:
     return False
 
 
-def check_program(graph: Graph, step: Step, options: Options, *, training: bool, one_process: bool) -> None:
+def check_program(graph: Graph, options: Options, *, one_process: bool) -> None:
     """Refuse a traced program that the options, or a device, cannot run; with `one_process`, it runs all replicas."""
-    _check_pipeline(graph, step, options, training=training)
+    step = step_of(graph)
+    is_pipelined = runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
+    if is_pipelined:
+        _check_pipeline(graph, step, options)
     for earlier, place in _data_flow(step):
         if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
             raise Error(
@@ -212,19 +216,13 @@ def check_program(graph: Graph, step: Step, options: Options, *, training: bool,
         if iterations % period:
             given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
             raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
-        if _is_pipelined(step, options):
+        if is_pipelined:
             rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
             raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
-def _is_pipelined(step: Step, options: Options) -> bool:
-    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
-
-
-def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: bool) -> None:
-    if not _is_pipelined(step, options):
-        return
-    stages = forward_stages(graph.block_entries)
+def _check_pipeline(graph: Graph, step: Step, options: Options) -> None:
+    stages, training = forward_stages(graph.block_entries), graph.loss is not None
     needed = fewest_micro_batches(stages, training=training)
     name = "Training.gradientAccumulation" if training else "deviceIterations"
     count = options.Training.gradient_accumulation if training else options.device_iterations
@@ -257,13 +255,8 @@ def _data_flow(step: Step) -> Iterator[tuple[Placement, Placement]]:
                 yield producer.placement, op.placement
 
 
-def ipus_of_replica(step: Step) -> int:
-    """Return the number of IPUs of one replica: the highest IPU with an op or block, plus one."""
-    return step.ipus[-1] + 1
-
-
 def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
-    per_replica = ipus_of_replica(step)
+    per_replica = step.ipus[-1] + 1
     total = per_replica * options.replication_factor
     limited = total if one_process else per_replica
     if limited > MAX_IPUS:
@@ -337,7 +330,7 @@ def check_operators(graph: Graph, *, warns: bool) -> None:
         logger.warning("%s\n%s is set, so this machine runs the program.", refusal(graph.unsupported), _UNSUPPORTED_OPS)
 
 
-def warn_about_program(graph: Graph, module: nn.Module) -> None:
+def warn_about_program(graph: Graph, module: nn.Module, options: Options) -> None:
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
         warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
@@ -351,10 +344,7 @@ def warn_about_program(graph: Graph, module: nn.Module) -> None:
             "end of each micro-batch: use a floating-point buffer if it must last.",
             ", ".join(graph.forgotten),
         )
-
-
-def warn_about_modes(options: Options) -> None:
-    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
+    # PopTorch stores the modes of anchors but ignores them.
     for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
         if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
             logger.warning(

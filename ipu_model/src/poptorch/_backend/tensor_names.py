@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.micro_batch import title_prints, with_results
 from ipu_model.compute.gradients import FINAL
@@ -49,9 +50,9 @@ class Source:
     updated: str | None = None
 
 
-def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
+def tensor_names(graph: Graph, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
     gradients = graph.activation_gradients
-    ops = _op_names(step, options)
+    ops = _op_names(step_of(graph), options)
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
     names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
     names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
@@ -94,11 +95,10 @@ def _of_variable(step: Step, tensor: Tensor) -> bool:
     return step.storages.get(tensor.storage) is Origin.VARIABLE
 
 
-def name_prints(graph: Graph, step: Step, options: Options) -> None:
-    if not any(op.hints.is_printed for op in step.ops):
-        return
-    names = {source.node: name for name, source in reversed(tensor_names(graph, step, options).items())}
-    title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + ("_gradient" if is_gradient else ""))
+def name_prints(graph: Graph, options: Options) -> None:
+    if any(op.hints.is_printed for op in step_of(graph).ops):
+        names = {source.node: name for name, source in reversed(tensor_names(graph, options).items())}
+        title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + is_gradient * "_gradient")
 
 
 def _path(op: Op, options: Options) -> str:
@@ -160,9 +160,9 @@ Anchors = Mapping[str, Source]
 """The tensors that `anchorTensor` names, by their short names."""
 
 
-def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> Anchors:
     wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
-    known = tensor_names(graph, step, options, numbers) if wanted else {}
+    known = tensor_names(graph, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
         if long_name not in known:
             nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
@@ -177,10 +177,10 @@ def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str
     return {short_name: known[long_name] for short_name, long_name in wanted.items()}
 
 
-def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
+def with_anchors(graph: Graph, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself."""
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
-    sources = anchors_of(graph, step, options, numbers).values()
+    sources = anchors_of(graph, options, numbers).values()
     wanted = [source.node for source in sources if source.node is not None]
     return with_results(graph, wanted) if wanted else graph
 

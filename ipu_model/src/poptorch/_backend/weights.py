@@ -197,7 +197,7 @@ class Optimisation:
                     f"Elements of the parameter '{name}' share memory, as those of expand() do, so they cannot be "
                     "trained one by one. Make the parameter of a copy: torch.nn.Parameter(tensor.clone())."
                 )
-        self._tracker, self._options = OptimizerAttrTracker(options), options
+        self._tracker, self._options, self._module = OptimizerAttrTracker(options), options, module
         self.optimizer = optimizer
         self.spec = self._read(optimizer, is_compiled=False)
 
@@ -221,8 +221,10 @@ class Optimisation:
             options._freeze()
         return spec
 
-    def groups(self, module: nn.Module) -> dict[str, int | None]:
-        return group_of(self.optimizer, dict(module.named_parameters()))
+    @property
+    def groups(self) -> dict[str, int | None]:
+        """The parameter group of each of the module's parameters."""
+        return group_of(self.optimizer, dict(self._module.named_parameters()))
 
     @property
     def stateful(self) -> optim.Optimizer | None:
@@ -251,13 +253,11 @@ class Optimisation:
 class Updates:
     """The weight updates of one compiled program, and the transfer of their state to and from the optimiser."""
 
-    def __init__(
-        self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
-    ) -> None:
+    def __init__(self, optimisation: Optimisation, session: Session, graph: Graph, options: Options, seed: int) -> None:
         self._optimisation, self._session = optimisation, session
         self._weights = {name: session.weights[name] for name in graph.gradients}
         self._dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
-        self._groups = optimisation.groups(module)
+        self._groups = optimisation.groups
         self._rounding = Rounding(overflow=session.arithmetic.overflow)
         if options._backend.stochastic_rounding:
             generator = torch.Generator().manual_seed(seed)

@@ -148,7 +148,8 @@ class PoplarExecutor:
         # By the name of a parameter, the arguments of its `replicaGrouping`; programs set them directly, too.
         self.per_replica_params: dict[str, tuple[CommGroupType, int, VariableRetrievalMode]] = {}
         self._compiled: Compiled | None = None
-        self._too_large: tuple[Program, BoundArguments] | None = None
+        # Of the compiled program, or of one that was too large.
+        self._modelled: tuple[Program, BoundArguments] | None = None
         self._log_once = once_logger()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
         self._wrapping = Wrapping(self._user_model, self)
@@ -316,11 +317,11 @@ class PoplarExecutor:
                 now = compiled(model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved)
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
-            self._compiled, self._too_large = now, None
+            self._compiled, self._modelled = now, (now.program, now.arguments)
         except BaseException as error:
-            self._too_large = None
+            self._modelled = None
             if isinstance(error, OutOfMemory):
-                self._too_large = cast("Program", error.program), arguments.without_values()
+                self._modelled = cast("Program", error.program), arguments.without_values()
             move_long_message(error)
             self._wrapping.undo()
             raise
@@ -353,7 +354,7 @@ class PoplarExecutor:
             return
         if self._compiled.attached:
             self._bring_state_back()
-        self._compiled = None
+        self._compiled = self._modelled = None
         self._wrapping.undo()
 
     def _require_compiled(self) -> Compiled:
@@ -416,7 +417,12 @@ class PoplarExecutor:
     @in_turn
     def copyWeightsToHost(self) -> None:
         """Copy the device's weights and buffers into the user's module."""
-        self._download_weights(self._require_attached("copyWeightsToHost"))
+        now = self._require_attached("copyWeightsToHost")
+        with torch.inference_mode(False):
+            self._host.store(now.session.download())
+        now.newer_weights = False
+        # Inference executors tied to this one upload them before their next run.
+        self._wrapping.version += 1
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copy the weights to the host if the device has newer ones; return whether that was so."""
@@ -475,13 +481,6 @@ class PoplarExecutor:
         now.session.upload(self._host.values(now.graph, now.graph.variables))
         now.newer_weights = False
         self._uploaded = [link.version for link in self._sources]
-
-    @torch.inference_mode(False)
-    def _download_weights(self, now: Compiled) -> None:
-        self._host.store(now.session.download())
-        now.newer_weights = False
-        # Inference executors tied to this one upload them before their next run.
-        self._wrapping.version += 1
 
     # --- optimiser and random state
 

@@ -34,9 +34,7 @@ from ipu_model.capture.variables import restore_attributes
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.whole_files import regular_file, write_whole
-from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError
-from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options, _DistributedOptions
 
 # PopTorch's release whose behaviour this is; the local part says what it really is.
@@ -49,10 +47,6 @@ _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
 
 def versions() -> dict[str, str]:
     return {"poptorch": __version__, "torch": str(torch.__version__)}
-
-
-class NotStorable(Exception):
-    """A value that a file cannot hold; the text names its type."""
 
 
 class Invalid(Exception):
@@ -100,19 +94,26 @@ def path_of(filename: str | os.PathLike[str]) -> Path:
 def write_values(path: Path, values: Mapping[str, Any]) -> None:
     """Write the versions that run here, and `values`, so that `path` has either all of them or what was there before.
 
-    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `NotStorable`: a value of
-    another type; `OSError`: the file cannot be written.
+    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `Error`: a value of another
+    type; `OSError`: the file cannot be written.
     """
     buffer = io.BytesIO()
     try:
         torch.save({**versions(), **values}, buffer)
     except _UNPICKLABLE as error:
-        raise NotStorable(f"a value that cannot be pickled ({error})") from error
+        raise _not_storable(f"a value that cannot be pickled ({error})") from error
     body = buffer.getvalue()
     other = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(body))
     if other:
-        raise NotStorable(f"a value of type {', '.join(sorted(other))}")
+        raise _not_storable(f"a value of type {', '.join(sorted(other))}")
     write_whole(path, _NAME + _FORMAT + _DIGEST(body).digest() + body)
+
+
+def _not_storable(what: str) -> Error:
+    return Error(
+        f"save: the model was compiled for {what}, which a file cannot hold. Pass tensors, numbers, text, tuples, "
+        "lists or dicts to forward, or save model.state_dict()."
+    )
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -205,13 +206,7 @@ def options_text(options: Options) -> dict[str, str]:
 
 
 def write(path: Path, executable: Executable) -> None:
-    try:
-        write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable)})
-    except NotStorable as reason:
-        raise Error(
-            f"save: the model was compiled for {reason}, which a file cannot hold. Pass tensors, numbers, text, "
-            "tuples, lists or dicts to forward, or save model.state_dict()."
-        ) from reason
+    write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable)})
 
 
 def read(path: Path) -> Executable:
@@ -271,17 +266,6 @@ def _shown(weight: tuple[Weight, ...]) -> str:
         return "none"
     ((names, shape, dtype, trained),) = weight
     return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"
-
-
-def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
-    for name, groups in executable.replica_groups.items():
-        kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
-        if groups.replicas != options.replication_factor:
-            raise invalid(path, f"its replica groups of {name} are of other options")
-        try:
-            groups_of(name, module, options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
-        except Error as error:
-            raise invalid(path, error.message) from error
 
 
 # --- modules

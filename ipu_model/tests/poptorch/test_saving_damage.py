@@ -66,7 +66,7 @@ def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [Fraction(1, 2), print, nn.Linear(1, 1), Path("a"), lambda: 1])
 def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(_poptorch_data.NotStorable):
+    with pytest.raises(poptorch.Error, match="which a file cannot hold"):
         _poptorch_data.write_values(tmp_path / "file", {"value": [value]})
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +151,7 @@ class TestSavedModels:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
         _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), name: value})
-        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}"):
+        with pytest.raises((poptorch.Error, AssertionError), match=f"(Invalid|from the) file {path}"):
             poptorch.load(path)
 
     @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not tell how much memory there is")

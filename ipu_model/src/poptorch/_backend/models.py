@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from ipu_model.errors import Error
 from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from poptorch import _poptorch_data
-from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
+from poptorch._args_parser import ArgsParser, BoundArguments
 from poptorch._backend.compile import trace
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
 from poptorch._backend.weights import Optimisation
 from poptorch._backend.wrapping import shallow_copy
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
-from poptorch.enums import AutoStage, ConnectionType
+from poptorch.enums import AutoStage, CommGroupType, ConnectionType, VariableRetrievalMode
 from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint
 from poptorch.ops.blocks import BeginBlock, removeBlocks
 from poptorch.options import Options
@@ -101,8 +101,9 @@ def load(
         edit_opts_fn(options)
     with damage_named(path):
         executor = trainingModel(model, options, optimizer) if executable.training else inferenceModel(model, options)
-        _poptorch_data.check_groupings(executable, path, executor._traced_model, executor._options)
-        executor._host.groupings.update(executable.replica_groups)
+    for name, groups in executable.replica_groups.items():
+        kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
+        executor.per_replica_params[name] = kind, groups.size, VariableRetrievalMode.OnePerGroup
     executor._use(executable, path)
     return executor
 
@@ -128,24 +129,21 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
 
 @program_behind.register(PoplarExecutor)
 def _program_behind(executor: PoplarExecutor) -> Program:
-    if executor._compiled is not None:
-        return executor._compiled.program
-    if executor._too_large is not None:
-        return executor._too_large[0]
-    raise Error(
-        f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
-        "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
-    )
+    if executor._modelled is None:
+        raise Error(
+            f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
+            "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
+        )
+    return executor._modelled[0]
 
 
 @captures_of.register(PoplarExecutor)
 def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
-    now, training = executor._compiled, executor._optimisation is not None
-    arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
-    if arguments is None:
+    if executor._modelled is None:
         return None
+    program, arguments = executor._modelled
     module, options = executor._traced_model, executor._options
-    return lambda changes: captured_again(module, options, arguments, training=training, changes=changes)
+    return lambda changes: captured_again(module, options, arguments, training=program.training, changes=changes)
 
 
 @program_of_module.register(Options)
@@ -188,7 +186,6 @@ def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch:
         arguments = parser((), dict(inputs))
     else:
         arguments = parser(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
-    check_inputs(arguments.tensors)
     if micro_batch:
         return arguments.with_tensors(
             [_empty(t, t.shape[0] * batching.slices if t.dim() else 0, t.dtype) for t in arguments.tensors]

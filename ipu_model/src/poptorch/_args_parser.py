@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.device_tensors import WITHOUT_DATA, KeptTensor
 from ipu_model.errors import Error, require
@@ -42,17 +43,12 @@ class BoundArguments:
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        if _holds_dict(self.args):
+        leaves = tree_leaves(self.args, is_leaf=lambda value: isinstance(value, dict))
+        if any(isinstance(leaf, dict) for leaf in leaves):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."
             )
-
-
-def _holds_dict(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds_dict(item) for item in value)
-    return isinstance(value, dict)
 
 
 class ArgsParser:

@@ -31,9 +31,9 @@ from poptorch._backend.compile import (
     registerPreCompileHook,
 )
 from poptorch._backend.settings import check_options, own_options
-from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
+from poptorch._backend.tensor_names import graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
-from poptorch._backend.wrapping import Wrapping, links_into, shallow_copy
+from poptorch._backend.wrapping import RUNS, Wrapping, links_into, shallow_copy
 from poptorch._impl import Function, OptimizerWrapper
 from poptorch._logging import logger, native_logger, once_logger
 from poptorch._poptorch_data import VERSION, Executable, damage_named, path_of, pickled
@@ -290,15 +290,15 @@ class PoplarExecutor:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
                 now.has_run = True
-                self._wrapping.note_run()
+                self._wrapping.last_run = next(RUNS)
                 if self._optimisation is not None:
                     now.newer_weights = True
                 if optimizer is not None:
                     optimizer._invalidate()
         if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
-        now.anchored = by_short_name(now.graph, now.anchors, results)
-        return present(now.graph, results)
+        outputs, now.anchored = present(now.graph, now.anchors, results)
+        return outputs
 
     @interrupt_postponed()
     def _compile(self, arguments: BoundArguments, saved: tuple[Executable, Path] | None = None) -> Compiled:

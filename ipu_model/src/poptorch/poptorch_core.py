@@ -119,17 +119,14 @@ def _print_notice() -> None:
 
 
 def isAttachedToDevice(executable: Compiled) -> bool:
-    """Return whether an executor's `_executable` holds the device."""
     return executable.attached
 
 
 def getRandomSeed(executable: Compiled) -> int:
-    """Return the seed that an executor's `_executable` was started with."""
     return executable.session.randomness.seed
 
 
 def getRngState(executable: Compiled) -> list[int]:
-    """Return the random state of an executor's `_executable`."""
     return executable.session.randomness.state()
 
 

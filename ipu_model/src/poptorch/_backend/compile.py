@@ -32,7 +32,7 @@ from ipu_model.step import FLOAT16, Step, ipus_in_use
 from ipu_model.whole_files import write_whole
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend import settings
-from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
+from poptorch._backend.tensor_names import Source, anchors_of, log_ops, name_prints, with_anchors
 from poptorch._backend.weights import HostWeights, Optimisation, Updates, check_grouped, one_slice_each
 from poptorch._logging import logger
 from poptorch._options_impl import ProgressBar
@@ -86,7 +86,7 @@ class Compiled:
 
     arguments: BoundArguments
     graph: Graph
-    anchors: Anchors
+    anchors: Mapping[str, Source]
     numbers: Sequence[str]
     session: Session
     updates: Updates | None

@@ -54,7 +54,6 @@ _MACHINE = "IPU_MODEL_MACHINE"
 def program_of(
     graph: Graph, options: Options, optimisation: Optimisation | None = None, *, machine: str | System | None = None
 ) -> Program:
-    """Return the program to model under (resolved) options."""
     step, training = step_of(graph), graph.loss is not None
     backend, per_replica = options._backend, step.ipus[-1] + 1
     batching, processes = _over_processes(settings.batching_of(options), per_replica)
@@ -324,9 +323,6 @@ def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[
     if not os.access(directory, os.W_OK | os.X_OK):
         raise AssertionError(f"The executable cache {directory} is not writable. {hint}")
     path = directory / f"{key}.poptorch"
-    known = _read(path, key)
-    if known is not None:
-        return known, True
     with contextlib.ExitStack() as stack:
         # While one process compiles, the others wait, if the file system supports locks.
         try:

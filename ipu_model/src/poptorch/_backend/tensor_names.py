@@ -156,11 +156,8 @@ def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"
 
 
-Anchors = Mapping[str, Source]
-"""The tensors that `anchorTensor` names, by their short names."""
-
-
-def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> Anchors:
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the tensors that `anchorTensor` names, by their short names."""
     wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
     known = tensor_names(graph, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
@@ -185,14 +182,10 @@ def with_anchors(graph: Graph, options: Options) -> Graph:
     return with_results(graph, wanted) if wanted else graph
 
 
-def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pick the anchored tensors from all results of a call: those of forward, of the graph, then updated variables."""
-    own = sum(output.node is not None and not output.anchored for output in graph.outputs)
-    ordered = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
-    return dict(zip(ordered, results[own:], strict=True))
-
-
-def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
+def present(
+    graph: Graph, anchors: Mapping[str, Source], results: Sequence[torch.Tensor]
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return what forward does, and the anchored tensors by their short names."""
     computed, leaves = iter(results), []
     for output in graph.outputs:
         if output.anchored:
@@ -204,7 +197,9 @@ def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
             # Outputs are pickled as plain tensors, so that files with them load without PopTorch.
             leaf.__dict__.update(backward=_refuse_backward, __getstate__=lambda: None)
         leaves.append(leaf)
-    return graph.rebuild_outputs(leaves)
+    # The others are anchored: first those of the graph, then updated variables.
+    short_names = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
+    return graph.rebuild_outputs(leaves), dict(zip(short_names, computed, strict=True))
 
 
 def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:

@@ -90,8 +90,7 @@ def groups_of(name: str, module: nn.Module, options: Options, kind: Any, shards:
     if parameter is None:
         raise Error(f"replicaGrouping() of parameter '{name}': the model has no parameter of this name.")
     check_type("replicaGrouping", kind, CommGroupType)
-    is_int = isinstance(shards, int)
-    require(is_int, f"shards is the number of replicas of a group, an int; got {shards!r}.")
+    require(isinstance(shards, int), f"shards is the number of replicas of a group, an int; got {shards!r}.")
     check_type("replicaGrouping", mode, VariableRetrievalMode)
     if parameter.dim() == 0:
         raise Error(
@@ -218,7 +217,6 @@ class Optimisation:
 
     @property
     def groups(self) -> dict[str, int | None]:
-        """The parameter group of each of the module's parameters."""
         return group_of(self.optimizer, dict(self._module.named_parameters()))
 
     @property

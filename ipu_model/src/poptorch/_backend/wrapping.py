@@ -25,7 +25,7 @@ from poptorch._impl import _wrapper_registry, registerWrapperType
 torch.serialization.add_safe_globals([copyreg._reconstructor, object])  # type: ignore[attr-defined]  # not in typeshed
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
-_runs = itertools.count(1)
+RUNS = itertools.count(1)
 
 Links = tuple["Wrapping", ...]
 
@@ -93,14 +93,8 @@ class Wrapping:
         self._module = module
         self._wrapped: list[Any] = []
         # Shallow copies of the module; they stay wrapped as long as the module does.
-        self._copies: list[weakref.ref[nn.Module]] = []
+        self.copies: list[weakref.ref[nn.Module]] = []
         self._classes: dict[tuple[type, Links], type] = {}
-
-    def note_run(self) -> None:
-        self.last_run = next(_runs)
-
-    def note_copy(self, twin: nn.Module) -> None:
-        self._copies.append(weakref.ref(twin))
 
     def refresh(self) -> bool:
         executor = self.executor()
@@ -150,11 +144,11 @@ class Wrapping:
             _wrapper_registry.pop(obj, None)
             self._set_links(obj, self._other_links(obj))
         self._wrapped.clear()
-        for reference in self._copies:
+        for reference in self.copies:
             twin = reference()
             if twin is not None:
                 self._set_links(twin, ())
-        self._copies.clear()
+        self.copies.clear()
 
     def _set_links(self, obj: Any, links: Links) -> None:
         original = original_class(obj)
@@ -177,7 +171,7 @@ def _module_class(original: type, links: Links) -> type:
         refresh(links)
         twin: nn.Module = _as_original(self, original, copy.copy)
         object.__setattr__(twin, "__class__", type(self))
-        link.note_copy(twin)
+        link.copies.append(weakref.ref(twin))
         return twin
 
     def destroy(self: nn.Module) -> None:

@@ -670,9 +670,13 @@ class PoplarExecutor:
         with damage_named(path):
             self._read_groupings()
             _poptorch_data.check(executable, path, self._options, self._host.groupings, training=self._training)
-            if executable.rng_state is not None:
-                self._rng_state = list(executable.rng_state)
-            self._compile(BoundArguments(*executable.arguments), (executable, path))
+            before = self._rng_state
+            self._rng_state = before if executable.rng_state is None else list(executable.rng_state)
+            try:
+                self._compile(BoundArguments(*executable.arguments), (executable, path))
+            except BaseException:
+                self._rng_state = before
+                raise
 
 
 def _profile(now: Compiled) -> Profile:

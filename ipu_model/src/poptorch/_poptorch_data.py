@@ -19,6 +19,7 @@ import sys
 import types
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,6 @@ from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import restore_attributes
-from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.whole_files import regular_file, write_whole
 from poptorch._impl import createPoptorchError
@@ -240,20 +240,10 @@ def check(
     ]
     if differing:
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
-    if executable.rng_state is not None:
-        streams = RandomStreams(0, options.replication_factor)
-        if training and options._backend.stochastic_rounding:
-            streams.keep(torch.Generator(), reseeded=True)
-        try:
-            streams.restore(executable.rng_state)
-        except ValueError as error:
-            raise invalid(path, str(error)) from error
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
-    own, there = weights_of(graph), executable.weights
-    for number in range(max(len(own), len(there))):
-        here, saved = own[number : number + 1], there[number : number + 1]
+    for here, saved in zip_longest(weights_of(graph), executable.weights):
         if here != saved:
             raise invalid(path, f"the model's weights are others: {_shown(here)} here, {_shown(saved)} in the file")
     if digest_of(graph) != executable.digest:
@@ -261,10 +251,10 @@ def check_program(executable: Executable, path: Path, graph: Graph) -> None:
         raise invalid(path, f"it was compiled from another model: {other}")
 
 
-def _shown(weight: tuple[Weight, ...]) -> str:
-    if not weight:
+def _shown(weight: Weight | None) -> str:
+    if weight is None:
         return "none"
-    ((names, shape, dtype, trained),) = weight
+    names, shape, dtype, trained = weight
     return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"
 
 

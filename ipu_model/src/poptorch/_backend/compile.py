@@ -36,7 +36,7 @@ from poptorch._backend.tensor_names import Source, anchors_of, log_ops, name_pri
 from poptorch._backend.weights import HostWeights, Optimisation, Updates, check_grouped, one_slice_each
 from poptorch._logging import logger
 from poptorch._options_impl import ProgressBar
-from poptorch._poptorch_data import Executable, weights_of
+from poptorch._poptorch_data import Executable, options_text, weights_of
 from poptorch._poptorch_data import check_program as check_saved_program
 from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
@@ -280,7 +280,6 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
 
 
 def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[str, str]:
-    training = options.Training
     shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
     groups = []
     for hyper in (spec.default, *spec.groups):
@@ -291,12 +290,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
         "the model's parameters and buffers": _short(str(weights_of(graph))),
         "the model's operations": _short(str([op.target for op in step_of(graph).ops])),
         "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
-        "deviceIterations": str(options.device_iterations),
-        "replicationFactor": str(options.replication_factor),
-        "Training.gradientAccumulation": str(training.gradient_accumulation),
-        "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
-        "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
-        "automatic loss scaling": options._backend.loss_scaling_text,
+        **options_text(options),
         "the optimiser": f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}",
     }
 

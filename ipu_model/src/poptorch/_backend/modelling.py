@@ -377,8 +377,7 @@ def _write_report(program: Program, engine: EngineOptions) -> Path:
 
 def _report_folder(name: str, engine: EngineOptions) -> Path:
     plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
-    while len(plain.encode()) > _LONGEST_NAME:
-        plain = plain[:-1]
+    plain = plain.encode()[:_LONGEST_NAME].decode(errors="ignore")
     directory = Path(engine.directory)
     own = directory / (plain if plain.strip(". ") else f"_{plain}")
     if not engine.from_environment:

@@ -244,13 +244,12 @@ def captured_again(
 
 def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
     shared: dict[int, Any] = {}
-    for parameter in module.parameters():
-        shared[id(parameter)] = parameter
-        if changes.half and parameter.is_floating_point():
-            empty = torch.empty_like(parameter, dtype=torch.half, device="meta")
-            shared[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    for buffer in module.buffers():
-        shared[id(buffer)] = buffer.half() if changes.half and buffer.is_floating_point() else buffer
+    for tensor in (*module.parameters(), *module.buffers()):
+        shared[id(tensor)] = tensor
+        if changes.half and tensor.is_floating_point():
+            empty = torch.empty_like(tensor, dtype=torch.half, device="meta")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            shared[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
     try:
         twin: nn.Module = copy.deepcopy(module, shared)
     except Exception as problem:

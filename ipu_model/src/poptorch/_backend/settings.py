@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -196,14 +196,12 @@ def check_program(graph: Graph, options: Options, *, one_process: bool) -> None:
     step = step_of(graph)
     is_pipelined = runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
     if is_pipelined:
-        _check_pipeline(graph, step, options)
-    for earlier, place in _data_flow(step):
-        if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
-            raise Error(
-                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
-                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
-                "part of the model that comes back needs a block and a phase of its own."
-            )
+        _check_pipeline(graph, options)
+    for op in step.ops:
+        for tensor in op.reads if not op.is_backward else ():
+            producer = step.producer(tensor)
+            if producer is not None:
+                _check_order(producer.placement, op.placement, is_pipelined=is_pipelined)
     _check_ipus(step, options, one_process=one_process)
     functions = (info_of(node).marks.function for node in graph.ops.nodes)
     joint = [function.label for function in functions if function is not None and function.joint]
@@ -221,7 +219,7 @@ def check_program(graph: Graph, options: Options, *, one_process: bool) -> None:
             raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
-def _check_pipeline(graph: Graph, step: Step, options: Options) -> None:
+def _check_pipeline(graph: Graph, options: Options) -> None:
     stages, training = forward_stages(graph.block_entries), graph.loss is not None
     needed = fewest_micro_batches(stages, training=training)
     name = "Training.gradientAccumulation" if training else "deviceIterations"
@@ -236,23 +234,22 @@ def _check_pipeline(graph: Graph, step: Step, options: Options) -> None:
             f"using poptorch.PipelinedExecution.{note if training else ''} It is {count}; poptorch.ShardedExecution "
             "has no such minimum."
         )
-    for earlier, place in _data_flow(step):
-        if earlier.stage > place.stage:
-            raise Error(
-                f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
-                f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
-                "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
-                "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
-            )
 
 
-def _data_flow(step: Step) -> Iterator[tuple[Placement, Placement]]:
-    """Yield the placements of every pair of forward ops in which the second reads a result of the first."""
-    for op in step.ops:
-        for tensor in op.reads if not op.is_backward else ():
-            producer = step.producer(tensor)
-            if producer is not None:
-                yield producer.placement, op.placement
+def _check_order(earlier: Placement, place: Placement, *, is_pipelined: bool) -> None:
+    if is_pipelined and earlier.stage > place.stage:
+        raise Error(
+            f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block '{earlier.block}', "
+            f"stage {earlier.stage}: stages of a pipeline must not decrease along the data flow. Use "
+            "poptorch.AutoStage.AutoIncrement, or list the blocks as separate stages and fix their IPUs with "
+            "poptorch.Stage(...).ipu(n)."
+        )
+    if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
+        raise Error(
+            f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', phase "
+            f"{earlier.phase}, which runs later. List the blocks in the order in which the data flows; a part of the "
+            "model that comes back needs a block and a phase of its own."
+        )
 
 
 def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:

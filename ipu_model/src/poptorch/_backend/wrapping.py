@@ -40,13 +40,10 @@ def links_of(obj: Any) -> Links:
     return links
 
 
-class _OfWrapped(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return bool(links_of(instance))
+class Wrapped:
+    """The second base of all wrapped objects' classes; each executor that wraps an object creates one for it."""
 
-
-class Wrapped(metaclass=_OfWrapped):
-    """The base class of all wrapped objects; each executor that wraps an object creates a class for it."""
+    __slots__ = ()  # so that objects can change between their classes
 
 
 registerWrapperType(Wrapped)
@@ -181,7 +178,7 @@ def _module_class(original: type, links: Links) -> type:
 
     members: dict[str, Any] = {"__copy__": copied, "__getattribute__": read, "__doc__": original.__doc__}
     members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": lambda self: link.refresh()}
-    return type(f"Poptorch{original.__name__}", (original,), {**_common_members(original, links), **members})
+    return type(f"Poptorch{original.__name__}", (original, Wrapped), {**_common_members(original, links), **members})
 
 
 def _tensor_class(original: type, links: Links) -> type:
@@ -202,7 +199,7 @@ def _tensor_class(original: type, links: Links) -> type:
     members = {"__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text}
     # A plain tensor of a module is a buffer.
     name = "Buffer" if original is Tensor else original.__name__
-    return type(f"Poptorch{name}", (original,), {**_common_members(original, links), **members})
+    return type(f"Poptorch{name}", (original, Wrapped), {**_common_members(original, links), **members})
 
 
 def _common_members(original: type, links: Links) -> dict[str, Any]:

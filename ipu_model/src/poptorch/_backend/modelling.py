@@ -67,12 +67,10 @@ def program_of(
     overlaps_input, overlaps_output = settings.overlaps(graph)
     at_once = runs_stages_at_once(options._execution_strategy) and backend.pipelining
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
-    recomputation = Recomputation.NONE
+    recomputation = default_recomputation(execution, len(ipus_in_use(step)), training=training)
     if training and backend.recomputation is not None:
         # They are in the order of PopART's RecomputationType (options reference, section 9).
         recomputation = list(Recomputation)[backend.recomputation]
-    elif training:
-        recomputation = default_recomputation(execution, len(ipus_in_use(step)), training=True)
     return Program(
         step=step,
         training=training,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ipu_model.errors import Error
 from ipu_model.front_ends import ModuleChanges, captures_of, program_behind, program_of_module
 from poptorch import _poptorch_data
-from poptorch._args_parser import ArgsParser, BoundArguments
+from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compile import trace
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
 from poptorch._backend.weights import Optimisation
@@ -186,6 +186,7 @@ def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch:
         arguments = parser((), dict(inputs))
     else:
         arguments = parser(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
+    check_inputs(arguments.tensors)
     if micro_batch:
         return arguments.with_tensors(
             [_empty(t, t.shape[0] * batching.slices if t.dim() else 0, t.dtype) for t in arguments.tensors]

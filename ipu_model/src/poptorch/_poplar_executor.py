@@ -6,7 +6,6 @@ import logging
 import os
 import weakref
 from contextlib import ExitStack
-from dataclasses import astuple
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
@@ -646,7 +645,7 @@ class PoplarExecutor:
             digest=digest_of(now.graph),
             warnings=now.warnings,
             rng_state=self.rng_state if save_rng_state else None,
-            groupings={name: astuple(groups) for name, groups in self._host.groupings.items()},
+            groupings=dict(self._host.groupings),
             exported_model=pickled(self._user_model, optimizer, self._options) if export_model else None,
         )
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,9 +19,10 @@ import sys
 import types
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import torch
@@ -173,8 +174,6 @@ _OF_THE_HOST = (
 
 # Its names, shape, element type, and whether it is trained.
 Weight = tuple[tuple[str, ...], tuple[int, ...], str, bool]
-# The fields of `ReplicaGroups`.
-Groups = tuple[int, Annotated[int, msgspec.Meta(ge=1)], bool]
 
 
 class Executable(msgspec.Struct, frozen=True):
@@ -187,12 +186,8 @@ class Executable(msgspec.Struct, frozen=True):
     digest: str
     warnings: tuple[str, ...]
     rng_state: list[int] | None
-    groupings: dict[str, Groups]
+    groupings: dict[str, ReplicaGroups]
     exported_model: Tensor | None
-
-    @property
-    def replica_groups(self) -> dict[str, ReplicaGroups]:
-        return {name: ReplicaGroups(*parts) for name, parts in self.groupings.items()}
 
 
 def weights_of(graph: Graph) -> tuple[Weight, ...]:
@@ -206,7 +201,8 @@ def options_text(options: Options) -> dict[str, str]:
 
 
 def write(path: Path, executable: Executable) -> None:
-    write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable)})
+    groupings = {name: asdict(groups) for name, groups in executable.groupings.items()}
+    write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable), "groupings": groupings})
 
 
 def read(path: Path) -> Executable:
@@ -224,8 +220,8 @@ def read(path: Path) -> Executable:
 def check(
     executable: Executable, path: Path, options: Options, groupings: Mapping[str, ReplicaGroups], *, training: bool
 ) -> None:
-    there_groups = executable.replica_groups
-    differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
+    theirs = executable.groupings
+    differing = sorted(n for n in theirs.keys() | groupings.keys() if theirs.get(n) != groupings.get(n))
     if differing:
         groups = f"other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
         raise invalid(path, f"it was compiled with {groups}")

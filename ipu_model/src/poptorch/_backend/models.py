@@ -101,7 +101,7 @@ def load(
         edit_opts_fn(options)
     with damage_named(path):
         executor = trainingModel(model, options, optimizer) if executable.training else inferenceModel(model, options)
-    for name, groups in executable.replica_groups.items():
+    for name, groups in executable.groupings.items():
         kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
         executor.per_replica_params[name] = kind, groups.size, VariableRetrievalMode.OnePerGroup
     executor._use(executable, path)

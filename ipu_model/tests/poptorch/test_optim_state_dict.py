@@ -31,7 +31,7 @@ def test_before_compiling_there_is_no_device_state(name: str) -> None:
     optimizer: Any = MAKERS[name]([parameter()], lr=0.5)
     optimizer._unbind()
     optimizer._invalidate()
-    assert optimizer._pending is None
+    assert optimizer._take_pending() is None
     assert not optimizer.has_state()
     state_dict = optimizer.state_dict()
     groups = state_dict.pop("param_groups")
@@ -143,9 +143,9 @@ class TestCopies:
         copied = duplicate(original)
         executor(ONES)
         assert numbers(copied) == (1, RATE)
-        state = copied._pending
+        state = copied._take_pending()
         assert (state.state["Accl1___weight"].item(), state.parameters) == (1, None)
         # One that was loaded still has everything to upload.
         original = sgd(Scale(), momentum=0.5)
         original.load_state_dict(copied.state_dict())
-        assert duplicate(original)._pending.parameters.keys() == copied.state_dict()["ipu_param"].keys()
+        assert duplicate(original)._take_pending().parameters.keys() == copied.state_dict()["ipu_param"].keys()

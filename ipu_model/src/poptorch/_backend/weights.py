@@ -286,7 +286,7 @@ class Updates:
         rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
         warnings += self._updater.load_state(rest, parameters)
         # Not before: when the state is refused, the next attempt must use it.
-        optimizer._pending = None
+        optimizer._take_pending()
         for warning in warnings:
             logger.warning(warning)
         self._session.loss_scaling = self._updater.loss_scaling

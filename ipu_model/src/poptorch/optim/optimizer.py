@@ -67,7 +67,7 @@ class Optimizer(_Base):
     # Class attributes are the state of an optimiser that never met a device.
     _held: DeviceState = DeviceState()
     _stale: bool = False
-    _pending: DeviceState | None = None  # what is to be copied to the device before a run or at attaching
+    _pending: DeviceState | None = None
     _reader: Reader | None = None
     _options: tuple[str, ...] = ()
 
@@ -150,6 +150,11 @@ class Optimizer(_Base):
             self._read_if_stale()
             self._reader = None
             self._pending = self._pending or _state_alone(self._held)
+
+    def _take_pending(self) -> DeviceState | None:
+        """Return what is to be copied to the device before a run or at attaching, once; None if there is nothing."""
+        pending, self._pending = self._pending, None
+        return pending
 
     def _drop_pending_parameters(self) -> None:
         """Upload no scalars of a checkpoint, because the executor has read newer ones from Python."""

@@ -178,22 +178,15 @@ class PoplarExecutor:
 
     # Programs and derived classes ask for these, for instance whether the model is compiled, and for which batch size.
 
+    _training = property(lambda self: self._optimisation is not None)
+    _executable = property(lambda self: self._compiled)
+    _executable_inputs = property(lambda self: self._compiled and self._compiled.arguments)
+    _is_attached = property(lambda self: self.isAttachedToDevice())
+
     @property
     def _model(self) -> nn.Module:
         traced, optimisation = self._traced_model, self._optimisation
         return traced if optimisation is None else OptimizerWrapper(traced, optimisation.optimizer)
-
-    @property
-    def _training(self) -> bool:
-        return self._optimisation is not None
-
-    @property
-    def _executable(self) -> Compiled | None:
-        return self._compiled
-
-    @property
-    def _executable_inputs(self) -> BoundArguments | None:
-        return None if self._compiled is None else self._compiled.arguments
 
     @property
     def options(self) -> Options:
@@ -408,8 +401,6 @@ class PoplarExecutor:
     def isAttachedToDevice(self) -> bool:
         """Whether the executor holds the device."""
         return self._compiled is not None and self._compiled.attached
-
-    _is_attached = property(lambda self: self.isAttachedToDevice())
 
     # --- weights
 

@@ -52,7 +52,7 @@ class Source:
 
 def tensor_names(graph: Graph, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
     gradients = graph.activation_gradients
-    ops = _op_names(step_of(graph), options)
+    ops = {tensor.name: name for _, tensor, name in _named_results(step_of(graph), options)}
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
     names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
     names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
@@ -72,23 +72,16 @@ def tensor_names(graph: Graph, options: Options, numbers: Iterable[str] = ()) ->
     return names
 
 
-def _op_names(step: Step, options: Options) -> dict[str, str]:
-    # The results of forward's ops in order; views of weights (`weight.t()`) have no name of their own.
+def _named_results(step: Step, options: Options) -> Iterator[tuple[Op, Tensor, str]]:
+    # The results of forward's ops in order, without copies made for anchors; views of weights (`weight.t()`) have no
+    # name of their own.
     taken: Counter[str] = Counter()
-    names: dict[str, str] = {}
-    for op, tensor in _forward_results(step):
-        name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
-        names[tensor.name] = f"{name}/{taken[name]}" if taken[name] else name
-        taken[name] += 1
-    return names
-
-
-def _forward_results(step: Step) -> Iterator[tuple[Op, Tensor]]:
-    # Results that other ops read, without the copies made for anchors.
     for tensor in step.tensors.values():
         op = step.producer(tensor.name)
         if op is not None and not op.is_backward and not op.hints.is_anchor and not _of_variable(step, tensor):
-            yield op, tensor
+            name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
+            yield op, tensor, f"{name}/{taken[name]}" if taken[name] else name
+            taken[name] += 1
 
 
 def _of_variable(step: Step, tensor: Tensor) -> bool:
@@ -141,12 +134,11 @@ def log_ops(step: Step, options: Options) -> None:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     if not native_logger.isEnabledFor(logging.DEBUG):
         return
-    names = _op_names(step, options)
-    for op, tensor in _forward_results(step):
+    for op, tensor, name in _named_results(step, options):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
         result = f"{kind}({', '.join(map(str, tensor.shape))})"
         where = _where(op.placement, options._execution_strategy)
-        native_logger.debug("%s was lowered to %s [%s, %s]", op.target, names[tensor.name], result, where)
+        native_logger.debug("%s was lowered to %s [%s, %s]", op.target, name, result, where)
 
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:

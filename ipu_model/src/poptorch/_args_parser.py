@@ -112,8 +112,11 @@ def _same(name: str, expected: Any, got: Any) -> Any:
     if type(expected) is not type(got) and not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
     wanted, given = _utils.parts_of(expected), _utils.parts_of(got)
-    is_open = isinstance(expected, (tuple, dict)) or bool(_utils.flattenTensorStructure([expected, got]))
-    if wanted is None or given is None or not is_open:
+    if (
+        wanted is None
+        or given is None
+        or not (isinstance(expected, (tuple, dict)) or _utils.flattenTensorStructure([expected, got]))
+    ):
         _same_leaf(name, expected, got)
         return got
     if isinstance(expected, list) or _utils.getCustomParser(expected) is not None:

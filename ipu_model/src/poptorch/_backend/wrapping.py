@@ -90,7 +90,7 @@ class Wrapping:
         self._module = module
         self._wrapped: list[Any] = []
         # Shallow copies of the module; they stay wrapped as long as the module does.
-        self.copies: list[weakref.ref[nn.Module]] = []
+        self.copies: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._classes: dict[tuple[type, Links], type] = {}
 
     def refresh(self) -> bool:
@@ -141,10 +141,8 @@ class Wrapping:
             _wrapper_registry.pop(obj, None)
             self._set_links(obj, self._other_links(obj))
         self._wrapped.clear()
-        for reference in self.copies:
-            twin = reference()
-            if twin is not None:
-                self._set_links(twin, ())
+        for twin in self.copies:
+            self._set_links(twin, ())
         self.copies.clear()
 
     def _set_links(self, obj: Any, links: Links) -> None:
@@ -168,7 +166,7 @@ def _module_class(original: type, links: Links) -> type:
         refresh(links)
         twin: nn.Module = _as_original(self, original, copy.copy)
         object.__setattr__(twin, "__class__", type(self))
-        link.copies.append(weakref.ref(twin))
+        link.copies.add(twin)
         return twin
 
     def destroy(self: nn.Module) -> None:

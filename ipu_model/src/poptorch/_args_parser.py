@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture.device_tensors import WITHOUT_DATA, KeptTensor
 from ipu_model.errors import Error, require
@@ -42,17 +43,12 @@ class BoundArguments:
         return self.with_tensors([torch.empty_like(tensor, device="meta") for tensor in self.tensors])
 
     def warn_about_dicts(self) -> None:
-        if _holds_dict(self.args):
+        leaves = tree_leaves(self.args, is_leaf=lambda value: isinstance(value, dict))
+        if any(isinstance(leaf, dict) for leaf in leaves):
             logger.warning(
                 "Dicts as inputs only have partial support, they can be accessed using literal keys, but full Python "
                 "functionality is not enabled. Consider changing dict inputs to tuple."
             )
-
-
-def _holds_dict(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds_dict(item) for item in value)
-    return isinstance(value, dict)
 
 
 class ArgsParser:
@@ -115,23 +111,23 @@ def check_same(compiled: BoundArguments, given: BoundArguments) -> BoundArgument
 def _same(name: str, expected: Any, got: Any) -> Any:
     if type(expected) is not type(got) and not (isinstance(expected, Tensor) and isinstance(got, Tensor)):
         raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
-    if isinstance(expected, Tensor) or _utils.getCustomParser(expected) is not None:
-        return _same_leaves(name, expected, got)
-    if isinstance(expected, dict):
-        _check_keys(name, expected, got)
-        return _utils.refilled(got, {key: _same(f"{name}[{key}]", expected[key], got[key]) for key in expected})
-    if isinstance(expected, list):
-        return _same_leaves(name, expected, _utils.in_order_of(expected, got))
-    if isinstance(expected, tuple):
-        if len(expected) != len(got):
-            raise _mismatch(f"Length mismatch for {name}: expected {len(expected)} but got {len(got)}.")
-        return _utils.same_sequence(got, [_same(f"{name}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got))])
-    fields = _utils.data_fields(expected)
-    if fields and _utils.flattenTensorStructure(expected):
-        given = _utils.data_fields(got)
-        _check_keys(name, fields, given)
-        return _utils.with_fields(got, {key: _same(f"{name}.{key}", fields[key], given[key]) for key in fields})
-    return _same_leaves(name, expected, got)
+    wanted, given = _utils.parts_of(expected), _utils.parts_of(got)
+    if (
+        wanted is None
+        or given is None
+        or not (isinstance(expected, (tuple, dict)) or _utils.flattenTensorStructure([expected, got]))
+    ):
+        _same_leaf(name, expected, got)
+        return got
+    if isinstance(expected, list) or _utils.getCustomParser(expected) is not None:
+        ordered = _utils.in_order_of(expected, got)
+        leaves = _utils.flatten(expected)[0], _utils.flatten(ordered)[0]
+        wanted, given = (_utils.Parts(dict(enumerate(of_one)), lambda _: ordered) for of_one in leaves)
+    if not isinstance(expected, dict) and len(wanted.items) != len(given.items):
+        raise _mismatch(f"Length mismatch for {name}: expected {len(wanted.items)} but got {len(given.items)}.")
+    _check_keys(name, wanted.items, given.items)
+    items = {key: _same(name + given.suffix.format(key), item, given.items[key]) for key, item in wanted.items.items()}
+    return given.rebuild(items)
 
 
 def _check_keys(name: str, expected: Mapping[Any, Any], got: Mapping[Any, Any]) -> None:
@@ -144,21 +140,7 @@ def _check_keys(name: str, expected: Mapping[Any, Any], got: Mapping[Any, Any]) 
         raise _mismatch(f"Keys mismatch for {name}. {' '.join(parts)}")
 
 
-def _same_leaves(name: str, expected: Any, got: Any) -> Any:
-    wanted, given = _utils.flatten(expected)[0], _utils.flatten(got)[0]
-    if isinstance(expected, Tensor) or not any(isinstance(leaf, Tensor) for leaf in (*wanted, *given)):
-        _same_leaf(name, expected, got)
-        return got
-    if len(wanted) != len(given):
-        raise _mismatch(f"Length mismatch for {name}: expected {len(wanted)} but got {len(given)}.")
-    for index, (a, b) in enumerate(zip(wanted, given)):
-        _same_leaf(f"{name}[{index}]", a, b)
-    return got
-
-
 def _same_leaf(name: str, expected: Any, got: Any) -> None:
-    if isinstance(expected, Tensor) != isinstance(got, Tensor):
-        raise _mismatch(f"Type mismatch for {name}: expected {type(expected)} but got {type(got)}.")
     if not isinstance(expected, Tensor):
         try:
             equal = expected is got or bool(expected == got)
@@ -167,10 +149,9 @@ def _same_leaf(name: str, expected: Any, got: Any) -> None:
         # PopTorch would carry on with the value of the compilation without a word.
         if not equal:
             raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {got}.")
-        return
-    if expected.dtype != got.dtype:
+    elif expected.dtype != got.dtype:
         raise _mismatch(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}.")
-    if expected.shape != got.shape:
+    elif expected.shape != got.shape:
         raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {got.shape}.")
 
 

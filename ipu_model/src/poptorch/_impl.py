@@ -154,12 +154,10 @@ class WeakKeyPtrDict(WeakIdKeyDictionary):
     """A mapping by identity, so that tensors can be keys; it keeps no key alive."""
 
     def __init__(self, dict: Any = None) -> None:
-        super().__init__(ref_type=WeakPtr)
-        self.update(dict)
+        super().__init__(dict, WeakPtr)
 
     def update(self, dict: Any = None) -> None:  # type: ignore[override]  # objects are no keyword arguments
-        for key, value in dict.items() if hasattr(dict, "items") else dict or ():
-            self[key] = value
+        super().update(dict)
 
 
 # The classes that wrapped objects have lost for a while, and the classes whose objects are wrapped.

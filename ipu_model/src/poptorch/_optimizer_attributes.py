@@ -31,14 +31,11 @@ _DTYPES = {
 _TORCH_KEYS = (
     "params param_names foreach maximize capturable differentiable fused amsgrad centered decoupled_weight_decay"
 )
-_OPTIONS = (
-    "defaults state param_groups variable_attrs loss_scaling accum_type velocity_accum_type "
-    "first_order_momentum_accum_type second_order_momentum_accum_type max_grad_norm use_combined_accum use_tf_variant "
-    "bias_correction max_weight_norm"
-)
-_OBJECT = "optimizer attribute"
-_DEFAULTS = "default group variable"
-_GROUP = "group {} attribute"
+_OPTIONS = [
+    "defaults", "state", "param_groups", "variable_attrs", "loss_scaling", "max_grad_norm", "use_combined_accum",
+    "use_tf_variant", "bias_correction", "max_weight_norm", *_DTYPES.values(),
+]  # fmt: skip
+_OBJECT, _DEFAULTS, _GROUP = "optimizer attribute", "default group variable", "group {} attribute"
 
 
 class _OptimizerType(IntEnum):
@@ -83,7 +80,7 @@ class OptimizerAttrTracker:
     def _check(self, place: str, provided: Iterable[str]) -> None:
         # Later groups are compared with the first one.
         known = self._known.setdefault(place, set(self._known.get(_GROUP.format(0), ())))
-        read_anyway = _OPTIONS.split() if place == _OBJECT else [*_TORCH_KEYS.split(), *FAMILIES[self._type.name]]
+        read_anyway = _OPTIONS if place == _OBJECT else [*_TORCH_KEYS.split(), *FAMILIES[self._type.name]]
         unexpected = sorted(set(provided) - known - set(read_anyway))
         known.update(provided)
         if unexpected and self._checks:
@@ -209,10 +206,7 @@ def convertOptimizerToDict(
         "optimizer_type": _OptimizerType[spec.family],
         "useTfVariant": spec.use_tf_variant,
         "maxGradNorm": spec.max_grad_norm,
-        "accumType": spec.accum_dtype == FLOAT16,
-        "velocityAccumType": spec.velocity_dtype == FLOAT16,
-        "firstOrderMomentumAccumType": spec.first_dtype == FLOAT16,
-        "secondOrderMomentumAccumType": spec.second_dtype == FLOAT16,
+        **{_toCamelCase(public): getattr(spec, field) == FLOAT16 for field, public in _DTYPES.items()},
         "lossScaling": (spec.loss_scaling, not spec.loss_scaling_variable),
         "defaults": _pairs(spec.default, spec.attributes),
         "groups": [_pairs(group, spec.attributes) for group in spec.groups],

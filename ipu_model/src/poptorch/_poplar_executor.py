@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import ExitStack, nullcontext
-from dataclasses import astuple
+import weakref
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
@@ -30,9 +30,9 @@ from poptorch._backend.compile import (
     registerPreCompileHook,
 )
 from poptorch._backend.settings import check_options, own_options
-from poptorch._backend.tensor_names import by_short_name, graph_text, present, synthetic, tensor_names
+from poptorch._backend.tensor_names import graph_text, present, synthetic, tensor_names
 from poptorch._backend.weights import HostWeights, Optimisation, ParameterView, groups_of
-from poptorch._backend.wrapping import HostLink, Wrapping, links_into, shallow_copy
+from poptorch._backend.wrapping import RUNS, Wrapping, links_into, shallow_copy
 from poptorch._impl import Function, OptimizerWrapper
 from poptorch._logging import logger, native_logger, once_logger
 from poptorch._poptorch_data import VERSION, Executable, damage_named, path_of, pickled
@@ -147,20 +147,21 @@ class PoplarExecutor:
         # By the name of a parameter, the arguments of its `replicaGrouping`; programs set them directly, too.
         self.per_replica_params: dict[str, tuple[CommGroupType, int, VariableRetrievalMode]] = {}
         self._compiled: Compiled | None = None
-        self._too_large: tuple[Program, BoundArguments] | None = None
+        # Of the compiled program, or of one that was too large.
+        self._modelled: tuple[Program, BoundArguments] | None = None
         self._log_once = once_logger()
         self._rng_state: list[int] | None = [self._options.random_seed] if self._options.exists("random_seed") else None
-        self._link = HostLink(self)
+        self._wrapping = Wrapping(self._user_model, self)
         # An inference executor follows the weights of training executors.
         self._sources = [] if training else links_into(model)
         self._uploaded: list[int] = []
         self._host = HostWeights(self._traced_model)
         self._optimisation: Optimisation | None = None
-        self._wrapping: Wrapping | None = None
         if training:
-            self._optimisation = Optimisation(optimizer, self._user_model, self._options)
-            self._wrapping = Wrapping(self._user_model, self, self._link)
+            self._optimisation = Optimisation(optimizer, self._traced_model, self._options)
             self._wrapping.apply(self._host.tensors())
+            # Also an executor that is dropped unwraps its module.
+            weakref.finalize(self, self._wrapping.undo).atexit = False
 
     @classmethod
     def _around(
@@ -177,22 +178,15 @@ class PoplarExecutor:
 
     # Programs and derived classes ask for these, for instance whether the model is compiled, and for which batch size.
 
+    _training = property(lambda self: self._optimisation is not None)
+    _executable = property(lambda self: self._compiled)
+    _executable_inputs = property(lambda self: self._compiled and self._compiled.arguments)
+    _is_attached = property(lambda self: self.isAttachedToDevice())
+
     @property
     def _model(self) -> nn.Module:
         traced, optimisation = self._traced_model, self._optimisation
         return traced if optimisation is None else OptimizerWrapper(traced, optimisation.optimizer)
-
-    @property
-    def _training(self) -> bool:
-        return self._optimisation is not None
-
-    @property
-    def _executable(self) -> Compiled | None:
-        return self._compiled
-
-    @property
-    def _executable_inputs(self) -> BoundArguments | None:
-        return None if self._compiled is None else self._compiled.arguments
 
     @property
     def options(self) -> Options:
@@ -288,20 +282,20 @@ class PoplarExecutor:
             # A run that was interrupted may have updated weights already.
             with interrupt_postponed():
                 now.has_run = True
-                self._link.note_run()
+                self._wrapping.last_run = next(RUNS)
                 if self._optimisation is not None:
                     now.newer_weights = True
                 if optimizer is not None:
                     optimizer._invalidate()
         if self._options._backend.counts_cycles and native_logger.isEnabledFor(logging.DEBUG):
             native_logger.debug("Total number of IPU cycles: %d", self.cycleCount())
-        now.anchored = by_short_name(now.graph, now.anchors, results)
-        return present(now.graph, results)
+        outputs, now.anchored = present(now.graph, now.anchors, results)
+        return outputs
 
     @interrupt_postponed()
     def _compile(self, arguments: BoundArguments, saved: tuple[Executable, Path] | None = None) -> Compiled:
         """Trace, check and build; a failure undoes everything, the wrapping of the module included."""
-        if self._wrapping is not None:
+        if self._training:
             self._wrapping.apply(self._host.tensors())
         try:
             self._read_groupings()
@@ -309,21 +303,19 @@ class PoplarExecutor:
             self._refreshed_sources()
             arguments.warn_about_dicts()
             # What is traced is not compiled yet, so its weights are on the host.
-            directly = nullcontext() if self._wrapping is None else self._wrapping.lifted()
-            with compilation_progress(self._options), _OverwriteContextManager(), directly:
+            with compilation_progress(self._options), _OverwriteContextManager(), self._wrapping.lifted():
                 seed = self._rng_state[0] if self._rng_state else None
                 model = self._traced_model
                 now = compiled(model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved)
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
-            self._compiled, self._too_large = now, None
+            self._compiled, self._modelled = now, (now.program, now.arguments)
         except BaseException as error:
-            self._too_large = None
+            self._modelled = None
             if isinstance(error, OutOfMemory):
-                self._too_large = cast("Program", error.program), arguments.without_values()
+                self._modelled = cast("Program", error.program), arguments.without_values()
             move_long_message(error)
-            if self._wrapping is not None:
-                self._wrapping.undo()
+            self._wrapping.undo()
             raise
         return now
 
@@ -354,9 +346,8 @@ class PoplarExecutor:
             return
         if self._compiled.attached:
             self._bring_state_back()
-        self._compiled = None
-        if self._wrapping is not None:
-            self._wrapping.undo()
+        self._compiled = self._modelled = None
+        self._wrapping.undo()
 
     def _require_compiled(self) -> Compiled:
         if self._compiled is None:
@@ -411,14 +402,17 @@ class PoplarExecutor:
         """Whether the executor holds the device."""
         return self._compiled is not None and self._compiled.attached
 
-    _is_attached = property(lambda self: self.isAttachedToDevice())
-
     # --- weights
 
     @in_turn
     def copyWeightsToHost(self) -> None:
         """Copy the device's weights and buffers into the user's module."""
-        self._download_weights(self._require_attached("copyWeightsToHost"))
+        now = self._require_attached("copyWeightsToHost")
+        with torch.inference_mode(False):
+            self._host.store(now.session.download())
+        now.newer_weights = False
+        # Inference executors tied to this one upload them before their next run.
+        self._wrapping.version += 1
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copy the weights to the host if the device has newer ones; return whether that was so."""
@@ -449,7 +443,7 @@ class PoplarExecutor:
         if now.updates is not None:
             now.updates.weights_replaced()
         self._upload_weights(now)
-        self._link.version += 1
+        self._wrapping.version += 1
 
     @in_turn
     def copyNamedBuffersToDevice(self) -> None:
@@ -477,13 +471,6 @@ class PoplarExecutor:
         now.session.upload(self._host.values(now.graph, now.graph.variables))
         now.newer_weights = False
         self._uploaded = [link.version for link in self._sources]
-
-    @torch.inference_mode(False)
-    def _download_weights(self, now: Compiled) -> None:
-        self._host.store(now.session.download())
-        now.newer_weights = False
-        # Inference executors tied to this one upload them before their next run.
-        self._link.version += 1
 
     # --- optimiser and random state
 
@@ -521,7 +508,7 @@ class PoplarExecutor:
             raise AssertionError(
                 "Model must be compiled before its tensors have names. Call the model, or compile() it, first."
             )
-        return list(tensor_names(now.graph, now.step, self._options, now.numbers))
+        return list(tensor_names(now.graph, self._options, now.numbers))
 
     def getAnchoredTensor(self, short_name: str) -> Tensor:
         """Return the value that the last call gave to the tensor anchored as `short_name`.
@@ -649,7 +636,7 @@ class PoplarExecutor:
             digest=digest_of(now.graph),
             warnings=now.warnings,
             rng_state=self.rng_state if save_rng_state else None,
-            groupings={name: astuple(groups) for name, groups in self._host.groupings.items()},
+            groupings=dict(self._host.groupings),
             exported_model=pickled(self._user_model, optimizer, self._options) if export_model else None,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -673,9 +660,13 @@ class PoplarExecutor:
         with damage_named(path):
             self._read_groupings()
             _poptorch_data.check(executable, path, self._options, self._host.groupings, training=self._training)
-            if executable.rng_state is not None:
-                self._rng_state = list(executable.rng_state)
-            self._compile(BoundArguments(*executable.arguments), (executable, path))
+            before = self._rng_state
+            self._rng_state = before if executable.rng_state is None else list(executable.rng_state)
+            try:
+                self._compile(BoundArguments(*executable.arguments), (executable, path))
+            except BaseException:
+                self._rng_state = before
+                raise
 
 
 def _profile(now: Compiled) -> Profile:

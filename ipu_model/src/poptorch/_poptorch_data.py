@@ -19,8 +19,10 @@ import sys
 import types
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import torch
@@ -31,12 +33,9 @@ from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.describe import digest_of
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.variables import restore_attributes
-from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
 from ipu_model.whole_files import regular_file, write_whole
-from poptorch._backend.weights import groups_of
 from poptorch._impl import createPoptorchError
-from poptorch.enums import CommGroupType, VariableRetrievalMode
 from poptorch.options import Options, _DistributedOptions
 
 # PopTorch's release whose behaviour this is; the local part says what it really is.
@@ -49,10 +48,6 @@ _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
 
 def versions() -> dict[str, str]:
     return {"poptorch": __version__, "torch": str(torch.__version__)}
-
-
-class NotStorable(Exception):
-    """A value that a file cannot hold; the text names its type."""
 
 
 class Invalid(Exception):
@@ -100,19 +95,26 @@ def path_of(filename: str | os.PathLike[str]) -> Path:
 def write_values(path: Path, values: Mapping[str, Any]) -> None:
     """Write the versions that run here, and `values`, so that `path` has either all of them or what was there before.
 
-    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `NotStorable`: a value of
-    another type; `OSError`: the file cannot be written.
+    Values are tensors, numbers, text, `None`, and tuples, lists and dicts of these. Raises `Error`: a value of another
+    type; `OSError`: the file cannot be written.
     """
     buffer = io.BytesIO()
     try:
         torch.save({**versions(), **values}, buffer)
     except _UNPICKLABLE as error:
-        raise NotStorable(f"a value that cannot be pickled ({error})") from error
+        raise _not_storable(f"a value that cannot be pickled ({error})") from error
     body = buffer.getvalue()
     other = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(body))
     if other:
-        raise NotStorable(f"a value of type {', '.join(sorted(other))}")
+        raise _not_storable(f"a value of type {', '.join(sorted(other))}")
     write_whole(path, _NAME + _FORMAT + _DIGEST(body).digest() + body)
+
+
+def _not_storable(what: str) -> Error:
+    return Error(
+        f"save: the model was compiled for {what}, which a file cannot hold. Pass tensors, numbers, text, tuples, "
+        "lists or dicts to forward, or save model.state_dict()."
+    )
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -172,8 +174,6 @@ _OF_THE_HOST = (
 
 # Its names, shape, element type, and whether it is trained.
 Weight = tuple[tuple[str, ...], tuple[int, ...], str, bool]
-# The fields of `ReplicaGroups`.
-Groups = tuple[int, Annotated[int, msgspec.Meta(ge=1)], bool]
 
 
 class Executable(msgspec.Struct, frozen=True):
@@ -186,12 +186,8 @@ class Executable(msgspec.Struct, frozen=True):
     digest: str
     warnings: tuple[str, ...]
     rng_state: list[int] | None
-    groupings: dict[str, Groups]
+    groupings: dict[str, ReplicaGroups]
     exported_model: Tensor | None
-
-    @property
-    def replica_groups(self) -> dict[str, ReplicaGroups]:
-        return {name: ReplicaGroups(*parts) for name, parts in self.groupings.items()}
 
 
 def weights_of(graph: Graph) -> tuple[Weight, ...]:
@@ -205,13 +201,8 @@ def options_text(options: Options) -> dict[str, str]:
 
 
 def write(path: Path, executable: Executable) -> None:
-    try:
-        write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable)})
-    except NotStorable as reason:
-        raise Error(
-            f"save: the model was compiled for {reason}, which a file cannot hold. Pass tensors, numbers, text, "
-            "tuples, lists or dicts to forward, or save model.state_dict()."
-        ) from reason
+    groupings = {name: asdict(groups) for name, groups in executable.groupings.items()}
+    write_values(path, {"kind": _KIND, **msgspec.structs.asdict(executable), "groupings": groupings})
 
 
 def read(path: Path) -> Executable:
@@ -229,8 +220,8 @@ def read(path: Path) -> Executable:
 def check(
     executable: Executable, path: Path, options: Options, groupings: Mapping[str, ReplicaGroups], *, training: bool
 ) -> None:
-    there_groups = executable.replica_groups
-    differing = sorted(n for n in there_groups.keys() | groupings.keys() if there_groups.get(n) != groupings.get(n))
+    theirs = executable.groupings
+    differing = sorted(n for n in theirs.keys() | groupings.keys() if theirs.get(n) != groupings.get(n))
     if differing:
         groups = f"other replica groups of {', '.join(differing)} (call replicaGrouping() first)"
         raise invalid(path, f"it was compiled with {groups}")
@@ -245,20 +236,10 @@ def check(
     ]
     if differing:
         raise invalid(path, f"it was compiled with other options ({'; '.join(differing)})")
-    if executable.rng_state is not None:
-        streams = RandomStreams(0, options.replication_factor)
-        if training and options._backend.stochastic_rounding:
-            streams.keep(torch.Generator(), reseeded=True)
-        try:
-            streams.restore(executable.rng_state)
-        except ValueError as error:
-            raise invalid(path, str(error)) from error
 
 
 def check_program(executable: Executable, path: Path, graph: Graph) -> None:
-    own, there = weights_of(graph), executable.weights
-    for number in range(max(len(own), len(there))):
-        here, saved = own[number : number + 1], there[number : number + 1]
+    for here, saved in zip_longest(weights_of(graph), executable.weights):
         if here != saved:
             raise invalid(path, f"the model's weights are others: {_shown(here)} here, {_shown(saved)} in the file")
     if digest_of(graph) != executable.digest:
@@ -266,22 +247,11 @@ def check_program(executable: Executable, path: Path, graph: Graph) -> None:
         raise invalid(path, f"it was compiled from another model: {other}")
 
 
-def _shown(weight: tuple[Weight, ...]) -> str:
-    if not weight:
+def _shown(weight: Weight | None) -> str:
+    if weight is None:
         return "none"
-    ((names, shape, dtype, trained),) = weight
+    names, shape, dtype, trained = weight
     return f"{names[0]} {list(shape)} {dtype}{'' if trained else ' (not trained)'}"
-
-
-def check_groupings(executable: Executable, path: Path, module: nn.Module, options: Options) -> None:
-    for name, groups in executable.replica_groups.items():
-        kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
-        if groups.replicas != options.replication_factor:
-            raise invalid(path, f"its replica groups of {name} are of other options")
-        try:
-            groups_of(name, module, options, kind, groups.size, VariableRetrievalMode.OnePerGroup)
-        except Error as error:
-            raise invalid(path, error.message) from error
 
 
 # --- modules

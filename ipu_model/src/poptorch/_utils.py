@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -149,51 +149,61 @@ def reconstructTensorStructure(
 
 def in_order_of(pattern: Any, value: Any) -> Any:
     """Return `value` with the keys of its dicts in the order of those in `pattern`, where both have the same form."""
-    if type(pattern) is not type(value):
+    wanted, given = parts_of(pattern), parts_of(value)
+    if type(pattern) is not type(value) or wanted is None or given is None or wanted.items.keys() != given.items.keys():
         return value
-    if isinstance(pattern, dict) and pattern.keys() == value.keys():
-        return refilled(value, {key: in_order_of(pattern[key], value[key]) for key in pattern})
-    if isinstance(pattern, (list, tuple)) and len(pattern) == len(value):
-        return same_sequence(value, [in_order_of(a, b) for a, b in zip(pattern, value)])
-    return value
+    return given.rebuild({key: in_order_of(item, given.items[key]) for key, item in wanted.items.items()})
+
+
+class Parts(NamedTuple):
+    """What a container holds, by index, key or field; what makes one like it; and how a part is named after it."""
+
+    items: dict[Any, Any]
+    rebuild: Callable[[dict[Any, Any]], Any]
+    suffix: str = "[{}]"
+
+
+def parts_of(value: Any) -> Parts | None:
+    """Take a container apart, by one level; `None` for a leaf."""
+    parser = getCustomParser(value)
+    if parser is not None:
+        tensors = dict(enumerate(parser.yieldTensors(value)))
+        return Parts(tensors, lambda new: parser.reconstruct(value, iter(new.values())))
+    if isinstance(value, dict):
+        return Parts(value, lambda new: _refilled(value, new))
+    if isinstance(value, (tuple, list)):
+        return Parts(dict(enumerate(value)), lambda new: same_sequence(value, list(new.values())))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return Parts(_data_fields(value), lambda new: _with_fields(value, new), ".{}")
+    return None
 
 
 def _visit(value: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    parser = getCustomParser(value)
-    if parser is not None:
-        tensors = list(parser.yieldTensors(value))
-        leaves.extend(tensors)
-        return lambda new: parser.reconstruct(value, iter([next(new) for _ in tensors]))
-    if isinstance(value, dict):
-        entries = {key: _visit(item, leaves) for key, item in value.items()}
-        return lambda new: refilled(value, {key: part(new) for key, part in entries.items()})
-    if isinstance(value, (tuple, list)):
-        parts = [_visit(item, leaves) for item in value]
-        return lambda new: same_sequence(value, [part(new) for part in parts])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {name: _visit(item, leaves) for name, item in data_fields(value).items()}
-        return lambda new: with_fields(value, {name: part(new) for name, part in fields.items()})
-    leaves.append(value)
-    return next
+    parts = parts_of(value)
+    if parts is None:
+        leaves.append(value)
+        return next
+    visited = {key: _visit(item, leaves) for key, item in parts.items.items()}
+    return lambda new: parts.rebuild({key: rebuild(new) for key, rebuild in visited.items()})
 
 
-def data_fields(value: Any) -> dict[str, Any]:
+def _data_fields(value: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return {}
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
 
 
-def with_fields(original: Any, fields: dict[str, Any]) -> Any:
+def _with_fields(original: Any, fields: dict[str, Any]) -> Any:
     made = copy.copy(original)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made
 
 
-def refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+def _refilled(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     if type(original) is dict:
         return items
-    fields = data_fields(original)
+    fields = _data_fields(original)
     try:
         # A data class would take a dict for the value of its first field.
         return type(original)(**{**fields, **items}) if fields else type(original)(items)

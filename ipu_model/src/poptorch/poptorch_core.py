@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from ipu_model.capture.tracing import is_tracing as isCompilingWithDispatcher
@@ -38,16 +39,17 @@ OutOfMemory.__module__, OutOfMemory.__qualname__ = __name__, Error.__qualname__
 _LOCATION = "  [0] throwTestError::bottomLevel\n  [1] throwTestError::topLevel"
 
 
-# The kinds of errors that `_throwTestError` raises, with the `type` and message of each.
-_KINDS = {
-    "Poptorch": ("poptorch_cpp_error", "This is a PopTorch error"),
-    "Popart": ("popart_exception", "This is a PopART error"),
-    "PopartInternal": ("popart_internal_exception", "This is an internal PopART error"),
-    "Poplibs": ("poplibs_exception", "This is a PopLibs error"),
-    "PoplarUnrecoverable": ("poplar_unrecoverable_runtime_error", "This is not recoverable"),
-    "PoplarUnknown": ("poplar_unknown_runtime_error", "Don't know what happened"),
-    "PoplarRecoverableFullReset": ("poplar_recoverable_runtime_error", "Reboot needed"),
-    "PoplarLinkError": ("poplar_link_error", "Link error: -lfoo not found"),
+_Reset = partial(RecoverableError, recovery_action="FULL_RESET")
+# The kinds of errors that `_throwTestError` raises: what makes each, with its `type` and message.
+_KINDS: dict[str, tuple[Callable[..., Error], str, str]] = {
+    "Poptorch": (Error, "poptorch_cpp_error", "This is a PopTorch error"),
+    "Popart": (Error, "popart_exception", "This is a PopART error"),
+    "PopartInternal": (Error, "popart_internal_exception", "This is an internal PopART error"),
+    "Poplibs": (Error, "poplibs_exception", "This is a PopLibs error"),
+    "PoplarUnrecoverable": (UnrecoverableError, "poplar_unrecoverable_runtime_error", "This is not recoverable"),
+    "PoplarUnknown": (Error, "poplar_unknown_runtime_error", "Don't know what happened"),
+    "PoplarRecoverableFullReset": (_Reset, "poplar_recoverable_runtime_error", "Reboot needed"),
+    "PoplarLinkError": (Error, "poplar_link_error", "Link error: -lfoo not found"),
 }
 _enumeration: Any = IntEnum
 TestErrorType = _enumeration("TestErrorType", list(_KINDS), start=0, module=__name__)
@@ -56,13 +58,8 @@ TestErrorType.__test__ = False  # pytest collects classes by their names
 
 def _throwTestError(kind: Any) -> NoReturn:
     """Raise an error of this kind: `RecoverableError`, `UnrecoverableError` or else `Error`."""
-    kind = TestErrorType(kind)
-    name, message = _KINDS[kind.name]
-    if kind is TestErrorType.PoplarRecoverableFullReset:
-        raise RecoverableError(message, recovery_action="FULL_RESET", type=name, location=_LOCATION)
-    if kind is TestErrorType.PoplarUnrecoverable:
-        raise UnrecoverableError(message, type=name, location=_LOCATION)
-    raise Error(message, type=name, location=_LOCATION)
+    made, name, message = _KINDS[TestErrorType(kind).name]
+    raise made(message, type=name, location=_LOCATION)
 
 
 _AS_HARDWARE = "IPU_MODEL_AS_HARDWARE"
@@ -119,17 +116,14 @@ def _print_notice() -> None:
 
 
 def isAttachedToDevice(executable: Compiled) -> bool:
-    """Return whether an executor's `_executable` holds the device."""
     return executable.attached
 
 
 def getRandomSeed(executable: Compiled) -> int:
-    """Return the seed that an executor's `_executable` was started with."""
     return executable.session.randomness.seed
 
 
 def getRngState(executable: Compiled) -> list[int]:
-    """Return the random state of an executor's `_executable`."""
     return executable.session.randomness.state()
 
 

@@ -341,7 +341,7 @@ model.forward = lambda x: poptorch.identity_loss(torch.nn.Sequential.forward(mod
 optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.5)
 training = poptorch.trainingModel(model, poptorch.Options().showCompilationProgressBar(False), optimizer)
 training.compile(torch.ones(2, 3))
-print(program_text(training._compiled.graph, training._compiled.step, training.options, training._optimisation.spec))
+print(program_text(training._compiled.graph, training.options, training._optimisation.spec))
 """
 
 

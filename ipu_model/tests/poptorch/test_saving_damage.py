@@ -66,7 +66,7 @@ def test_tensors_keep_type_shape_strides_and_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [Fraction(1, 2), print, nn.Linear(1, 1), Path("a"), lambda: 1])
 def test_other_values_are_refused_and_leave_no_file(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(_poptorch_data.NotStorable):
+    with pytest.raises(poptorch.Error, match="which a file cannot hold"):
         _poptorch_data.write_values(tmp_path / "file", {"value": [value]})
     assert list(tmp_path.iterdir()) == []
 
@@ -117,6 +117,7 @@ def no_other_error(path: Path) -> None:
         assert f"Invalid file {path}" in named
 
 
+GROUPS = {"replicas": 1, "size": 1, "orthogonal": False}
 SHARES = st.floats(0, 1, exclude_max=True)
 DAMAGE = st.tuples(st.lists(st.tuples(SHARES, st.integers(1, 255)), max_size=3), st.just(1.0) | SHARES).filter(
     lambda each: bool(each[0]) or each[1] < 1
@@ -143,15 +144,16 @@ class TestSavedModels:
             ("arguments", ([], (), {})), ("weights", 4), ("weights", [1]), ("digest", None), ("digest", "x"),
             ("warnings", 3), ("rng_state", []), ("rng_state", ["x"]), ("rng_state", [1, 2]),
             ("rng_state", [1] + [300] * 5056),
-            ("rng_state", "1"), ("groupings", []), ("groupings", {"first.weight": [1, 1, False]}),
-            ("groupings", {"x": [1, 0, False]}), ("poptorch", None), ("torch", 2), ("exported_model", [1]),
+            ("rng_state", "1"), ("groupings", []), ("groupings", {"first.weight": GROUPS}),
+            ("groupings", {"first.weight": {**GROUPS, "size": 0}}),
+            ("poptorch", None), ("torch", 2), ("exported_model", [1]),
         ],
     )  # fmt: skip
     def test_values_of_another_type_are_refused(self, good: Any, tmp_path: Path, name: str, value: Any) -> None:
         path = tmp_path / "model"
         path.write_bytes(good.saved)
         _poptorch_data.write_values(path, {**_poptorch_data.read_values(path), name: value})
-        with pytest.raises((poptorch.Error, AssertionError), match=f"Invalid file {path}"):
+        with pytest.raises((poptorch.Error, AssertionError), match=f"(Invalid|from the) file {path}"):
             poptorch.load(path)
 
     @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not tell how much memory there is")

@@ -32,11 +32,11 @@ from ipu_model.step import FLOAT16, Step, ipus_in_use
 from ipu_model.whole_files import write_whole
 from poptorch._args_parser import BoundArguments, check_inputs
 from poptorch._backend import settings
-from poptorch._backend.tensor_names import Anchors, anchors_of, log_ops, name_prints, with_anchors
+from poptorch._backend.tensor_names import Source, anchors_of, log_ops, name_prints, with_anchors
 from poptorch._backend.weights import HostWeights, Optimisation, Updates, check_grouped, one_slice_each
 from poptorch._logging import logger
 from poptorch._options_impl import ProgressBar
-from poptorch._poptorch_data import Executable, weights_of
+from poptorch._poptorch_data import Executable, options_text, weights_of
 from poptorch._poptorch_data import check_program as check_saved_program
 from poptorch._utils import flatten
 from poptorch.enums import ConnectionType, ReductionType
@@ -86,7 +86,7 @@ class Compiled:
 
     arguments: BoundArguments
     graph: Graph
-    anchors: Anchors
+    anchors: Mapping[str, Source]
     numbers: Sequence[str]
     session: Session
     updates: Updates | None
@@ -111,7 +111,7 @@ def trace(
     training: bool,
     one_process: bool = True,
     warns: bool = True,
-) -> tuple[Graph, Step]:
+) -> Graph:
     """Capture one micro-batch of `module`, check it against the options, and add the tensors that they anchor.
 
     `one_process`: this process runs all replicas in the options. A module that was traced before `warns` no more.
@@ -133,14 +133,11 @@ def trace(
             module, specs, call, flatten, training=training, placer=strategy, before_forward=before, warns=warns
         )
     settings.check_operators(graph, warns=warns)
-    step = step_of(graph)
-    settings.check_program(graph, step, options, training=training, one_process=one_process)
+    settings.check_program(graph, options, one_process=one_process)
     if warns:
-        settings.warn_about_program(graph, module)
-    name_prints(graph, step, options)
-    settings.warn_about_modes(options)
-    anchored = with_anchors(graph, step, options)
-    return anchored, step_of(anchored)
+        settings.warn_about_program(graph, module, options)
+    name_prints(graph, options)
+    return with_anchors(graph, options)
 
 
 @no_garbage_collection()
@@ -165,19 +162,19 @@ def compiled(
     spec = None if optimisation is None else optimisation.spec
     check_grouped(host.groupings, module, options, spec)
     with one_slice_each(module, host.groupings):
-        graph, step = trace(module, options, arguments, training=optimisation is not None)
+        graph = trace(module, options, arguments, training=optimisation is not None)
+    step = step_of(graph)
     if saved is not None:
         check_saved_program(*saved, graph)
-    groups = None if optimisation is None else optimisation.groups(module)
-    numbers = [] if spec is None else scalar_names(spec, graph.gradients, groups or {})
-    anchors = anchors_of(graph, step, options, numbers)
+    numbers = [] if optimisation is None else scalar_names(optimisation.spec, graph.gradients, optimisation.groups)
+    anchors = anchors_of(graph, options, numbers)
     deliver_interrupt()
     clips = spec is not None and spec.max_grad_norm != math.inf
     overlapped = any(settings.overlaps(graph))
     derived_settings(options, max(1, len(ipus_in_use(step))), gradient_clipping=clips, overlapped_io=overlapped)
     log_ops(step, options)
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
-    program = program_of(graph, step, options, training=optimisation is not None, optimiser=spec, groups=groups)
+    program = program_of(graph, options, optimisation)
     known = None if saved is None else saved[0].warnings
     warnings, was_stored = checked(program, graph, options, host.groupings, known)
     deliver_interrupt()
@@ -187,7 +184,7 @@ def compiled(
     if optimisation is not None and distributed.numProcesses > 1 and options.connection_type != ConnectionType.Never:
         group = world(distributed.processId, distributed.numProcesses)
         weights = host.values(graph, tuple(variable for variable in graph.variables if variable.trainable))
-        common_seed = agree(group, graph, step, options, optimisation.spec, weights, common_seed)
+        common_seed = agree(group, graph, options, optimisation.spec, weights, common_seed)
     threads = threads_for(step, watch)
     session = Session(
         graph,
@@ -201,7 +198,7 @@ def compiled(
         threads=threads if group is None else fewest_threads(group, threads),
         automatic_loss_scaling=None if optimisation is None else settings.loss_scaling_settings(graph, options),
     )
-    updates = None if optimisation is None else Updates(optimisation, session, graph, module, options, common_seed)
+    updates = None if optimisation is None else Updates(optimisation, session, graph, options, common_seed)
     kept = arguments.without_values()
     return Compiled(kept, graph, anchors, numbers, session, updates, program, warnings, was_stored)
 
@@ -245,20 +242,14 @@ def move_long_message(error: BaseException) -> None:
 
 
 def agree(
-    group: Group,
-    graph: Graph,
-    step: Step,
-    options: Options,
-    spec: OptimiserSpec,
-    weights: Mapping[str, Tensor],
-    seed: int,
+    group: Group, graph: Graph, options: Options, spec: OptimiserSpec, weights: Mapping[str, Tensor], seed: int
 ) -> int:
     """Check that all instances compiled the same program; return instance 0's seed for the shared random numbers."""
     digest = hashlib.blake2b()
     for name, tensor in weights.items():
         digest.update(name.encode())
         digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    own = program_text(graph, step, options, spec), digest.hexdigest(), seed
+    own = program_text(graph, options, spec), digest.hexdigest(), seed
     everyone = group.gathered_objects(own, "programs")
     check_programs([program for program, _, _ in everyone])
     if len({digest for _, digest, _ in everyone}) > 1:
@@ -288,8 +279,7 @@ def check_programs(programs: Sequence[Mapping[str, str]]) -> None:
         )
 
 
-def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec) -> dict[str, str]:
-    training = options.Training
+def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[str, str]:
     shared = {name: value for name, value in vars(spec).items() if name not in ("default", "groups")}
     groups = []
     for hyper in (spec.default, *spec.groups):
@@ -298,14 +288,9 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
         groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
     return {
         "the model's parameters and buffers": _short(str(weights_of(graph))),
-        "the model's operations": _short(str([op.target for op in step.ops])),
+        "the model's operations": _short(str([op.target for op in step_of(graph).ops])),
         "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
-        "deviceIterations": str(options.device_iterations),
-        "replicationFactor": str(options.replication_factor),
-        "Training.gradientAccumulation": str(training.gradient_accumulation),
-        "the reduction of gradients": ReductionType(training.accumulation_and_replication_reduction_type).name,
-        "the strategy of means": training.meanAccumulationAndReplicationReductionStrategy.name,
-        "automatic loss scaling": options._backend.loss_scaling_text,
+        **options_text(options),
         "the optimiser": f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}",
     }
 

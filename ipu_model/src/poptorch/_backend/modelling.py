@@ -22,10 +22,9 @@ from filelock import FileLock
 
 import ipu_model
 from ipu_model.batching import Batching, Keep, ReplicaGroups
-from ipu_model.capture.describe import digest_of
+from ipu_model.capture.describe import digest_of, step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.errors import Error, OutOfMemory, replace_message
-from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict import hardware, memory_of_program, profile_lately
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import Chip, System
@@ -34,8 +33,9 @@ from ipu_model.predict.profile import Profile
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation
 from ipu_model.report.files import FILE_NAME, read
-from ipu_model.step import Step, ipus_in_use
+from ipu_model.step import ipus_in_use
 from poptorch._backend import settings
+from poptorch._backend.weights import Optimisation
 from poptorch._logging import logger
 from poptorch._poptorch_data import Invalid, options_text, read_values, versions, write_values
 from poptorch.options import Options
@@ -52,17 +52,10 @@ _MACHINE = "IPU_MODEL_MACHINE"
 
 
 def program_of(
-    graph: Graph,
-    step: Step,
-    options: Options,
-    *,
-    training: bool,
-    optimiser: OptimiserSpec | None = None,
-    groups: Mapping[str, int | None] | None = None,
-    machine: str | System | None = None,
+    graph: Graph, options: Options, optimisation: Optimisation | None = None, *, machine: str | System | None = None
 ) -> Program:
-    """Return the program to model under (resolved) options; `groups` are the groups of `optimiser`, by parameter."""
-    backend, per_replica = options._backend, settings.ipus_of_replica(step)
+    step, training = step_of(graph), graph.loss is not None
+    backend, per_replica = options._backend, step.ipus[-1] + 1
     batching, processes = _over_processes(settings.batching_of(options), per_replica)
     processes *= max(1, options.Distributed.numProcesses)
     used = per_replica * batching.replicas
@@ -74,12 +67,10 @@ def program_of(
     overlaps_input, overlaps_output = settings.overlaps(graph)
     at_once = runs_stages_at_once(options._execution_strategy) and backend.pipelining
     execution = Execution.PIPELINED if at_once else Execution.SHARDED
-    recomputation = Recomputation.NONE
+    recomputation = default_recomputation(execution, len(ipus_in_use(step)), training=training)
     if training and backend.recomputation is not None:
         # They are in the order of PopART's RecomputationType (options reference, section 9).
         recomputation = list(Recomputation)[backend.recomputation]
-    elif training:
-        recomputation = default_recomputation(execution, len(ipus_in_use(step)), training=True)
     return Program(
         step=step,
         training=training,
@@ -88,8 +79,8 @@ def program_of(
         system=system,
         execution=execution,
         settings=_settings(options, system),
-        optimiser=optimiser,
-        groups=dict(groups or {}),
+        optimiser=None if optimisation is None else optimisation.spec,
+        groups={} if optimisation is None else optimisation.groups,
         recomputation=recomputation,
         locations=Locations(
             *(_location(options, category) for category in ("activation", "weight", "optimizer", "accumulator"))
@@ -330,9 +321,6 @@ def recalled(directory: Path, key: str, judge: Callable[[], Warnings]) -> tuple[
     if not os.access(directory, os.W_OK | os.X_OK):
         raise AssertionError(f"The executable cache {directory} is not writable. {hint}")
     path = directory / f"{key}.poptorch"
-    known = _read(path, key)
-    if known is not None:
-        return known, True
     with contextlib.ExitStack() as stack:
         # While one process compiles, the others wait, if the file system supports locks.
         try:
@@ -387,8 +375,7 @@ def _write_report(program: Program, engine: EngineOptions) -> Path:
 
 def _report_folder(name: str, engine: EngineOptions) -> Path:
     plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
-    while len(plain.encode()) > _LONGEST_NAME:
-        plain = plain[:-1]
+    plain = plain.encode()[:_LONGEST_NAME].decode(errors="ignore")
     directory = Path(engine.directory)
     own = directory / (plain if plain.strip(". ") else f"_{plain}")
     if not engine.from_environment:

@@ -17,10 +17,10 @@ from poptorch._args_parser import ArgsParser, BoundArguments, check_inputs
 from poptorch._backend.compile import trace
 from poptorch._backend.settings import batching_of, micro_batch_specs, own_options
 from poptorch._backend.weights import Optimisation
-from poptorch._backend.wrapping import refuse_wrapped, shallow_copy
+from poptorch._backend.wrapping import shallow_copy
 from poptorch._poplar_executor import NO_EXECUTABLE_ERR, PoplarExecutor
 from poptorch._poptorch_data import OtherVersion, damage_named, path_of, unpickled
-from poptorch.enums import AutoStage, ConnectionType
+from poptorch.enums import AutoStage, CommGroupType, ConnectionType, VariableRetrievalMode
 from poptorch.ops.annotations import checkpoints_noted, recomputationCheckpoint
 from poptorch.ops.blocks import BeginBlock, removeBlocks
 from poptorch.options import Options
@@ -44,9 +44,7 @@ def trainingModel(
 
     Raises `RuntimeError`: the module is already wrapped for training.
     """
-    module = _user_module(model)
-    refuse_wrapped(module)
-    return PoplarExecutor._around(module, options, True, optimizer)
+    return PoplarExecutor._around(_user_module(model), options, True, optimizer)
 
 
 def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
@@ -103,8 +101,9 @@ def load(
         edit_opts_fn(options)
     with damage_named(path):
         executor = trainingModel(model, options, optimizer) if executable.training else inferenceModel(model, options)
-        _poptorch_data.check_groupings(executable, path, executor._traced_model, executor._options)
-        executor._host.groupings.update(executable.replica_groups)
+    for name, groups in executable.groupings.items():
+        kind = CommGroupType.Orthogonal if groups.orthogonal else CommGroupType.Consecutive
+        executor.per_replica_params[name] = kind, groups.size, VariableRetrievalMode.OnePerGroup
     executor._use(executable, path)
     return executor
 
@@ -130,24 +129,21 @@ def _user_module(model: nn.Module | PoplarExecutor) -> nn.Module:
 
 @program_behind.register(PoplarExecutor)
 def _program_behind(executor: PoplarExecutor) -> Program:
-    if executor._compiled is not None:
-        return executor._compiled.program
-    if executor._too_large is not None:
-        return executor._too_large[0]
-    raise Error(
-        f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
-        "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
-    )
+    if executor._modelled is None:
+        raise Error(
+            f"{NO_EXECUTABLE_ERR[:-1]}, so there is no program to model. Call the model, "
+            "or compile() it, first; ipu_model.profile_module(module, inputs, options) needs neither."
+        )
+    return executor._modelled[0]
 
 
 @captures_of.register(PoplarExecutor)
 def _captures_of(executor: PoplarExecutor) -> Callable[[ModuleChanges], Program] | None:
-    now, training = executor._compiled, executor._optimisation is not None
-    arguments = now.arguments if now is not None else executor._too_large[1] if executor._too_large else None
-    if arguments is None:
+    if executor._modelled is None:
         return None
+    program, arguments = executor._modelled
     module, options = executor._traced_model, executor._options
-    return lambda changes: captured_again(module, options, arguments, training=training, changes=changes)
+    return lambda changes: captured_again(module, options, arguments, training=program.training, changes=changes)
 
 
 @program_of_module.register(Options)
@@ -175,15 +171,13 @@ def _program_of_module(
     own = own_options(options, trains)
     batching_of(own)
     validate_options(own.toDict())
-    optimisation = Optimisation(optimizer, module, own) if trains else None
     twin = shallow_copy(module)
+    optimisation = Optimisation(optimizer, twin, own) if trains else None
     arguments = _arguments(twin, inputs, own, micro_batch=micro_batch)
     if changes is not None:
         return captured_again(twin, own, arguments, training=trains, changes=changes)
-    graph, step = trace(twin, own, arguments, training=trains, one_process=False)
-    spec = None if optimisation is None else optimisation.spec
-    groups = None if optimisation is None else optimisation.groups(twin)
-    return program_of(graph, step, own, training=trains, optimiser=spec, groups=groups, machine=machine)
+    graph = trace(twin, own, arguments, training=trains, one_process=False)
+    return program_of(graph, own, optimisation, machine=machine)
 
 
 def _arguments(module: nn.Module, inputs: Any, options: Options, *, micro_batch: bool) -> BoundArguments:
@@ -245,19 +239,18 @@ def captured_again(
         tensors.append(_empty(tensor, its_rows * micro_batch // rows * new_slices, dtype))
     with checkpoints_noted(changes.checkpoints is None):
         twin, changed = _changed_module(module, changes), arguments.with_tensors(tensors)
-        graph, step = trace(twin, own, changed, training=training, one_process=False, warns=False)
-    return program_of(graph, step, own, training=training)
+        graph = trace(twin, own, changed, training=training, one_process=False, warns=False)
+    return program_of(graph, own)
 
 
 def _changed_module(module: nn.Module, changes: ModuleChanges) -> nn.Module:
     shared: dict[int, Any] = {}
-    for parameter in module.parameters():
-        shared[id(parameter)] = parameter
-        if changes.half and parameter.is_floating_point():
-            empty = torch.empty_like(parameter, dtype=torch.half, device="meta")
-            shared[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    for buffer in module.buffers():
-        shared[id(buffer)] = buffer.half() if changes.half and buffer.is_floating_point() else buffer
+    for tensor in (*module.parameters(), *module.buffers()):
+        shared[id(tensor)] = tensor
+        if changes.half and tensor.is_floating_point():
+            empty = torch.empty_like(tensor, dtype=torch.half, device="meta")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            shared[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
     try:
         twin: nn.Module = copy.deepcopy(module, shared)
     except Exception as problem:

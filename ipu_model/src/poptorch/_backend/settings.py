@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec, info_of
 from ipu_model.capture.operators import refusal
 from ipu_model.capture.variables import device_dtype
@@ -190,16 +191,17 @@ def _simulator_asked_for(options: Options) -> bool:
     return False
 
 
-def check_program(graph: Graph, step: Step, options: Options, *, training: bool, one_process: bool) -> None:
+def check_program(graph: Graph, options: Options, *, one_process: bool) -> None:
     """Refuse a traced program that the options, or a device, cannot run; with `one_process`, it runs all replicas."""
-    _check_pipeline(graph, step, options, training=training)
-    for earlier, place in _data_flow(step):
-        if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
-            raise Error(
-                f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', "
-                f"phase {earlier.phase}, which runs later. List the blocks in the order in which the data flows; a "
-                "part of the model that comes back needs a block and a phase of its own."
-            )
+    step = step_of(graph)
+    is_pipelined = runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
+    if is_pipelined:
+        _check_pipeline(graph, options)
+    for op in step.ops:
+        for tensor in op.reads if not op.is_backward else ():
+            producer = step.producer(tensor)
+            if producer is not None:
+                _check_order(producer.placement, op.placement, is_pipelined=is_pipelined)
     _check_ipus(step, options, one_process=one_process)
     functions = (info_of(node).marks.function for node in graph.ops.nodes)
     joint = [function.label for function in functions if function is not None and function.joint]
@@ -212,19 +214,13 @@ def check_program(graph: Graph, step: Step, options: Options, *, training: bool,
         if iterations % period:
             given = f"outputMode(EveryN, {period}) with deviceIterations({iterations})"
             raise Error(f"Return period must be a divisor of deviceIterations: {given}.")
-        if _is_pipelined(step, options):
+        if is_pipelined:
             rule = "OutputMode.EveryN is not available when the model is pipelined over several IPUs."
             raise Error(f"{rule} Use OutputMode.All, or poptorch.ShardedExecution.")
 
 
-def _is_pipelined(step: Step, options: Options) -> bool:
-    return runs_stages_at_once(options._execution_strategy) and len(ipus_in_use(step)) > 1
-
-
-def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: bool) -> None:
-    if not _is_pipelined(step, options):
-        return
-    stages = forward_stages(graph.block_entries)
+def _check_pipeline(graph: Graph, options: Options) -> None:
+    stages, training = forward_stages(graph.block_entries), graph.loss is not None
     needed = fewest_micro_batches(stages, training=training)
     name = "Training.gradientAccumulation" if training else "deviceIterations"
     count = options.Training.gradient_accumulation if training else options.device_iterations
@@ -238,32 +234,26 @@ def _check_pipeline(graph: Graph, step: Step, options: Options, *, training: boo
             f"using poptorch.PipelinedExecution.{note if training else ''} It is {count}; poptorch.ShardedExecution "
             "has no such minimum."
         )
-    for earlier, place in _data_flow(step):
-        if earlier.stage > place.stage:
-            raise Error(
-                f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block "
-                f"'{earlier.block}', stage {earlier.stage}: stages of a pipeline must not decrease along "
-                "the data flow. Use poptorch.AutoStage.AutoIncrement, or list the blocks as separate "
-                "stages and fix their IPUs with poptorch.Stage(...).ipu(n)."
-            )
 
 
-def _data_flow(step: Step) -> Iterator[tuple[Placement, Placement]]:
-    """Yield the placements of every pair of forward ops in which the second reads a result of the first."""
-    for op in step.ops:
-        for tensor in op.reads if not op.is_backward else ():
-            producer = step.producer(tensor)
-            if producer is not None:
-                yield producer.placement, op.placement
-
-
-def ipus_of_replica(step: Step) -> int:
-    """Return the number of IPUs of one replica: the highest IPU with an op or block, plus one."""
-    return step.ipus[-1] + 1
+def _check_order(earlier: Placement, place: Placement, *, is_pipelined: bool) -> None:
+    if is_pipelined and earlier.stage > place.stage:
+        raise Error(
+            f"Block '{place.block}' is pipeline stage {place.stage} but uses a result of block '{earlier.block}', "
+            f"stage {earlier.stage}: stages of a pipeline must not decrease along the data flow. Use "
+            "poptorch.AutoStage.AutoIncrement, or list the blocks as separate stages and fix their IPUs with "
+            "poptorch.Stage(...).ipu(n)."
+        )
+    if place.phase is not None and earlier.phase is not None and earlier.phase > place.phase:
+        raise Error(
+            f"Block '{place.block}' is in phase {place.phase} but uses a result of block '{earlier.block}', phase "
+            f"{earlier.phase}, which runs later. List the blocks in the order in which the data flows; a part of the "
+            "model that comes back needs a block and a phase of its own."
+        )
 
 
 def _check_ipus(step: Step, options: Options, *, one_process: bool) -> None:
-    per_replica = ipus_of_replica(step)
+    per_replica = step.ipus[-1] + 1
     total = per_replica * options.replication_factor
     limited = total if one_process else per_replica
     if limited > MAX_IPUS:
@@ -337,7 +327,7 @@ def check_operators(graph: Graph, *, warns: bool) -> None:
         logger.warning("%s\n%s is set, so this machine runs the program.", refusal(graph.unsupported), _UNSUPPORTED_OPS)
 
 
-def warn_about_program(graph: Graph, module: nn.Module) -> None:
+def warn_about_program(graph: Graph, module: nn.Module, options: Options) -> None:
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     if any(isinstance(output.value, Tensor) and id(output.value) not in own for output in graph.outputs):
         warnings.warn("Output expected to be on the IPU but is on cpu", stacklevel=2)
@@ -351,10 +341,7 @@ def warn_about_program(graph: Graph, module: nn.Module) -> None:
             "end of each micro-batch: use a floating-point buffer if it must last.",
             ", ".join(graph.forgotten),
         )
-
-
-def warn_about_modes(options: Options) -> None:
-    """Warn about anchors whose output mode differs from the model's: PopTorch stores that mode but ignores it."""
+    # PopTorch stores the modes of anchors but ignores them.
     for short_name, (_, inherits, mode, period) in options.anchored_tensors.items():
         if not inherits and (mode, period) != (options.output_mode, options.output_return_period):
             logger.warning(

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph
 from ipu_model.capture.micro_batch import title_prints, with_results
 from ipu_model.compute.gradients import FINAL
@@ -49,9 +50,9 @@ class Source:
     updated: str | None = None
 
 
-def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
+def tensor_names(graph: Graph, options: Options, numbers: Iterable[str] = ()) -> dict[str, Source]:
     gradients = graph.activation_gradients
-    ops = _op_names(step, options)
+    ops = {tensor.name: name for _, tensor, name in _named_results(step_of(graph), options)}
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
     names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
     names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
@@ -71,34 +72,26 @@ def tensor_names(graph: Graph, step: Step, options: Options, numbers: Iterable[s
     return names
 
 
-def _op_names(step: Step, options: Options) -> dict[str, str]:
-    # The results of forward's ops in order; views of weights (`weight.t()`) have no name of their own.
+def _named_results(step: Step, options: Options) -> Iterator[tuple[Op, Tensor, str]]:
+    # The results of forward's ops in order, without copies made for anchors; views of weights (`weight.t()`) have no
+    # name of their own.
     taken: Counter[str] = Counter()
-    names: dict[str, str] = {}
-    for op, tensor in _forward_results(step):
-        name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
-        names[tensor.name] = f"{name}/{taken[name]}" if taken[name] else name
-        taken[name] += 1
-    return names
-
-
-def _forward_results(step: Step) -> Iterator[tuple[Op, Tensor]]:
-    # Results that other ops read, without the copies made for anchors.
     for tensor in step.tensors.values():
         op = step.producer(tensor.name)
         if op is not None and not op.is_backward and not op.hints.is_anchor and not _of_variable(step, tensor):
-            yield op, tensor
+            name = f"{_path(op, options)}{_type(op)}:{tensor.index}"
+            yield op, tensor, f"{name}/{taken[name]}" if taken[name] else name
+            taken[name] += 1
 
 
 def _of_variable(step: Step, tensor: Tensor) -> bool:
     return step.storages.get(tensor.storage) is Origin.VARIABLE
 
 
-def name_prints(graph: Graph, step: Step, options: Options) -> None:
-    if not any(op.hints.is_printed for op in step.ops):
-        return
-    names = {source.node: name for name, source in reversed(tensor_names(graph, step, options).items())}
-    title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + ("_gradient" if is_gradient else ""))
+def name_prints(graph: Graph, options: Options) -> None:
+    if any(op.hints.is_printed for op in step_of(graph).ops):
+        names = {source.node: name for name, source in reversed(tensor_names(graph, options).items())}
+        title_prints(graph, lambda tensor, is_gradient: names.get(tensor, tensor) + is_gradient * "_gradient")
 
 
 def _path(op: Op, options: Options) -> str:
@@ -141,12 +134,11 @@ def log_ops(step: Step, options: Options) -> None:
         native_logger.info("The model has no operation for the device: it runs on the host only")
     if not native_logger.isEnabledFor(logging.DEBUG):
         return
-    names = _op_names(step, options)
-    for op, tensor in _forward_results(step):
+    for op, tensor, name in _named_results(step, options):
         kind = _ELEMENT_TYPES.get(tensor.dtype.name, f"torch.{tensor.dtype.name}")
         result = f"{kind}({', '.join(map(str, tensor.shape))})"
         where = _where(op.placement, options._execution_strategy)
-        native_logger.debug("%s was lowered to %s [%s, %s]", op.target, names[tensor.name], result, where)
+        native_logger.debug("%s was lowered to %s [%s, %s]", op.target, name, result, where)
 
 
 def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
@@ -156,13 +148,10 @@ def _where(place: Placement, strategy: _IExecutionStrategy) -> str:
     return f"mode({mode}), ipu({place.ipu}), stage({place.stage})"
 
 
-Anchors = Mapping[str, Source]
-"""The tensors that `anchorTensor` names, by their short names."""
-
-
-def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str] = ()) -> Anchors:
+def anchors_of(graph: Graph, options: Options, numbers: Sequence[str] = ()) -> dict[str, Source]:
+    """Return the tensors that `anchorTensor` names, by their short names."""
     wanted = {short_name: long_name for short_name, (long_name, *_) in options.anchored_tensors.items()}
-    known = tensor_names(graph, step, options, numbers) if wanted else {}
+    known = tensor_names(graph, options, numbers) if wanted else {}
     for short_name, long_name in wanted.items():
         if long_name not in known:
             nearest = difflib.get_close_matches(long_name, known, n=_SHOWN, cutoff=0.5)
@@ -177,22 +166,18 @@ def anchors_of(graph: Graph, step: Step, options: Options, numbers: Sequence[str
     return {short_name: known[long_name] for short_name, long_name in wanted.items()}
 
 
-def with_anchors(graph: Graph, step: Step, options: Options) -> Graph:
+def with_anchors(graph: Graph, options: Options) -> Graph:
     """Return `graph` with the anchored tensors as outputs after those of forward; without any, `graph` itself."""
     numbers = [long_name for long_name, *_ in options.anchored_tensors.values() if is_scalar_name(long_name)]
-    sources = anchors_of(graph, step, options, numbers).values()
+    sources = anchors_of(graph, options, numbers).values()
     wanted = [source.node for source in sources if source.node is not None]
     return with_results(graph, wanted) if wanted else graph
 
 
-def by_short_name(graph: Graph, anchors: Anchors, results: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pick the anchored tensors from all results of a call: those of forward, of the graph, then updated variables."""
-    own = sum(output.node is not None and not output.anchored for output in graph.outputs)
-    ordered = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
-    return dict(zip(ordered, results[own:], strict=True))
-
-
-def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
+def present(
+    graph: Graph, anchors: Mapping[str, Source], results: Sequence[torch.Tensor]
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return what forward does, and the anchored tensors by their short names."""
     computed, leaves = iter(results), []
     for output in graph.outputs:
         if output.anchored:
@@ -204,7 +189,9 @@ def present(graph: Graph, results: Sequence[torch.Tensor]) -> Any:
             # Outputs are pickled as plain tensors, so that files with them load without PopTorch.
             leaf.__dict__.update(backward=_refuse_backward, __getstate__=lambda: None)
         leaves.append(leaf)
-    return graph.rebuild_outputs(leaves)
+    # The others are anchored: first those of the graph, then updated variables.
+    short_names = sorted(anchors, key=lambda short_name: anchors[short_name].node is None)
+    return graph.rebuild_outputs(leaves), dict(zip(short_names, computed, strict=True))
 
 
 def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ipu_model.batching import ReplicaGroups
 from ipu_model.capture.graph import Graph
+from ipu_model.capture.torch_private import tensors_swapped
 from ipu_model.capture.variables import slots_of
 from ipu_model.compute.gradients import FACTOR
 from ipu_model.compute.rounding import Rounding
@@ -88,8 +90,7 @@ def groups_of(name: str, module: nn.Module, options: Options, kind: Any, shards:
     if parameter is None:
         raise Error(f"replicaGrouping() of parameter '{name}': the model has no parameter of this name.")
     check_type("replicaGrouping", kind, CommGroupType)
-    is_int = isinstance(shards, int)
-    require(is_int, f"shards is the number of replicas of a group, an int; got {shards!r}.")
+    require(isinstance(shards, int), f"shards is the number of replicas of a group, an int; got {shards!r}.")
     check_type("replicaGrouping", mode, VariableRetrievalMode)
     if parameter.dim() == 0:
         raise Error(
@@ -135,21 +136,14 @@ def check_grouped(
         )
 
 
-@contextmanager
-def one_slice_each(module: nn.Module, groupings: Mapping[str, ReplicaGroups]) -> Iterator[None]:
+def one_slice_each(module: nn.Module, groupings: Mapping[str, ReplicaGroups]) -> AbstractContextManager[None]:
     """Let `module` hold one group's slice of its grouped parameters, which is what forward sees of them."""
-    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in groupings]
-    registries = [(object.__getattribute__(owner, "_parameters"), leaf) for owner, leaf in owners]
-    whole = [registry[leaf] for registry, leaf in registries]
+    slices: dict[str, Tensor] = {}
     with torch._C.DisableTorchFunctionSubclass():
-        for (registry, leaf), parameter in zip(registries, whole):
-            sliced = torch.Tensor.detach(parameter)[0]
-            registry[leaf] = nn.Parameter(sliced, requires_grad=torch.Tensor.requires_grad.__get__(parameter))  # type: ignore[attr-defined]  # a getter
-    try:
-        yield
-    finally:
-        for (registry, leaf), parameter in zip(registries, whole):
-            registry[leaf] = parameter
+        for name in groupings:
+            parameter = module.get_parameter(name)
+            slices[name] = nn.Parameter(torch.Tensor.detach(parameter)[0], requires_grad=parameter.requires_grad)
+    return tensors_swapped(module, slices)
 
 
 class ParameterView:
@@ -197,7 +191,7 @@ class Optimisation:
                     f"Elements of the parameter '{name}' share memory, as those of expand() do, so they cannot be "
                     "trained one by one. Make the parameter of a copy: torch.nn.Parameter(tensor.clone())."
                 )
-        self._tracker, self._options = OptimizerAttrTracker(options), options
+        self._tracker, self._options, self._module = OptimizerAttrTracker(options), options, module
         self.optimizer = optimizer
         self.spec = self._read(optimizer, is_compiled=False)
 
@@ -221,8 +215,9 @@ class Optimisation:
             options._freeze()
         return spec
 
-    def groups(self, module: nn.Module) -> dict[str, int | None]:
-        return group_of(self.optimizer, dict(module.named_parameters()))
+    @property
+    def groups(self) -> dict[str, int | None]:
+        return group_of(self.optimizer, dict(self._module.named_parameters()))
 
     @property
     def stateful(self) -> optim.Optimizer | None:
@@ -251,22 +246,22 @@ class Optimisation:
 class Updates:
     """The weight updates of one compiled program, and the transfer of their state to and from the optimiser."""
 
-    def __init__(
-        self, optimisation: Optimisation, session: Session, graph: Graph, module: nn.Module, options: Options, seed: int
-    ) -> None:
+    def __init__(self, optimisation: Optimisation, session: Session, graph: Graph, options: Options, seed: int) -> None:
         self._optimisation, self._session = optimisation, session
-        self._weights = {name: session.weights[name] for name in graph.gradients}
-        self._dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
-        self._groups = optimisation.groups(module)
-        self._rounding = Rounding(overflow=session.arithmetic.overflow)
+        rounding = Rounding(overflow=session.arithmetic.overflow)
         if options._backend.stochastic_rounding:
             generator = torch.Generator().manual_seed(seed)
-            self._rounding = replace(self._rounding, generator=generator)
+            rounding = replace(rounding, generator=generator)
             session.randomness.keep(generator, reseeded=options.Distributed.numProcesses == 1)
+        weights = {name: session.weights[name] for name in graph.gradients}
+        dtypes = {v.name: graph.spec(v.tensor).dtype for v in graph.variables}
+        self._updater_of = partial(
+            Updater, weights=weights, dtypes=dtypes, group_of=optimisation.groups, rounding=rounding
+        )
         self._updater = self._started()
 
     def _started(self) -> Updater:
-        updater = Updater(self._optimisation.spec, self._weights, self._dtypes, self._groups, self._rounding)
+        updater = self._updater_of(self._optimisation.spec)
         self._session.update, self._session.numbers = updater.step, updater.parameters
         self._session.loss_scaling = updater.loss_scaling
         if self._session.automatic is not None:
@@ -284,18 +279,14 @@ class Updates:
 
     def upload_pending(self) -> None:
         optimizer = self._optimisation.stateful
-        pending = None if optimizer is None else optimizer._take_pending()
-        if optimizer is None or pending is None:
+        if optimizer is None or optimizer._pending is None:
             return
-        state = pending.state
-        try:
-            warnings = [] if state is None else self._load_factor(state.get(FACTOR))
-            rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
-            warnings += self._updater.load_state(rest, pending.parameters)
-        except Error:
-            # The loaded state is still pending: the next attempt must use it.
-            optimizer._pending = pending
-            raise
+        state, parameters = optimizer._pending.state, optimizer._pending.parameters
+        warnings = [] if state is None else self._load_factor(state.get(FACTOR))
+        rest = None if state is None else {name: tensor for name, tensor in state.items() if name != FACTOR}
+        warnings += self._updater.load_state(rest, parameters)
+        # Not before: when the state is refused, the next attempt must use it.
+        optimizer._take_pending()
         for warning in warnings:
             logger.warning(warning)
         self._session.loss_scaling = self._updater.loss_scaling

@@ -25,29 +25,9 @@ from poptorch._impl import _wrapper_registry, registerWrapperType
 torch.serialization.add_safe_globals([copyreg._reconstructor, object])  # type: ignore[attr-defined]  # not in typeshed
 
 _MODULE_TRIGGERS = frozenset({"_parameters", "_buffers", "forward"})
-_runs = itertools.count(1)
+RUNS = itertools.count(1)
 
-
-class HostLink:
-    """The way from a wrapped object to its training executor, which it does not keep alive."""
-
-    def __init__(self, executor: Any) -> None:
-        self.executor: Callable[[], Any] = weakref.ref(executor)
-        # Counts transfers of weights in either direction; a tied inference executor uploads a new version.
-        self.version = 0
-        self.last_run = 0
-        # Shallow copies of the module; they stay wrapped as long as the module does.
-        self.copies: list[weakref.ref[nn.Module]] = []
-
-    def note_run(self) -> None:
-        self.last_run = next(_runs)
-
-    def refresh(self) -> bool:
-        executor = self.executor()
-        return executor is not None and executor.copyWeightsToHostIfNeeded()
-
-
-Links = tuple[HostLink, ...]
+Links = tuple["Wrapping", ...]
 
 
 def refresh(links: Links) -> None:
@@ -60,13 +40,10 @@ def links_of(obj: Any) -> Links:
     return links
 
 
-class _OfWrapped(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return bool(links_of(instance))
+class Wrapped:
+    """The second base of all wrapped objects' classes; each executor that wraps an object creates one for it."""
 
-
-class Wrapped(metaclass=_OfWrapped):
-    """The base class of all wrapped objects; each executor that wraps an object creates a class for it."""
+    __slots__ = ()  # so that objects can change between their classes
 
 
 registerWrapperType(Wrapped)
@@ -77,9 +54,9 @@ def original_class(obj: Any) -> type:
     return original
 
 
-def links_into(module: nn.Module) -> list[HostLink]:
-    """Return the links of the living training executors that own any parameter or buffer of `module`."""
-    links: dict[HostLink, None] = {}
+def links_into(module: nn.Module) -> list[Wrapping]:
+    """Return the wrappings of the living training executors that own any parameter or buffer of `module`."""
+    links: dict[Wrapping, None] = {}
     for child in module.modules():
         for registry in ("_parameters", "_buffers"):
             for tensor in object.__getattribute__(child, registry).values():
@@ -99,54 +76,63 @@ def shallow_copy(module: nn.Module) -> nn.Module:
     return twin
 
 
-def refuse_wrapped(module: nn.Module) -> None:
-    if links_of(module):
-        raise RuntimeError(
-            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or on the "
-            "model first to wrap it again; an executor that was never compiled unwraps its model when it is deleted."
-        )
-
-
 class Wrapping:
-    """Changes the classes of one user module and its tensors, and puts them back, also if the executor is dropped."""
+    """Changes the classes of a module and its tensors, and puts them back.
 
-    def __init__(self, module: nn.Module, executor: Any, link: HostLink) -> None:
-        for name, buffer in module.named_buffers():
-            if original_class(buffer) is not torch.Tensor:
-                raise Error(
-                    f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
-                    f"'{name}'). Register a plain tensor, such as buffer.detach()."
-                )
-        self._module, self._link = module, link
+    It is the way from a wrapped object to its training executor, which it does not keep alive.
+    """
+
+    def __init__(self, module: nn.Module, executor: Any) -> None:
+        self.executor: Callable[[], Any] = weakref.ref(executor)
+        # Counts transfers of weights in either direction; a tied inference executor uploads a new version.
+        self.version = 0
+        self.last_run = 0
+        self._module = module
         self._wrapped: list[Any] = []
+        # Shallow copies of the module; they stay wrapped as long as the module does.
+        self.copies: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._classes: dict[tuple[type, Links], type] = {}
-        weakref.finalize(executor, self.undo).atexit = False
+
+    def refresh(self) -> bool:
+        executor = self.executor()
+        return executor is not None and executor.copyWeightsToHostIfNeeded()
 
     @interrupt_postponed()
     def apply(self, tensors: list[Tensor]) -> None:
         """Wrap the module and `tensors`, its parameters and buffers, unless that is done."""
         if self._wrapped:
             return
-        refuse_wrapped(self._module)
+        if links_of(self._module):
+            raise RuntimeError(
+                "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on the executor or on the "
+                "model first to wrap it again; an executor that was never compiled unwraps its model when it is "
+                "deleted."
+            )
+        for name, buffer in self._module.named_buffers():
+            if original_class(buffer) is not torch.Tensor:
+                raise Error(
+                    f"All buffers must be an instance of torch.Tensor (Got {original_class(buffer)} for "
+                    f"'{name}'). Register a plain tensor, such as buffer.detach()."
+                )
         for obj in (*tensors, self._module):
-            self._set_links(obj, (*links_of(obj), self._link))
+            self._set_links(obj, (*links_of(obj), self))
             self._wrapped.append(obj)
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
         """Let the body, which must not need newer weights of this executor's device, read wrapped objects directly."""
         # Objects that a program has unwrapped for a while stay so.
-        wrapped = [obj for obj in self._wrapped if self._link in links_of(obj)]
+        wrapped = [obj for obj in self._wrapped if self in links_of(obj)]
         for obj in wrapped:
             self._set_links(obj, self._other_links(obj))
         try:
             yield
         finally:
             for obj in wrapped:
-                self._set_links(obj, (*self._other_links(obj), self._link))
+                self._set_links(obj, (*self._other_links(obj), self))
 
     def _other_links(self, obj: Any) -> Links:
-        return tuple(link for link in links_of(obj) if link is not self._link)
+        return tuple(link for link in links_of(obj) if link is not self)
 
     @interrupt_postponed()
     def undo(self) -> None:
@@ -155,11 +141,9 @@ class Wrapping:
             _wrapper_registry.pop(obj, None)
             self._set_links(obj, self._other_links(obj))
         self._wrapped.clear()
-        for reference in self._link.copies:
-            twin = reference()
-            if twin is not None:
-                self._set_links(twin, ())
-        self._link.copies.clear()
+        for twin in self.copies:
+            self._set_links(twin, ())
+        self.copies.clear()
 
     def _set_links(self, obj: Any, links: Links) -> None:
         original = original_class(obj)
@@ -182,7 +166,7 @@ def _module_class(original: type, links: Links) -> type:
         refresh(links)
         twin: nn.Module = _as_original(self, original, copy.copy)
         object.__setattr__(twin, "__class__", type(self))
-        link.copies.append(weakref.ref(twin))
+        link.copies.add(twin)
         return twin
 
     def destroy(self: nn.Module) -> None:
@@ -192,7 +176,7 @@ def _module_class(original: type, links: Links) -> type:
 
     members: dict[str, Any] = {"__copy__": copied, "__getattribute__": read, "__doc__": original.__doc__}
     members |= {"destroy": destroy, "copyWeightsToHostIfNeeded": lambda self: link.refresh()}
-    return type(f"Poptorch{original.__name__}", (original,), {**_common_members(original, links), **members})
+    return type(f"Poptorch{original.__name__}", (original, Wrapped), {**_common_members(original, links), **members})
 
 
 def _tensor_class(original: type, links: Links) -> type:
@@ -213,7 +197,7 @@ def _tensor_class(original: type, links: Links) -> type:
     members = {"__getattribute__": read, "__torch_function__": classmethod(function), "__repr__": text}
     # A plain tensor of a module is a buffer.
     name = "Buffer" if original is Tensor else original.__name__
-    return type(f"Poptorch{name}", (original,), {**_common_members(original, links), **members})
+    return type(f"Poptorch{name}", (original, Wrapped), {**_common_members(original, links), **members})
 
 
 def _common_members(original: type, links: Links) -> dict[str, Any]:

@@ -86,11 +86,6 @@ class BackendSettings:
         return LossScalingSettings(float(edge), float(threshold), int(period))
 
     @property
-    def loss_scaling_text(self) -> str:
-        chosen = {key: value for key, value in self.raw.items() if key.startswith(LOSS_SCALING)}
-        return ", ".join(f"{key}={value}" for key, value in sorted(chosen.items())) or "off"
-
-    @property
     def engine_options(self) -> EngineOptions:
         return read_engine_options(self.raw.get("engineOptions", {}))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
 from typing_extensions import Self
 
-from ipu_model.errors import require
+from ipu_model.errors import did_you_mean, require
 
 # Fragments of the paths that are skipped when an op is traced back to user code, unless the options say otherwise.
 default_source_location_excludes = ["install/poptorch", "site-packages/torch", "site-packages/poptorch"]
@@ -165,5 +164,4 @@ class OptionsDict(Freezable):
             return ""
         if callable(getattr(type(self), name, None)):
             return f" {name} is a method: call {name}(...)."
-        near = difflib.get_close_matches(name, [key for key in known if not key.startswith("_")], n=1)
-        return f" Did you mean {near[0]}?" if near else ""
+        return did_you_mean(name, [key for key in known if not key.startswith("_")])

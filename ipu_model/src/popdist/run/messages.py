@@ -109,6 +109,9 @@ class Writer:
             self._stream.write(msgspec.json.encode(message) + b"\n")
             self._stream.flush()
 
+    def close(self) -> None:
+        self._stream.close()
+
 
 def parse(line: bytes) -> Message | None:
     """Return a message, or `None` for a line that is none: remote shells may print what they like."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ipu_model import __version__
-from ipu_model.errors import Error
+from ipu_model.errors import Error, did_you_mean
 from ipu_model.whole_files import read_whole
 
 _DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
@@ -128,8 +127,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         option = _BY_NAME.get(name)
         if option is None:
-            near = difflib.get_close_matches(name, [*_BY_NAME, *FLAGS], n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, [*_BY_NAME, *FLAGS])
             raise Error(f"poprun has no option {name}.{hint} `poprun --help` lists them.")
         if not equals:
             if not rest:

@@ -124,7 +124,8 @@ def _compiled(node: ast.AST) -> _Expression:
         case ast.Name(id=name):
             return _named(name)
         case ast.Attribute(value=value, attr=name):
-            _check_public(name)
+            if _is_private(name):
+                raise _NotASetting(f"the private name {name}")
             return _applied(lambda owner: _attribute(owner, name), value)
         case ast.Call(func=function, args=arguments, keywords=keywords):
             names = [keyword.arg for keyword in keywords]
@@ -155,9 +156,8 @@ def _named(name: str) -> _Expression:
     raise NameError(f"name {name!r} is not defined")
 
 
-def _check_public(name: str) -> None:
-    if name.startswith("_") and name != "_Popart":
-        raise _NotASetting(f"the private name {name}")
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and name != "_Popart"
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -198,11 +198,8 @@ def run_json(options: Freezable, text: str) -> None:
         )
     for accessor, value in entries.items():
         names = accessor.split(".")
-        try:
-            for name in names:
-                _check_public(name)
-        except _NotASetting as error:
-            raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
+        if private := next(filter(_is_private, names), None):
+            raise AttributeError(f"Options as JSON: {accessor} has the private name {private}.")
         setter: Any = reduce(getattr, names, options)
         if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
             raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")

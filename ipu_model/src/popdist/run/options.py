@@ -66,7 +66,7 @@ OPTIONS = msgspec.json.decode(
 )
 FLAGS = ("-v", "--verbose", "-vv", "--vv", "--version", "-h", "--help")
 _BY_NAME = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
-_REPEATED = ("--mpi-global-args", "--mpi-local-args")
+_REPEATED = ("--mpi-global-args", "--mpi-local-args")  # their values are put together
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def read(arguments: Sequence[str]) -> Request:
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:
-    return {key.replace("_", "-"): value for key, value in vars(_parser().parse_args(words)).items()}
+    values = vars(_parser().parse_args(words))
+    return {key.replace("_", "-"): " ".join(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -149,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     for option in OPTIONS:
         names = [option.short] if option.short else []
-        action = _Joined if option.name in _REPEATED else "store"
+        action = "append" if option.name in _REPEATED else "store"
         parser.add_argument(
             *names, option.name, type=_KINDS[option.kind], metavar="VALUE", help=option.text, action=action
         )
@@ -159,13 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"poprun of ipu-model {__version__}")
     return parser
-
-
-class _Joined(argparse.Action):
-    """An option that may be given several times: its values are put together."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, f"{getattr(namespace, self.dest, '')} {values}".strip())
 
 
 def _imported(path: str) -> dict[str, Any]:

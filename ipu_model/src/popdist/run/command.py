@@ -66,15 +66,11 @@ def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
             f"--only-output-from-instance {only}: there are {topology.num_instances} instances, from 0 to "
             f"{topology.num_instances - 1}."
         )
-    port = environment.get("MASTER_PORT", "0")  # 0 stands for a free one
-    if not port.isdecimal() or int(port) >= 2**16:
-        raise Error(f"MASTER_PORT is {port!r}, which is no port: unset it to have a free one chosen.")
     return Plan(
         topology,
         (_THIS_MACHINE,) if request.host is None else find(names),
         request.program,
         shared=shared_variables(request, environment),
-        port=int(port),
         remote_shell=request.mpi.remote_shell or DEFAULT_SHELL,
         only_output_from=only,
         talkative=request.verbosity > 1,
@@ -225,7 +221,7 @@ def _supervise(plan: Plan, agents: Sequence[_Agent], events: _Events) -> tuple[s
         if isinstance(message, Line):
             _show(message, plan.only_output_from)
         elif isinstance(message, MeetingPort):
-            for agent in agents[1:]:
+            for agent in agents:
                 agent.send(message)
         elif isinstance(message, Failure):
             failures.append(message)

@@ -14,12 +14,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ipu_model.errors import Error
 from ipu_model.instances import ENDED, HOST_ADDRESS, TCPStore, note_end
 from popdist.environment import variables_of
 from popdist.run import instance
@@ -34,20 +32,6 @@ _NOTE_TIMEOUT = timedelta(seconds=5)
 # A carriage return at the very end may be the first half of a line end.
 _LINE = re.compile(rb".*?(?:\n|\r(?!\n|\Z))", re.DOTALL)
 _TAIL = 20
-
-
-def meeting_place(job: Job) -> TCPStore:
-    """Start the store where agents and instances meet, on a free port unless one is asked for."""
-    port, address = job.plan.port, job.plan.address_of(0)
-    try:
-        return TCPStore(address, port, is_master=True, wait_for_workers=False, multi_tenant=True)
-    except DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise Error(
-            f"port {port} of host {job.plan.hosts[0].name} (MASTER_PORT) is taken by another program. Unset "
-            "MASTER_PORT to have a free port chosen, or set it to another one"
-        ) from error
 
 
 def output_of(job: Job, port: int, writer: Writer) -> Output:

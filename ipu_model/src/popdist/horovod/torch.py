@@ -97,17 +97,14 @@ def grouped_allreduce(
 def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     """Return all ranks' tensors, one after the other along dimension 0, which may differ between ranks."""
     _place()
-    group = environment.group()
-    what = f"the tensors of allgather({name or ''})"
-    shapes = group.gathered_objects(tuple(tensor.shape), what)
+    parts = environment.group().gathered_objects(tensor.detach().clone(), f"the tensors of allgather({name or ''})")
+    shapes = [tuple(part.shape) for part in parts]
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
         raise Error(
             f"allgather joins along dimension 0, and the shapes of the ranks are {', '.join(map(str, shapes))}: all "
             "other dimensions must be equal, and there must be at least one. reshape(1) turns a number into a vector."
         )
-    padded = tensor.new_zeros((max(shape[0] for shape in shapes), *tensor.shape[1:]))
-    padded[: tensor.shape[0]] = tensor.detach()
-    return torch.cat([part[: shape[0]] for part, shape in zip(group.gathered(padded, what), shapes)])
+    return torch.cat(parts)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:

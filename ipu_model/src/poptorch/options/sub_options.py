@@ -213,10 +213,6 @@ class _DistributedOptions(OptionsDict):
 
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
-        self._find_process()
-
-    def _find_process(self) -> None:
-        """Read Open MPI's variables; PopDist's options override this to read others."""
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
     def disable(self) -> Self:

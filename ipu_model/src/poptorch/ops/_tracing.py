@@ -30,10 +30,6 @@ class Body:
         trace = tracing.current()
         return None if trace is None else cls(trace, next(iter(reversed(trace.nodes.nodes)), None))
 
-    @property
-    def is_current(self) -> bool:
-        return tracing.current() is self.trace
-
     def ops(self) -> list[Node]:
         later = takewhile(lambda node: node is not self.before, reversed(self.trace.nodes.nodes))
         return [node for node in later if node.op == "call_function"][::-1]

@@ -159,32 +159,34 @@ def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) ->
 class _Entered:
     """Something whose body is a part of `forward`; it can be entered several times, one within another."""
 
-    def __init__(self) -> None:
-        self._bodies: list[Body | None] = []
-
-    @property
-    def _is_open(self) -> bool:
-        return any(body is not None and body.is_current for body in self._bodies)
-
     def __enter__(self) -> None:
-        # A trace that failed between two module hooks never left its bodies: they belong to no trace any more.
-        self._bodies = [body for body in self._bodies if body is None or body.is_current]
-        self._bodies.append(Body.begin())
+        body = Body.begin()
+        if body is not None:
+            body.trace.entered.append((self, body))
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        body = self._bodies.pop() if self._bodies else None
-        if body is not None and body.is_current:
-            self._note(body)
+        _leave(lambda scope: scope is self)
 
     def _note(self, body: Body) -> None:
         raise NotImplementedError
+
+
+def _leave(is_meant: Callable[[_Entered], bool], *, is_noted: bool = True) -> None:
+    """Leave what was entered last of what is meant, if there is any."""
+    trace = tracing.current()
+    entered = [] if trace is None else trace.entered
+    for index, (scope, body) in reversed(list(enumerate(entered))):
+        if is_meant(scope):
+            del entered[index]
+            if is_noted:
+                scope._note(body)
+            return
 
 
 class NameScope(_Entered):
     """Put `name/` in front of the names of the ops in the body; scopes nest."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         require(isinstance(name, str), f"A name scope must be a string; got {name!r}.")
         self.name = name
 
@@ -200,32 +202,15 @@ class Attribute(_Entered):
     """
 
     def __init__(self, **kwargs: dict[str, str]) -> None:
-        super().__init__()
         self._attributes = {name: dict(pairs) for name, pairs in kwargs.items()}
 
     def _note(self, body: Body) -> None:
         body.trace.set_attributes(body.ops(), self._attributes)
 
 
-# What was entered by a call and not by `with`, innermost last. That of a trace that failed is never left.
-_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("poptorch_entered", default=())
-
-
-def _enter(scope: _Entered) -> None:
-    scope.__enter__()
-    _entered.set(tuple(entered for entered in (*_entered.get(), scope) if entered._is_open))
-
-
-def _leave(is_meant: Callable[[_Entered], bool]) -> None:
-    latest = next((scope for scope in reversed(_entered.get()) if scope._is_open and is_meant(scope)), None)
-    if latest is not None:
-        _entered.set(tuple(scope for scope in _entered.get() if scope is not latest))
-        latest.__exit__(None, None, None)
-
-
 def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
-    _enter(NameScope(name))
+    NameScope(name).__enter__()
 
 
 def pop_name_scope() -> None:
@@ -237,7 +222,7 @@ def set_attribute(attribute: str, key: str, value: str) -> None:
     """Give the following ops an entry of a graph attribute, until `clear_attribute`."""
     message = f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
     require(all(isinstance(text, str) for text in (attribute, key, value)), message)
-    _enter(Attribute(**{attribute: {key: value}}))
+    Attribute(**{attribute: {key: value}}).__enter__()
 
 
 def clear_attribute(attribute: str, key: str) -> None:
@@ -328,10 +313,6 @@ def _noted(copy: Tensor, printed: Printed) -> Tensor:
     return copy
 
 
-# The context whose body is being traced; contexts must not nest, also not those of different objects.
-_open: ContextVar[MultiConv | None] = ContextVar("poptorch_multi_conv", default=None)
-
-
 class MultiConv(_Entered):
     """Compute the convolutions of the `with` body as one; their results stay those of separate ones.
 
@@ -342,7 +323,6 @@ class MultiConv(_Entered):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         # By the names of the engine's hints: one value for each convolution, or one for all.
         self._settings: dict[str, list[Any]] = {}
 
@@ -398,18 +378,14 @@ class MultiConv(_Entered):
         return self._set("conv_dithering", None if value is None else values)
 
     def __enter__(self) -> None:
-        around = _open.get()
+        trace = tracing.current()
+        is_nested = trace is not None and any(isinstance(scope, MultiConv) for scope, _ in trace.entered)
         nested = "Nested poptorch.MultiConv operations are not supported."
-        check(around is None or not around._is_open, f"{nested} End one `with` body before the next one begins.")
+        check(not is_nested, f"{nested} End one `with` body before the next one begins.")
         super().__enter__()
-        _open.set(self)
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        _open.set(None)
-        if type is None:
-            super().__exit__(type, value, traceback)
-        else:
-            self._bodies.clear()
+        _leave(lambda scope: scope is self, is_noted=type is None)
 
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""

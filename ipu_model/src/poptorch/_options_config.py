@@ -21,6 +21,7 @@ from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any
 
+from ipu_model.capture.torch_private import switched
 from ipu_model.whole_files import read_whole
 from poptorch import enums
 from poptorch._options_impl import Freezable
@@ -81,13 +82,10 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
     for number, statement in statements:
         with _refused(filepath, number, statement):
             compiled.append(_parsed(statement))
-    token = _being_loaded.set((*outer, path))
-    try:
+    with switched(_being_loaded.get, _being_loaded.set, (*outer, path)):
         for (number, statement), run in zip(statements, compiled, strict=True):
             with _refused(filepath, number, statement):
                 run(options)
-    finally:
-        _being_loaded.reset(token)
 
 
 @contextmanager

@@ -5,8 +5,8 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import astuple
 from operator import attrgetter, getitem
@@ -20,6 +20,7 @@ from typing_extensions import Self
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from ipu_model.capture.graph import Printed, mark
+from ipu_model.capture.torch_private import switched
 from ipu_model.compute.printing import PrintLayout
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution, Serialisation
@@ -81,14 +82,9 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 _are_checkpoints_noted: ContextVar[bool] = ContextVar("are_checkpoints_noted", default=True)
 
 
-@contextmanager
-def checkpoints_noted(noted: bool = True) -> Iterator[None]:
+def checkpoints_noted(noted: bool = True) -> AbstractContextManager[None]:
     """Capture a model with its own recomputation checkpoints, or without them if they are not to be noted."""
-    before = _are_checkpoints_noted.set(noted)
-    try:
-        yield
-    finally:
-        _are_checkpoints_noted.reset(before)
+    return switched(_are_checkpoints_noted.get, _are_checkpoints_noted.set, noted)
 
 
 def nop(tensor: Tensor) -> Tensor:

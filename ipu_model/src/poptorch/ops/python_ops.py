@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL, record
 from ipu_model.capture.graph import PythonFunction, TensorSpec
-from ipu_model.capture.torch_private import modes_disabled
+from ipu_model.capture.torch_private import modes_disabled, switched
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
 from poptorch.ops._tracing import as_list, check, refuse_training
@@ -243,13 +243,10 @@ class CPU:
             is_tensor = isinstance(argument, torch.Tensor)
             check(is_tensor, f"poptorch.CPU: argument {position} of {op} must be a tensor, not {type(argument)}.")
         function: Callable[..., Any] = trace.host_functions.setdefault(self._ID, self._layer_to_call)
-        token = _calling.set(self._ID)
-        try:
-            # As the host will call it, on zeros: what it calls must not see the trace.
-            with modes_disabled(), tracing.active(None), trace.on_host(), torch.no_grad():
-                example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
-        finally:
-            _calling.reset(token)
+        calling = switched(_calling.get, _calling.set, self._ID)
+        # As the host will call it, on zeros: what it calls must not see the trace.
+        with calling, modes_disabled(), tracing.active(None), trace.on_host(), torch.no_grad():
+            example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
         listed = as_list(example)
         rule = "must return a tensor or a sequence of tensors"
         check(_are_tensors(listed) and listed, f"poptorch.CPU: {op} {rule}, not {type(example)}.")

@@ -156,9 +156,9 @@ class _Entered:
     """Something whose body is a part of `forward`; it can be entered several times, one within another."""
 
     def __enter__(self) -> None:
-        body = Body.begin()
-        if body is not None:
-            body.trace.entered.append((self, body))
+        trace = tracing.current()
+        if trace is not None:
+            trace.entered.append((self, Body.begin(trace)))
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
         _leave(lambda scope: scope is self)

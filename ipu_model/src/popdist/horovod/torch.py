@@ -24,16 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ReduceOp(Enum):
-    """How values of all ranks become one."""
-
-    Average = "average"
-    Sum = "sum"
-    Min = "min"
-    Max = "max"
-
-
-Average, Sum, Min, Max = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Min, ReduceOp.Max
+ReduceOp = Enum("ReduceOp", ["Average", "Sum", "Min", "Max"])
+Average, Sum, Min, Max = ReduceOp
 _OPERATIONS = {Average: Operation.SUM, Sum: Operation.SUM, Min: Operation.MIN, Max: Operation.MAX}
 _initialised: list[bool] = []
 

@@ -104,8 +104,7 @@ class Output(LogsSpecs):
     ) -> None:
         super().__init__()
         self._variables, self._emit, self._gone = variables, emit, gone
-        self._lives: dict[int, int] = {}
-        self._pipes: dict[int, LinePipe] = {}
+        self._pipes: list[LinePipe] = []
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -124,14 +123,12 @@ class Output(LogsSpecs):
             # What an instance holds open as long as it lives: reading it ends with the instance.
             alive = os.path.join(self.temporary.name, f"alive-{local}")
             os.mkfifo(alive)
-            reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
-            self._lives[reader] = local
-            self._selector.register(reader, selectors.EVENT_READ)
+            self._selector.register(os.open(alive, os.O_RDONLY | os.O_NONBLOCK), selectors.EVENT_READ, local)
             environment[instance.ALIVE] = alive
             for stream, paths_of_stream in paths.items():
                 pipe = LinePipe(local, stream)
-                self._pipes[pipe.reader] = pipe
-                self._selector.register(pipe.reader, selectors.EVENT_READ)
+                self._pipes.append(pipe)
+                self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
                 paths_of_stream[local] = f"/dev/fd/{pipe.writer}"
         self._thread.start()
         return LogsDest(paths["stdout"], paths["stderr"], error_files=dict.fromkeys(envs, ""))
@@ -149,17 +146,17 @@ class Output(LogsSpecs):
 
     def _read(self) -> None:
         while True:
-            ready = [key.fd for key, _ in self._selector.select()]
-            for descriptor in ready:
-                if descriptor in self._lives:
+            ready = [key for key, _ in self._selector.select()]
+            for descriptor, data in ((key.fd, key.data) for key in ready):
+                if isinstance(data, LinePipe):
+                    self._take(data)
+                elif data is not None:
                     self._selector.unregister(descriptor)
                     os.close(descriptor)
-                    self._gone(self._lives.pop(descriptor))
-                elif descriptor != self._wake:
-                    self._take(self._pipes[descriptor])
-            if ready == [self._wake]:
+                    self._gone(data)
+            if [key.fd for key in ready] == [self._wake]:
                 break
-        for pipe in self._pipes.values():
+        for pipe in self._pipes:
             self._hand_out(pipe, pipe.rest)
 
     def _take(self, pipe: LinePipe) -> None:

@@ -70,11 +70,13 @@ class _Call:
 
     def results(self, replicas: Replicas) -> list[list[Tensor]]:
         """Return the results of each replica from its inputs."""
-        if not self.op.cross_replica:
-            return [as_list(self.op.forward(*inputs, **self.attributes)) for inputs in replicas]
-        return self._of_each(self.op.forward(*_by_position(replicas), **self.attributes), len(replicas))
+        return self._of_each(lambda inputs: self.op.forward(*inputs, **self.attributes), replicas)
 
-    def _of_each(self, returned: Any, count: int) -> list[list[Any]]:
+    def _of_each(self, function: Callable[..., Any], *parts: Replicas) -> list[list[Any]]:
+        """Return what a function returns for each replica; it is called for each or, if it sees all of them, once."""
+        if not self.op.cross_replica:
+            return [as_list(function(*own)) for own in zip(*parts)]
+        returned, count = function(*map(_by_position, parts)), len(parts[0])
         is_list = isinstance(returned, (list, tuple))
         rule = f"a cross-replica function must return a list of what it returns for each of {count} replicas"
         given = f"{len(returned)}" if is_list else f"{type(returned)}"
@@ -86,14 +88,11 @@ class _Call:
         inputs = [tensors[:count] for tensors in replicas]
         middle = count + (len(replicas[0]) - count) // 2
         outputs, incoming = ([t[count:middle] for t in replicas], [t[middle:] for t in replicas])
-        if self.op.backward is None:
+        backward: Any = self.op.backward
+        if backward is None:
             made = self._automatic(inputs, incoming)
-        elif self.op.cross_replica:
-            seen = _by_position(inputs), _by_position(outputs), _by_position(incoming)
-            made = self._of_each(self.op.backward(*seen, self.attributes), len(replicas))
         else:
-            backward, each = self.op.backward, zip(inputs, outputs, incoming)
-            made = [as_list(backward(own, results, outer, self.attributes)) for own, results, outer in each]
+            made = self._of_each(lambda *seen: backward(*seen, self.attributes), inputs, outputs, incoming)
         for own in made:
             rule = f"backward must return a gradient for each of {count} inputs"
             check(len(own) > max(needed), f"{self.label}: {rule}; it returned {len(own)}.")

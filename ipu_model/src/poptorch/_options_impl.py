@@ -85,13 +85,12 @@ class OptionsDict(Freezable):
 
     def __setattr__(self, name: str, value: Any) -> None:
         on_class = getattr(type(self), name, None)
-        set_up = "_values" in self.__dict__
-        if name in self.__dict__ or isinstance(on_class, property) or (name.startswith("_") and not set_up):
+        is_private, is_set_up = name.startswith("_"), "_values" in self.__dict__
+        is_declared = on_class is not None or not is_set_up
+        if name in self.__dict__ or isinstance(on_class, property) or (is_private and is_declared):
             object.__setattr__(self, name, value)
-        elif not name.startswith("_"):
+        elif not is_private:
             self.set(**{name: value})
-        elif on_class is not None:
-            object.__setattr__(self, name, value)
         else:
             raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}.")
 

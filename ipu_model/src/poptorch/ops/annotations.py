@@ -330,7 +330,7 @@ class MultiConv(_Entered):
             "Invalid available memory proportion! It must be a float from 0 to 1, a list of such floats or None; got "
             f"{value!r}.",
         )
-        return self._set("available_memory_proportion", None if value is None else values)
+        return self._set("available_memory_proportion", value)
 
     def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
         """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution."""
@@ -346,7 +346,7 @@ class MultiConv(_Entered):
         """Set whether the convolutions run side by side or one after another; `None` leaves it open."""
         message = f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
         require(value is None or isinstance(value, MultiConvPlanType), message)
-        return self._set("plan_type", None if value is None else [value.name.lower()])
+        return self._set("plan_type", None if value is None else value.name.lower())
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least."""
@@ -355,7 +355,7 @@ class MultiConv(_Entered):
             isinstance(given, int) and given >= 0,
             f"Invalid number of reserved tiles! It must be an int, 0 or more; got {value!r}.",
         )
-        return self._set("per_conv_reserved_tiles", [value])
+        return self._set("per_conv_reserved_tiles", value)
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one, a float."""
@@ -364,14 +364,13 @@ class MultiConv(_Entered):
             isinstance(given, float) and 0 <= given < math.inf,
             f"Invalid cycle back-off! It must be a float, 0 or more; got {value!r}.",
         )
-        return self._set("cycle_back_off", [value])
+        return self._set("cycle_back_off", value)
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
         """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`."""
-        values = as_list(value)
-        if value is not None and not all(isinstance(item, bool) for item in values):
+        if value is not None and not all(isinstance(item, bool) for item in as_list(value)):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
-        return self._set("conv_dithering", None if value is None else values)
+        return self._set("conv_dithering", value)
 
     def __enter__(self) -> None:
         trace = tracing.current()
@@ -399,8 +398,8 @@ class MultiConv(_Entered):
             own: dict[str, Any] = {name: values[index % len(values)] for name, values in self._settings.items()}
             mark(node, multi_convolution=MultiConvolution(convolutions[0].name, count, **own))
 
-    def _set(self, name: str, values: list[Any] | None) -> Self:
+    def _set(self, name: str, value: Any) -> Self:
         self._settings.pop(name, None)
-        if values is not None:
-            self._settings[name] = values
+        if value is not None:
+            self._settings[name] = as_list(value)
         return self

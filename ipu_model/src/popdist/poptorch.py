@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import poptorch
 from ipu_model.errors import Error
 from popdist import environment
+from poptorch._options_impl import OptionsDict
 
 __all__ = ["Options"]
 
@@ -22,10 +23,10 @@ def _blocked(name: str, why: str) -> Callable[..., NoReturn]:
 
 
 class _DistributedOptions(poptorch.options._DistributedOptions):
-    def _find_process(self) -> None:
-        self.set(
-            distributed_process_id=environment.getInstanceIndex(),
-            num_distributed_processes=environment.getNumInstances(),
+    def __init__(self) -> None:
+        place = environment.place()
+        OptionsDict.__init__(
+            self, num_distributed_processes=place.instances, distributed_process_id=place.instance, ipuof_configs={}
         )
 
     disable = _blocked("Distributed.disable", "`poprun` has started the processes")

@@ -82,27 +82,14 @@ class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]  # a clas
         return getattr(sys, self._stream_name)
 
 
-class _NativeHandler(logging.Handler):
-    """Opens `POPTORCH_LOG_DEST` (`stderr`, `stdout` or a file, truncated) at the first line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._target: logging.Handler | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._target is None:
-            destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
-            if destination in ("stderr", "stdout"):
-                self._target = _StreamHandler(destination)
-            else:
-                self._target = logging.FileHandler(destination, mode="w", encoding="utf-8")
-                self._target.setFormatter(_PoptorchFormatter())
-        self._target.emit(record)
-
-    def close(self) -> None:
-        if self._target is not None:
-            self._target.close()
-        super().close()
+def _native_handler() -> logging.Handler:
+    """Return what writes to `POPTORCH_LOG_DEST`: `stderr`, `stdout` or a file, truncated at the first line."""
+    destination = os.environ.get("POPTORCH_LOG_DEST") or "stderr"
+    if destination in ("stderr", "stdout"):
+        return _StreamHandler(destination)
+    handler = logging.FileHandler(destination, mode="w", encoding="utf-8", delay=True)
+    handler.setFormatter(_PoptorchFormatter())
+    return handler
 
 
 class RepeatFilter(logging.Filter):
@@ -175,7 +162,7 @@ _console = _StreamHandler("stderr")
 
 
 def _install() -> None:
-    for target, handler in ((logger, _console), (native_logger, _NativeHandler())):
+    for target, handler in ((logger, _console), (native_logger, _native_handler())):
         if not target.handlers:
             target.addHandler(handler)
     if not native_logger.filters:

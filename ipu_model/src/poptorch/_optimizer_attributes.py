@@ -16,7 +16,7 @@ from ipu_model.errors import UnknownParameter, require
 from ipu_model.optimiser import FAMILIES, Hyper, OptimiserSpec
 from ipu_model.step import FLOAT16
 from poptorch._logging import logger, once_logger
-from poptorch.optim.optimizer import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, require_numbers
+from poptorch.optim import ACCUMULATOR_DTYPES, ACCUMULATOR_RULE, _require_numbers
 from poptorch.options import Options
 
 # A native PyTorch optimiser streams lr always, and these where they differ from the family's default.
@@ -103,7 +103,7 @@ def read_spec(optimizer: torch.optim.Optimizer, tracker: OptimizerAttrTracker | 
     _warn_of_ignored_code(optimizer, tracker)
     loss_scaling = getattr(optimizer, "loss_scaling", 1.0)
     max_grad_norm = getattr(optimizer, "max_grad_norm", math.inf)
-    require_numbers({"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm})
+    _require_numbers({"loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm})
     dtypes = {field: getattr(optimizer, public, torch.float32) for field, public in _DTYPES.items()}
     for field, dtype in dtypes.items():
         if dtype not in ACCUMULATOR_DTYPES:
@@ -166,7 +166,7 @@ def _hyper(optimizer: torch.optim.Optimizer, family: str, values: Mapping[str, A
     numbers: dict[str, Any] = {}
     for name in FAMILIES[family]:
         value = values[name] if values.get(name) is not None else optimizer.defaults[name]
-        require_numbers({name: value})
+        _require_numbers({name: value})
         if name == "betas":
             numbers[name] = (float(value[0]), float(value[1]))
         else:

@@ -21,6 +21,7 @@ from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any
 
+from ipu_model.capture.torch_private import switched
 from ipu_model.whole_files import read_whole
 from poptorch import enums
 from poptorch._options_impl import Freezable
@@ -81,13 +82,10 @@ def parseAndSetOptions(options: Freezable, filepath: str | os.PathLike[str]) -> 
     for number, statement in statements:
         with _refused(filepath, number, statement):
             compiled.append(_parsed(statement))
-    token = _being_loaded.set((*outer, path))
-    try:
+    with switched(_being_loaded.get, _being_loaded.set, (*outer, path)):
         for (number, statement), run in zip(statements, compiled, strict=True):
             with _refused(filepath, number, statement):
                 run(options)
-    finally:
-        _being_loaded.reset(token)
 
 
 @contextmanager
@@ -124,7 +122,8 @@ def _compiled(node: ast.AST) -> _Expression:
         case ast.Name(id=name):
             return _named(name)
         case ast.Attribute(value=value, attr=name):
-            _check_public(name)
+            if _is_private(name):
+                raise _NotASetting(f"the private name {name}")
             return _applied(lambda owner: _attribute(owner, name), value)
         case ast.Call(func=function, args=arguments, keywords=keywords):
             names = [keyword.arg for keyword in keywords]
@@ -155,9 +154,8 @@ def _named(name: str) -> _Expression:
     raise NameError(f"name {name!r} is not defined")
 
 
-def _check_public(name: str) -> None:
-    if name.startswith("_") and name != "_Popart":
-        raise _NotASetting(f"the private name {name}")
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and name != "_Popart"
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -198,11 +196,8 @@ def run_json(options: Freezable, text: str) -> None:
         )
     for accessor, value in entries.items():
         names = accessor.split(".")
-        try:
-            for name in names:
-                _check_public(name)
-        except _NotASetting as error:
-            raise AttributeError(f"Options as JSON: {accessor} has {error}.") from None
+        if private := next(filter(_is_private, names), None):
+            raise AttributeError(f"Options as JSON: {accessor} has the private name {private}.")
         setter: Any = reduce(getattr, names, options)
         if not inspect.ismethod(setter) or not isinstance(setter.__self__, Freezable):
             raise TypeError(f"Options as JSON: {accessor} is not a setter of poptorch.Options.")

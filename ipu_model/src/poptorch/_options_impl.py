@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
 from typing_extensions import Self
 
-from ipu_model.errors import require
+from ipu_model.errors import did_you_mean, require
 
 # Fragments of the paths that are skipped when an op is traced back to user code, unless the options say otherwise.
 default_source_location_excludes = ["install/poptorch", "site-packages/torch", "site-packages/poptorch"]
@@ -86,13 +85,12 @@ class OptionsDict(Freezable):
 
     def __setattr__(self, name: str, value: Any) -> None:
         on_class = getattr(type(self), name, None)
-        set_up = "_values" in self.__dict__
-        if name in self.__dict__ or isinstance(on_class, property) or (name.startswith("_") and not set_up):
+        is_private, is_set_up = name.startswith("_"), "_values" in self.__dict__
+        is_declared = on_class is not None or not is_set_up
+        if name in self.__dict__ or isinstance(on_class, property) or (is_private and is_declared):
             object.__setattr__(self, name, value)
-        elif not name.startswith("_"):
+        elif not is_private:
             self.set(**{name: value})
-        elif on_class is not None:
-            object.__setattr__(self, name, value)
         else:
             raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}.")
 
@@ -165,5 +163,4 @@ class OptionsDict(Freezable):
             return ""
         if callable(getattr(type(self), name, None)):
             return f" {name} is a method: call {name}(...)."
-        near = difflib.get_close_matches(name, [key for key in known if not key.startswith("_")], n=1)
-        return f" Did you mean {near[0]}?" if near else ""
+        return did_you_mean(name, [key for key in known if not key.startswith("_")])

@@ -47,8 +47,6 @@ def test_gathering_and_broadcasting_return_what_was_given() -> None:
     x = torch.arange(4).reshape(2, 2)
     assert torch.equal(hvd.allgather(x), x)
     assert torch.equal(hvd.broadcast(x, root_rank=0), x)
-    assert hvd.broadcast_object({"a": 1}, root_rank=0) == {"a": 1}
-    assert hvd.join() == 0
 
 
 def test_parameters_are_taken_as_state_dict_or_by_name() -> None:
@@ -57,13 +55,6 @@ def test_parameters_are_taken_as_state_dict_or_by_name() -> None:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_one_rank_waits_for_nobody_and_keeps_its_optimiser() -> None:
-    optimiser = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.25, momentum=0.5)
-    hvd.broadcast_optimizer_state(optimiser, root_rank=0)
-    hvd.barrier()
-    assert (optimiser.param_groups[0]["lr"], optimiser.param_groups[0]["momentum"]) == (0.25, 0.5)
 
 
 def test_calls_before_init_are_refused() -> None:

@@ -28,7 +28,6 @@ from popdist.run.command import (
     find,
     main,
     parse_hosts,
-    plan_of,
     shared_variables,
     tagged,
 )
@@ -118,13 +117,6 @@ class TestReading:
         shared = shared_variables(request, here)
         assert shared == {"PATH": "/p", "PYTHONPATH": "/q", "A": "a", "B": "b", "POPTORCH_CACHE_DIR": "/c"}
         assert "-x NONE: this variable is not set here" in capsys.readouterr().err
-
-    def test_the_port_is_free_unless_one_is_asked_for(self) -> None:
-        assert plan_of(read(["x"]), {}).port == 0
-        assert plan_of(read(["x"]), {"MASTER_PORT": "1234"}).port == 1234
-        for text in ("http", "65536", "-1"):
-            with pytest.raises(poptorch.Error, match="no port"):
-                plan_of(read(["x"]), {"MASTER_PORT": text})
 
     @pytest.mark.parametrize(("line", "said"), [
         ("--num-replicas", "--num-replicas needs a value: number of replicas of the whole run"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -103,18 +102,12 @@ class TestOtherHosts:
     (["--host=192.0.2.1", "--mpi-global-args=--mca plm_rsh_agent /no/shell", "true"], ["/no/shell cannot be run"]),
     (["--num-instances", "2", "--num-replicas", "2", "train.py", "--fast"],
      ["program 'train.py' was not found on host localhost", "python train.py --fast"]),
-    (["true"], ["port {port} of host localhost (MASTER_PORT) is taken by another program", "Unset MASTER_PORT"]),
 ])  # fmt: skip
 def test_what_cannot_begin_is_named(tmp_path: Path, arguments: list[str], said: list[str]) -> None:
     shell = tmp_path / "shell.sh"
     shell.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 255\n")
     shell.chmod(0o755)
-    with socket.socket() as other:
-        other.bind(("0.0.0.0", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        taken = {"MASTER_PORT": port} if arguments == ["true"] else {}
-        result = poprun(*(argument.format(shell=shell) for argument in arguments), **taken).finish()
+    result = poprun(*(argument.format(shell=shell) for argument in arguments)).finish()
     assert result.returncode == 1
     for words in said:
-        assert words.format(port=port) in result.stderr
+        assert words in result.stderr

@@ -128,7 +128,7 @@ class TestEnvironment:
         path = tmp_path / destination
         path.write_text("old content\n")
         monkeypatch.setenv("POPTORCH_LOG_DEST", str(path) if path.suffix else destination)
-        handler = _logging._NativeHandler()
+        handler = _logging._native_handler()
         for text in ("first", "second"):
             handler.emit(logging.LogRecord("poptorch:cpp", logging.WARNING, __file__, 1, text, None, None))
         handler.close()

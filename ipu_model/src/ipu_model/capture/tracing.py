@@ -39,6 +39,7 @@ class Trace:
     layers: dict[str, str] = field(default_factory=dict)
     block_entries: list[Placement] = field(default_factory=list)
     loss_marks: list[Tensor] = field(default_factory=list)
+    entered: list[tuple[Any, Any]] = field(default_factory=list)  # annotations of what is under way, innermost last
     scope_of_error: str = ""
     records_gradients: bool = True
     in_torch_function: bool = False

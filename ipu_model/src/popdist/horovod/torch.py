@@ -19,22 +19,13 @@ from poptorch._backend.support import status_of
 from poptorch._impl import refusal
 
 __all__ = [
-    "Average", "Max", "Min", "Sum", "allgather", "allreduce", "barrier", "broadcast", "broadcast_object",
-    "broadcast_optimizer_state", "broadcast_parameters", "grouped_allreduce", "init", "is_initialized", "join",
-    "local_rank", "local_size", "rank", "shutdown", "size",
+    "Average", "Max", "Min", "Sum", "allgather", "allreduce", "broadcast", "broadcast_parameters",
+    "grouped_allreduce", "init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size",
 ]  # fmt: skip
 
 
-class ReduceOp(Enum):
-    """How values of all ranks become one."""
-
-    Average = "average"
-    Sum = "sum"
-    Min = "min"
-    Max = "max"
-
-
-Average, Sum, Min, Max = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Min, ReduceOp.Max
+ReduceOp = Enum("ReduceOp", ["Average", "Sum", "Min", "Max"])
+Average, Sum, Min, Max = ReduceOp
 _OPERATIONS = {Average: Operation.SUM, Sum: Operation.SUM, Min: Operation.MIN, Max: Operation.MAX}
 _initialised: list[bool] = []
 
@@ -98,17 +89,14 @@ def grouped_allreduce(
 def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
     """Return all ranks' tensors, one after the other along dimension 0, which may differ between ranks."""
     _place()
-    group = environment.group()
-    what = f"the tensors of allgather({name or ''})"
-    shapes = group.gathered_objects(tuple(tensor.shape), what)
+    parts = environment.group().gathered_objects(tensor.detach().clone(), f"the tensors of allgather({name or ''})")
+    shapes = [tuple(part.shape) for part in parts]
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
         raise Error(
             f"allgather joins along dimension 0, and the shapes of the ranks are {', '.join(map(str, shapes))}: all "
             "other dimensions must be equal, and there must be at least one. reshape(1) turns a number into a vector."
         )
-    padded = tensor.new_zeros((max(shape[0] for shape in shapes), *tensor.shape[1:]))
-    padded[: tensor.shape[0]] = tensor.detach()
-    return torch.cat([part[: shape[0]] for part, shape in zip(group.gathered(padded, what), shapes)])
+    return torch.cat(parts)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
@@ -125,32 +113,6 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
         for name, value in named:
             if isinstance(value, Tensor):
                 value.copy_(environment.group().broadcast(value, root_rank, name))
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the object of rank `root_rank`, which can be pickled."""
-    _check_root(root_rank)
-    group = environment.group()
-    own = obj if group.members[group.rank] == root_rank else None
-    return group.gathered_objects(own, name or "objects")[group.members.index(root_rank)]
-
-
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
-    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "the optimiser's state"))
-
-
-def barrier() -> None:
-    _place()
-    environment.group().barrier()
-
-
-def join() -> int:
-    """Return when all ranks have called this; the result is the last rank.
-
-    Ranks that are still in other collectives are not served meanwhile, as Horovod would.
-    """
-    barrier()
-    return size() - 1
 
 
 def __getattr__(name: str) -> Any:

@@ -76,23 +76,22 @@ class _Poprun:
 def _work(job: Job, poprun: _Poprun, writer: Writer) -> None:
     _check(job)
     # Only now, so that mistakes are told at once: this takes two seconds.
-    from popdist.run.elastic import launch, meeting_place, output_of
+    from ipu_model.instances import TCPStore
+    from popdist.run.elastic import launch, output_of
 
     os.environ.update(job.plan.shared)
     own_cores = CoreWatch().cores().at_once // job.plan.topology.instances_per_host
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, own_cores)))
-    store, port = None, job.plan.port
+    store = None
     if job.host == 0:
-        store = meeting_place(job)
-        port = store.port
-        writer.send(MeetingPort(port))
-    else:
-        message = poprun.messages.get()
-        if not isinstance(message, MeetingPort):
-            return
-        port = message.port
-    poprun.output = output_of(job, port, writer)
-    launch(job, port, poprun.output, writer)
+        # Where agents and instances meet: at a free port, which poprun tells all agents.
+        store = TCPStore(job.plan.address_of(0), 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        writer.send(MeetingPort(store.port))
+    meeting = poprun.messages.get()
+    if not isinstance(meeting, MeetingPort):
+        return
+    poprun.output = output_of(job, meeting.port, writer)
+    launch(job, meeting.port, poprun.output, writer)
     # Instances on other hosts may still meet at the first host's store: it goes when poprun says so.
     poprun.wait_for_its_end()
     del store

@@ -66,15 +66,11 @@ def plan_of(request: Request, environment: Mapping[str, str]) -> Plan:
             f"--only-output-from-instance {only}: there are {topology.num_instances} instances, from 0 to "
             f"{topology.num_instances - 1}."
         )
-    port = environment.get("MASTER_PORT", "0")  # 0 stands for a free one
-    if not port.isdecimal() or int(port) >= 2**16:
-        raise Error(f"MASTER_PORT is {port!r}, which is no port: unset it to have a free one chosen.")
     return Plan(
         topology,
         (_THIS_MACHINE,) if request.host is None else find(names),
         request.program,
         shared=shared_variables(request, environment),
-        port=int(port),
         remote_shell=request.mpi.remote_shell or DEFAULT_SHELL,
         only_output_from=only,
         talkative=request.verbosity > 1,
@@ -187,13 +183,13 @@ _Events = SimpleQueue[tuple[int, Message | None]]
 def run(plan: Plan) -> int:
     """Run all instances to their end and return the exit status: 0, or that of the instance that failed first."""
     events: _Events = SimpleQueue()
-    agents = [_Agent(index, host, plan.remote_shell, events) for index, host in enumerate(plan.hosts)]
+    agents: list[_Agent] = []
     message, status = "", 0
     with _on_signals(_interrupt):
         try:
-            for index, agent in enumerate(agents):
-                agent.start()
-                agent.send(Job(plan, index, os.getcwd()))
+            for index, host in enumerate(plan.hosts):
+                agents.append(_Agent(index, host, plan.remote_shell, events))
+                agents[-1].send(Job(plan, index, os.getcwd()))
             message, status = _supervise(plan, agents, events)
         except Interrupted as interruption:
             (number,) = interruption.args
@@ -225,7 +221,7 @@ def _supervise(plan: Plan, agents: Sequence[_Agent], events: _Events) -> tuple[s
         if isinstance(message, Line):
             _show(message, plan.only_output_from)
         elif isinstance(message, MeetingPort):
-            for agent in agents[1:]:
+            for agent in agents:
                 agent.send(message)
         elif isinstance(message, Failure):
             failures.append(message)
@@ -274,26 +270,21 @@ class _Agent:
 
     def __init__(self, index: int, host: Host, remote_shell: Sequence[str], events: _Events) -> None:
         self._index, self._host, self._events = index, host, events
-        self._command = agent_command(host, remote_shell)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
-
-    def start(self) -> None:
+        command = agent_command(host, remote_shell)
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the agent runs
         try:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._noise, start_new_session=True
             )
         except OSError as error:
             raise Error(
-                f"host {self._host.name} cannot be reached: {self._command[0]} cannot be run ({error.strerror}). "
+                f"host {host.name} cannot be reached: {command[0]} cannot be run ({error.strerror}). "
                 'Install ssh, or name another remote shell: --mpi-global-args "--mca plm_rsh_agent COMMAND".'
             ) from None
         assert self._process.stdin is not None
         self._writer = Writer(self._process.stdin)
-        reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        reader.start()
-        self._reader = reader
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
 
     def send(self, message: Message) -> None:
         """Send a message; an agent that has ended is found out about otherwise."""
@@ -301,7 +292,6 @@ class _Agent:
             self._writer.send(message)
 
     def farewell(self) -> str:
-        assert self._process is not None
         how = f"ended with exit code {self._process.wait()}"
         self._noise.seek(0)
         said = "".join(f"\n  {line}" for line in self._noise.read().decode(errors="replace").splitlines()[-20:])
@@ -313,20 +303,16 @@ class _Agent:
         )
 
     def dismiss(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._writer.close()
 
     def wait(self, seconds: float) -> None:
-        if self._process is None:
-            return
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._reader is not None:  # a signal may come while it is started
-            self._reader.join(timeout=1.0)
+        self._reader.join(timeout=1.0)
         self._noise.close()
 
     def _read(self, lines: IO[bytes]) -> None:

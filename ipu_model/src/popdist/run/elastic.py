@@ -14,12 +14,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ipu_model.errors import Error
 from ipu_model.instances import ENDED, HOST_ADDRESS, TCPStore, note_end
 from popdist.environment import variables_of
 from popdist.run import instance
@@ -34,20 +32,6 @@ _NOTE_TIMEOUT = timedelta(seconds=5)
 # A carriage return at the very end may be the first half of a line end.
 _LINE = re.compile(rb".*?(?:\n|\r(?!\n|\Z))", re.DOTALL)
 _TAIL = 20
-
-
-def meeting_place(job: Job) -> TCPStore:
-    """Start the store where agents and instances meet, on a free port unless one is asked for."""
-    port, address = job.plan.port, job.plan.address_of(0)
-    try:
-        return TCPStore(address, port, is_master=True, wait_for_workers=False, multi_tenant=True)
-    except DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise Error(
-            f"port {port} of host {job.plan.hosts[0].name} (MASTER_PORT) is taken by another program. Unset "
-            "MASTER_PORT to have a free port chosen, or set it to another one"
-        ) from error
 
 
 def output_of(job: Job, port: int, writer: Writer) -> Output:
@@ -120,8 +104,7 @@ class Output(LogsSpecs):
     ) -> None:
         super().__init__()
         self._variables, self._emit, self._gone = variables, emit, gone
-        self._lives: dict[int, int] = {}
-        self._pipes: dict[int, LinePipe] = {}
+        self._pipes: list[LinePipe] = []
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -140,14 +123,12 @@ class Output(LogsSpecs):
             # What an instance holds open as long as it lives: reading it ends with the instance.
             alive = os.path.join(self.temporary.name, f"alive-{local}")
             os.mkfifo(alive)
-            reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
-            self._lives[reader] = local
-            self._selector.register(reader, selectors.EVENT_READ)
+            self._selector.register(os.open(alive, os.O_RDONLY | os.O_NONBLOCK), selectors.EVENT_READ, local)
             environment[instance.ALIVE] = alive
             for stream, paths_of_stream in paths.items():
                 pipe = LinePipe(local, stream)
-                self._pipes[pipe.reader] = pipe
-                self._selector.register(pipe.reader, selectors.EVENT_READ)
+                self._pipes.append(pipe)
+                self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
                 paths_of_stream[local] = f"/dev/fd/{pipe.writer}"
         self._thread.start()
         return LogsDest(paths["stdout"], paths["stderr"], error_files=dict.fromkeys(envs, ""))
@@ -165,17 +146,17 @@ class Output(LogsSpecs):
 
     def _read(self) -> None:
         while True:
-            ready = [key.fd for key, _ in self._selector.select()]
-            for descriptor in ready:
-                if descriptor in self._lives:
+            ready = [key for key, _ in self._selector.select()]
+            for descriptor, data in ((key.fd, key.data) for key in ready):
+                if isinstance(data, LinePipe):
+                    self._take(data)
+                elif data is not None:
                     self._selector.unregister(descriptor)
                     os.close(descriptor)
-                    self._gone(self._lives.pop(descriptor))
-                elif descriptor != self._wake:
-                    self._take(self._pipes[descriptor])
-            if ready == [self._wake]:
+                    self._gone(data)
+            if [key.fd for key in ready] == [self._wake]:
                 break
-        for pipe in self._pipes.values():
+        for pipe in self._pipes:
             self._hand_out(pipe, pipe.rest)
 
     def _take(self, pipe: LinePipe) -> None:

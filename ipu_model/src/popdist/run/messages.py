@@ -28,16 +28,12 @@ class Host:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: what is started where. `shared` are variables for all instances.
-
-    Port 0 lets the agent of host 0 choose a free one; the other agents are told in a second message.
-    """
+    """A run: what is started where. `shared` are variables for all instances."""
 
     topology: Topology
     hosts: tuple[Host, ...]
     command: tuple[str, ...]
     shared: Mapping[str, str] = field(default_factory=dict)
-    port: int = 0
     remote_shell: tuple[str, ...] = DEFAULT_SHELL
     only_output_from: int | None = None
     talkative: bool = False
@@ -55,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, tag=True):
 
 
 class MeetingPort(msgspec.Struct, frozen=True, tag=True):
-    """From the agent of host 0, and on to the others: the port at which instances meet."""
+    """From the agent of host 0, and on to all of them: the port at which instances meet."""
 
     port: int
 
@@ -108,6 +104,9 @@ class Writer:
         with self._lock:
             self._stream.write(msgspec.json.encode(message) + b"\n")
             self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def parse(line: bytes) -> Message | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ipu_model import __version__
-from ipu_model.errors import Error
+from ipu_model.errors import Error, did_you_mean
 from ipu_model.whole_files import read_whole
 
 _DESCRIPTION = """Start a program as several instances that train one model together, here and on other hosts.
@@ -67,7 +66,7 @@ OPTIONS = msgspec.json.decode(
 )
 FLAGS = ("-v", "--verbose", "-vv", "--vv", "--version", "-h", "--help")
 _BY_NAME = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
-_REPEATED = ("--mpi-global-args", "--mpi-local-args")
+_REPEATED = ("--mpi-global-args", "--mpi-local-args")  # their values are put together
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,8 @@ def read(arguments: Sequence[str]) -> Request:
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:
-    return {key.replace("_", "-"): value for key, value in vars(_parser().parse_args(words)).items()}
+    values = vars(_parser().parse_args(words))
+    return {key.replace("_", "-"): " ".join(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -128,8 +128,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         option = _BY_NAME.get(name)
         if option is None:
-            near = difflib.get_close_matches(name, [*_BY_NAME, *FLAGS], n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, [*_BY_NAME, *FLAGS])
             raise Error(f"poprun has no option {name}.{hint} `poprun --help` lists them.")
         if not equals:
             if not rest:
@@ -151,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     for option in OPTIONS:
         names = [option.short] if option.short else []
-        action = _Joined if option.name in _REPEATED else "store"
+        action = "append" if option.name in _REPEATED else "store"
         parser.add_argument(
             *names, option.name, type=_KINDS[option.kind], metavar="VALUE", help=option.text, action=action
         )
@@ -161,13 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"poprun of ipu-model {__version__}")
     return parser
-
-
-class _Joined(argparse.Action):
-    """An option that may be given several times: its values are put together."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, f"{getattr(namespace, self.dest, '')} {values}".strip())
 
 
 def _imported(path: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ipu_model.errors import Error, require, unsupported
 from ipu_model.explore.loader import LoaderFacts, facts_of_loader
 from ipu_model.process import interrupt_postponed
 from poptorch._dataloader.items import CannotSend, Chunk, ItemLoader, ItemStructure, Ring, SharedFile, Transfer
-from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, Release, run
+from poptorch._dataloader.worker import Begin, Failure, Item, Job, Policy, Ready, run
 from poptorch._impl import createPoptorchError
 from poptorch._utils import custom_arg_parsers
 from poptorch.enums import SharingStrategy
@@ -60,7 +60,6 @@ class WorkerProcess:
             modules: list[str] = list(getattr(multiprocessing.forkserver._forkserver, "_preload_modules", ["__main__"]))
             if __name__ not in modules:
                 context.set_forkserver_preload([*modules, __name__])
-        self.ended = False
         self._ring_file = SharedFile()
         self._connection, childs_end = context.Pipe()
         file = None if is_forked else SharedFile(on_disk=strategy is SharingStrategy.FileSystem)
@@ -114,7 +113,7 @@ class WorkerProcess:
         self._ring_file.close()
         return pickle.loads(message.structure), ring
 
-    def send(self, message: Begin | Release | None) -> None:
+    def send(self, message: Begin | int | None) -> None:
         """Send the process a message; if it has ended, waiting for the next message reports that."""
         with suppress(OSError), interrupt_postponed():  # A partial message would corrupt all later ones.
             self._connection.send(message)
@@ -143,10 +142,7 @@ class WorkerProcess:
         return message
 
     def terminate(self) -> None:
-        """End the process: ask, then interrupt, then force it. Does nothing the second time."""
-        if self.ended:
-            return
-        self.ended = True
+        """End the process: ask, then interrupt, then force it."""
         try:
             self.send(None)
             self._process.join(_PATIENCE_IN_S)
@@ -268,7 +264,7 @@ class AsynchronousDataAccessor:
             raise StopIteration
         with interrupt_postponed():
             if self._held_slot is not None:
-                self._worker.send(Release(self._held_slot))
+                self._worker.send(self._held_slot)
                 self._held_slot = None
         try:
             tensors = None
@@ -305,7 +301,7 @@ class AsynchronousDataAccessor:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise AssertionError(self._failure)
-        require(not self._worker.ended, "The data accessor was terminated; make a new one to load more data.")
+        require(self._finalizer.still_active(), "The data accessor was terminated; make a new one to load more data.")
 
 
 @facts_of_loader.register

@@ -13,6 +13,7 @@ import types
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import IO, Any
 
@@ -299,12 +300,9 @@ class Ring:
     """The slots as tensors on a shared file; the loader's process writes them, the program's reads them."""
 
     def __init__(self, file: SharedFile, layout: Layout, slots: int) -> None:
-        starts, end = [], 0
-        for shape, dtype in layout * slots:
-            starts.append(end)
-            end += -(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        memory, places = file.map(end), iter(starts)
-        self._slots = [[_view(memory, next(places), *tensor) for tensor in layout] for _ in range(slots)]
+        sizes = [-(-shape.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape, dtype in layout * slots]
+        memory, starts = file.map(sum(sizes)), accumulate(sizes, initial=0)
+        self._slots = [[_view(memory, next(starts), *tensor) for tensor in layout] for _ in range(slots)]
 
     def write(self, slot: int, item: Sequence[Chunk], *, by_rows: bool) -> int | None:
         """Copy the chunks of an item along dimension 0 and return how many rows they fill, or `None` for all.

@@ -99,17 +99,14 @@ class Item(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """From the program: deliver this pass now; a new generation discards all items but the one in the held slot."""
+    """From the program: deliver this pass now; a new generation discards all items but the one in the held slot.
+
+    Its other messages are the number of a slot that may be written again, and `None`, which asks the process to end.
+    """
 
     generation: int
     pass_number: int
     held_slot: int | None
-
-
-class Release(NamedTuple):
-    """From the program: the slot may be written again. `None` instead of a message asks the process to end."""
-
-    slot: int
 
 
 @dataclass(frozen=True)
@@ -295,8 +292,8 @@ class _Producer:
                 raise _Stopped from None
             if command is None:
                 raise _Stopped
-            if isinstance(command, Release):
-                self._free.append(command.slot)
+            if isinstance(command, int):
+                self._free.append(command)
                 continue
             self._begun_pass = command.pass_number
             if command.generation != self._generation:

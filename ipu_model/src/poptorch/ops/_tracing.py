@@ -25,22 +25,22 @@ class Body:
     before: Node | None
 
     @classmethod
-    def begin(cls) -> Body | None:
-        """Remember the present end of the trace under way; `None` outside a trace."""
-        trace = tracing.current()
-        return None if trace is None else cls(trace, next(iter(reversed(trace.nodes.nodes)), None))
-
-    @property
-    def is_current(self) -> bool:
-        return tracing.current() is self.trace
+    def begin(cls, trace: Trace) -> Body:
+        """Remember the present end of the trace."""
+        return cls(trace, next(iter(reversed(trace.nodes.nodes)), None))
 
     def ops(self) -> list[Node]:
         later = takewhile(lambda node: node is not self.before, reversed(self.trace.nodes.nodes))
         return [node for node in later if node.op == "call_function"][::-1]
 
-    def writes_outside(self) -> Node | None:
+    def refuse_writes_outside(self, name: str) -> None:
         ops = dict.fromkeys(self.ops())
-        return next((op for op in ops if any(_owner(tensor) not in ops for tensor in written_arguments(op))), None)
+        for op in ops:
+            check(
+                all(_owner(tensor) in ops for tensor in written_arguments(op)),
+                f"{name}: the body changes a tensor from outside in place ({op.target}). It may read such "
+                "tensors; to change one, pass it in the list of inputs and return its new value.",
+            )
 
     def fix_outside(self, what: str) -> None:
         """Let no custom op of the body change a tensor from outside: the error says `what` it is."""

@@ -5,8 +5,8 @@ While a model is traced it is noted on the ops; on the CPU all of this does noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import astuple
 from operator import attrgetter, getitem
@@ -20,6 +20,7 @@ from typing_extensions import Self
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.recurrent_layers import LAYER_OPS
 from ipu_model.capture.graph import Printed, mark
+from ipu_model.capture.torch_private import switched
 from ipu_model.compute.printing import PrintLayout
 from ipu_model.errors import require
 from ipu_model.step import MultiConvolution, Serialisation
@@ -81,14 +82,9 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 _are_checkpoints_noted: ContextVar[bool] = ContextVar("are_checkpoints_noted", default=True)
 
 
-@contextmanager
-def checkpoints_noted(noted: bool = True) -> Iterator[None]:
+def checkpoints_noted(noted: bool = True) -> AbstractContextManager[None]:
     """Capture a model with its own recomputation checkpoints, or without them if they are not to be noted."""
-    before = _are_checkpoints_noted.set(noted)
-    try:
-        yield
-    finally:
-        _are_checkpoints_noted.reset(before)
+    return switched(_are_checkpoints_noted.get, _are_checkpoints_noted.set, noted)
 
 
 def nop(tensor: Tensor) -> Tensor:
@@ -159,32 +155,34 @@ def _wanted_producer(node: torch.fx.Node, wanted: frozenset[Any], steps: int) ->
 class _Entered:
     """Something whose body is a part of `forward`; it can be entered several times, one within another."""
 
-    def __init__(self) -> None:
-        self._bodies: list[Body | None] = []
-
-    @property
-    def _is_open(self) -> bool:
-        return any(body is not None and body.is_current for body in self._bodies)
-
     def __enter__(self) -> None:
-        # A trace that failed between two module hooks never left its bodies: they belong to no trace any more.
-        self._bodies = [body for body in self._bodies if body is None or body.is_current]
-        self._bodies.append(Body.begin())
+        trace = tracing.current()
+        if trace is not None:
+            trace.entered.append((self, Body.begin(trace)))
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        body = self._bodies.pop() if self._bodies else None
-        if body is not None and body.is_current:
-            self._note(body)
+        _leave(lambda scope: scope is self)
 
     def _note(self, body: Body) -> None:
         raise NotImplementedError
+
+
+def _leave(is_meant: Callable[[_Entered], bool], *, is_noted: bool = True) -> None:
+    """Leave what was entered last of what is meant, if there is any."""
+    trace = tracing.current()
+    entered = [] if trace is None else trace.entered
+    for index, (scope, body) in reversed(list(enumerate(entered))):
+        if is_meant(scope):
+            del entered[index]
+            if is_noted:
+                scope._note(body)
+            return
 
 
 class NameScope(_Entered):
     """Put `name/` in front of the names of the ops in the body; scopes nest."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         require(isinstance(name, str), f"A name scope must be a string; got {name!r}.")
         self.name = name
 
@@ -200,32 +198,15 @@ class Attribute(_Entered):
     """
 
     def __init__(self, **kwargs: dict[str, str]) -> None:
-        super().__init__()
         self._attributes = {name: dict(pairs) for name, pairs in kwargs.items()}
 
     def _note(self, body: Body) -> None:
         body.trace.set_attributes(body.ops(), self._attributes)
 
 
-# What was entered by a call and not by `with`, innermost last. That of a trace that failed is never left.
-_entered: ContextVar[tuple[_Entered, ...]] = ContextVar("poptorch_entered", default=())
-
-
-def _enter(scope: _Entered) -> None:
-    scope.__enter__()
-    _entered.set(tuple(entered for entered in (*_entered.get(), scope) if entered._is_open))
-
-
-def _leave(is_meant: Callable[[_Entered], bool]) -> None:
-    latest = next((scope for scope in reversed(_entered.get()) if scope._is_open and is_meant(scope)), None)
-    if latest is not None:
-        _entered.set(tuple(scope for scope in _entered.get() if scope is not latest))
-        latest.__exit__(None, None, None)
-
-
 def push_name_scope(name: str) -> None:
     """Put `name/` in front of the names of the following ops, until `pop_name_scope`."""
-    _enter(NameScope(name))
+    NameScope(name).__enter__()
 
 
 def pop_name_scope() -> None:
@@ -237,7 +218,7 @@ def set_attribute(attribute: str, key: str, value: str) -> None:
     """Give the following ops an entry of a graph attribute, until `clear_attribute`."""
     message = f"An attribute, its key and its value must be strings; got {attribute!r}, {key!r} and {value!r}."
     require(all(isinstance(text, str) for text in (attribute, key, value)), message)
-    _enter(Attribute(**{attribute: {key: value}}))
+    Attribute(**{attribute: {key: value}}).__enter__()
 
 
 def clear_attribute(attribute: str, key: str) -> None:
@@ -328,10 +309,6 @@ def _noted(copy: Tensor, printed: Printed) -> Tensor:
     return copy
 
 
-# The context whose body is being traced; contexts must not nest, also not those of different objects.
-_open: ContextVar[MultiConv | None] = ContextVar("poptorch_multi_conv", default=None)
-
-
 class MultiConv(_Entered):
     """Compute the convolutions of the `with` body as one; their results stay those of separate ones.
 
@@ -342,7 +319,6 @@ class MultiConv(_Entered):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         # By the names of the engine's hints: one value for each convolution, or one for all.
         self._settings: dict[str, list[Any]] = {}
 
@@ -354,7 +330,7 @@ class MultiConv(_Entered):
             "Invalid available memory proportion! It must be a float from 0 to 1, a list of such floats or None; got "
             f"{value!r}.",
         )
-        return self._set("available_memory_proportion", None if value is None else values)
+        return self._set("available_memory_proportion", value)
 
     def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
         """Set the accumulator types: `torch.float` or `torch.half`, or one per convolution."""
@@ -370,7 +346,7 @@ class MultiConv(_Entered):
         """Set whether the convolutions run side by side or one after another; `None` leaves it open."""
         message = f"Invalid plan type! It must be a poptorch.MultiConvPlanType or None; got {value!r}."
         require(value is None or isinstance(value, MultiConvPlanType), message)
-        return self._set("plan_type", None if value is None else [value.name.lower()])
+        return self._set("plan_type", None if value is None else value.name.lower())
 
     def perConvReservedTiles(self, value: int) -> Self:
         """Set how many tiles each convolution gets at least."""
@@ -379,7 +355,7 @@ class MultiConv(_Entered):
             isinstance(given, int) and given >= 0,
             f"Invalid number of reserved tiles! It must be an int, 0 or more; got {value!r}.",
         )
-        return self._set("per_conv_reserved_tiles", [value])
+        return self._set("per_conv_reserved_tiles", value)
 
     def cycleBackOff(self, value: float) -> Self:
         """Set how far a plan may be from the fastest one, a float."""
@@ -388,28 +364,23 @@ class MultiConv(_Entered):
             isinstance(given, float) and 0 <= given < math.inf,
             f"Invalid cycle back-off! It must be a float, 0 or more; got {value!r}.",
         )
-        return self._set("cycle_back_off", [value])
+        return self._set("cycle_back_off", value)
 
     def enableConvDithering(self, value: bool | Sequence[bool] | None) -> Self:
         """Choose whether convolutions start on different tiles: a bool, one per convolution, or `None`."""
-        values = as_list(value)
-        if value is not None and not all(isinstance(item, bool) for item in values):
+        if value is not None and not all(isinstance(item, bool) for item in as_list(value)):
             raise ValueError(f"Convolution dithering must be bool or list of bools; got {value!r}.")
-        return self._set("conv_dithering", None if value is None else values)
+        return self._set("conv_dithering", value)
 
     def __enter__(self) -> None:
-        around = _open.get()
+        trace = tracing.current()
+        is_nested = trace is not None and any(isinstance(scope, MultiConv) for scope, _ in trace.entered)
         nested = "Nested poptorch.MultiConv operations are not supported."
-        check(around is None or not around._is_open, f"{nested} End one `with` body before the next one begins.")
+        check(not is_nested, f"{nested} End one `with` body before the next one begins.")
         super().__enter__()
-        _open.set(self)
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        _open.set(None)
-        if type is None:
-            super().__exit__(type, value, traceback)
-        else:
-            self._bodies.clear()
+        _leave(lambda scope: scope is self, is_noted=type is None)
 
     def _note(self, body: Body) -> None:
         """Write the settings onto the convolutions of the body; `group` names the first of them."""
@@ -427,8 +398,8 @@ class MultiConv(_Entered):
             own: dict[str, Any] = {name: values[index % len(values)] for name, values in self._settings.items()}
             mark(node, multi_convolution=MultiConvolution(convolutions[0].name, count, **own))
 
-    def _set(self, name: str, values: list[Any] | None) -> Self:
+    def _set(self, name: str, value: Any) -> Self:
         self._settings.pop(name, None)
-        if values is not None:
-            self._settings[name] = values
+        if value is not None:
+            self._settings[name] = as_list(value)
         return self

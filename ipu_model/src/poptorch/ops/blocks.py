@@ -147,10 +147,6 @@ _NO_OUTPUT = (
     "poptorch.set_overlap_for_output applied on a node which is not a tensor output to the model. Apply it to what "
     "forward returns, after everything else."
 )
-_RETURNED_TWICE = (
-    "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
-    "(poptorch.nop(tensor)) in the other place."
-)
 
 
 def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
@@ -173,7 +169,6 @@ def set_overlap_for_input(input_tensors: T, mode: OverlapMode) -> T:
                 "Apply it to the arguments of forward, before anything else."
             )
         _check_users([user.name for user in node.users])
-    _check_strategy(trace, "input", mode)
     # An op of its own tells later uses of what is returned from uses of the input itself; it is dropped afterwards.
     marked = [torch.ops.aten.alias.default(tensor) for tensor in inputs]
     for tensor in marked:
@@ -192,7 +187,6 @@ def set_overlap_for_output(output_tensors: T, mode: OverlapMode) -> T:
         for tensor in flattenTensorStructure(output_tensors):
             check(trace.node_of(tensor) is not None, _NO_OUTPUT)
             trace.hint(tensor, overlap_output=mode.value)
-        _check_strategy(trace, "output", mode)
     return output_tensors
 
 
@@ -208,13 +202,23 @@ def check_marks(outputs: Any) -> None:
         _check_users([*others, "the output of forward"] if returned[source] else others)
     for node in trace.marked(lambda marks: marks.overlap_output is not None):
         check(returned[node], _NO_OUTPUT)
-        check(returned[node] == 1, _RETURNED_TWICE)
+        check(
+            returned[node] == 1,
+            "poptorch.set_overlap_for_output: the tensor is returned twice. Return it once, or return a copy of it "
+            "(poptorch.nop(tensor)) in the other place.",
+        )
 
 
 def _trace_taking(mode: OverlapMode, kind: str) -> Trace | None:
     is_mode = isinstance(mode, OverlapMode)
     require(is_mode, f"set_overlap_for_{kind} takes a poptorch.OverlapMode as mode; got {mode!r}.")
-    return tracing.current()
+    trace = tracing.current()
+    check(
+        trace is None or mode is OverlapMode.NoOverlap or not runs_stages_at_once(trace.placer),
+        f"poptorch.set_overlap_for_{kind}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If "
+        "you are only using a single IPU, please switch to poptorch.ShardedExecution.",
+    )
+    return trace
 
 
 def _check_users(others: list[str]) -> None:
@@ -223,11 +227,3 @@ def _check_users(others: list[str]) -> None:
             f"poptorch.set_overlap_for_input must be the only op applied to an input; {others[0]} uses it too. Apply "
             "it first and use what it returns everywhere."
         )
-
-
-def _check_strategy(trace: Trace, kind: str, mode: OverlapMode) -> None:
-    check(
-        mode is OverlapMode.NoOverlap or not runs_stages_at_once(trace.placer),
-        f"poptorch.set_overlap_for_{kind}: overlapping host I/O is not supported with poptorch.PipelinedExecution. If "
-        "you are only using a single IPU, please switch to poptorch.ShardedExecution.",
-    )

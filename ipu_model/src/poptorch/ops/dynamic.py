@@ -19,7 +19,6 @@ from ipu_model.capture.device_ops.ctc import beam_search
 from ipu_model.capture.device_ops.points import farthest_points, nearest_points
 from ipu_model.capture.graph import Loop
 from ipu_model.capture.tracing import Trace
-from poptorch._impl import createPoptorchError
 from poptorch.ops._tracing import Body, as_list, check, refuse_training, require_tensors
 
 Function = Callable[..., Tensor | Sequence[Tensor]]
@@ -46,7 +45,7 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
     nested = "poptorch.for_loop() inside another poptorch.for_loop() is not supported. Write the inner loop in Python."
     check(trace.loop is None, nested)
     loop = trace.loop = Loop()
-    recorded = Body.begin()
+    recorded = Body.begin(trace)
     try:
         tensors = _carried(trace, inputs)
         for number in range(count):
@@ -56,7 +55,7 @@ def for_loop(count: int, body: Function, inputs: list[Tensor]) -> list[Tensor]:
             tensors = _carried(trace, results)
     finally:
         trace.loop = None
-    _refuse_writes_outside("poptorch.for_loop()", recorded)
+    recorded.refuse_writes_outside("poptorch.for_loop()")
     loop.results = [node for node in map(trace.node_of, tensors) if node is not None]
     return tensors
 
@@ -74,7 +73,8 @@ def cond(
     """
     _check_tensors(then_inps)
     _check_tensors(else_inps)
-    if not tracing.is_tracing():
+    trace = tracing.current()
+    if trace is None:
         body, inputs = (then_body, then_inps) if bool(condition) else (else_body, else_inps)
         return _call(body, _copies(inputs))
     refuse_training("poptorch.cond()")
@@ -84,11 +84,10 @@ def cond(
     rule = "the condition must be a bool tensor of one element, like x.sum() > 0"
     check(is_bool, f"poptorch.cond(): {rule}; got {shown}.")
     selector = condition.reshape(())
-    recorded = Body.begin()
+    recorded = Body.begin(trace)
     then_results, else_results = _call(then_body, _copies(then_inps)), _call(else_body, _copies(else_inps))
-    _refuse_writes_outside("poptorch.cond()", recorded)
-    if recorded is not None:
-        recorded.fix_outside("a tensor from outside a branch of poptorch.cond(). Pass it in and return its new value.")
+    recorded.refuse_writes_outside("poptorch.cond()")
+    recorded.fix_outside("a tensor from outside a branch of poptorch.cond(). Pass it in and return its new value.")
     counts = f"then_body returned {len(then_results)} tensors, else_body {len(else_results)}"
     same = len(then_results) == len(else_results)
     check(same, f"poptorch.cond(): {counts}. Both must return the same number.")
@@ -123,15 +122,6 @@ def _carried(trace: Trace, tensors: Sequence[Tensor]) -> list[Tensor]:
     for copy in copies:
         trace.hint(copy, is_carried=True)
     return copies
-
-
-def _refuse_writes_outside(name: str, recorded: Body | None) -> None:
-    culprit = recorded.writes_outside() if recorded is not None else None
-    if culprit is not None:
-        raise createPoptorchError(
-            f"{name}: the body changes a tensor from outside in place ({culprit.target}). It may read such "
-            "tensors; to change one, pass it in the list of inputs and return its new value."
-        )
 
 
 def _check_carried(before: Sequence[Tensor], after: Sequence[Tensor]) -> None:

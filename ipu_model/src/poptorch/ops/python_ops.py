@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops.python_ops import CUSTOM, CUSTOM_GRADIENT, HOST_CALL, record
 from ipu_model.capture.graph import PythonFunction, TensorSpec
-from ipu_model.capture.torch_private import modes_disabled
+from ipu_model.capture.torch_private import modes_disabled, switched
 from ipu_model.capture.tracing import Trace
 from ipu_model.custom_ops import CustomOp, find
 from poptorch.ops._tracing import as_list, check, refuse_training
@@ -70,11 +70,13 @@ class _Call:
 
     def results(self, replicas: Replicas) -> list[list[Tensor]]:
         """Return the results of each replica from its inputs."""
-        if not self.op.cross_replica:
-            return [as_list(self.op.forward(*inputs, **self.attributes)) for inputs in replicas]
-        return self._of_each(self.op.forward(*_by_position(replicas), **self.attributes), len(replicas))
+        return self._of_each(lambda inputs: self.op.forward(*inputs, **self.attributes), replicas)
 
-    def _of_each(self, returned: Any, count: int) -> list[list[Any]]:
+    def _of_each(self, function: Callable[..., Any], *parts: Replicas) -> list[list[Any]]:
+        """Return what a function returns for each replica; it is called for each or, if it sees all of them, once."""
+        if not self.op.cross_replica:
+            return [as_list(function(*own)) for own in zip(*parts)]
+        returned, count = function(*map(_by_position, parts)), len(parts[0])
         is_list = isinstance(returned, (list, tuple))
         rule = f"a cross-replica function must return a list of what it returns for each of {count} replicas"
         given = f"{len(returned)}" if is_list else f"{type(returned)}"
@@ -86,14 +88,11 @@ class _Call:
         inputs = [tensors[:count] for tensors in replicas]
         middle = count + (len(replicas[0]) - count) // 2
         outputs, incoming = ([t[count:middle] for t in replicas], [t[middle:] for t in replicas])
-        if self.op.backward is None:
+        backward: Any = self.op.backward
+        if backward is None:
             made = self._automatic(inputs, incoming)
-        elif self.op.cross_replica:
-            seen = _by_position(inputs), _by_position(outputs), _by_position(incoming)
-            made = self._of_each(self.op.backward(*seen, self.attributes), len(replicas))
         else:
-            backward, each = self.op.backward, zip(inputs, outputs, incoming)
-            made = [as_list(backward(own, results, outer, self.attributes)) for own, results, outer in each]
+            made = self._of_each(lambda *seen: backward(*seen, self.attributes), inputs, outputs, incoming)
         for own in made:
             rule = f"backward must return a gradient for each of {count} inputs"
             check(len(own) > max(needed), f"{self.label}: {rule}; it returned {len(own)}.")
@@ -243,13 +242,10 @@ class CPU:
             is_tensor = isinstance(argument, torch.Tensor)
             check(is_tensor, f"poptorch.CPU: argument {position} of {op} must be a tensor, not {type(argument)}.")
         function: Callable[..., Any] = trace.host_functions.setdefault(self._ID, self._layer_to_call)
-        token = _calling.set(self._ID)
-        try:
-            # As the host will call it, on zeros: what it calls must not see the trace.
-            with modes_disabled(), tracing.active(None), trace.on_host(), torch.no_grad():
-                example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
-        finally:
-            _calling.reset(token)
+        calling = switched(_calling.get, _calling.set, self._ID)
+        # As the host will call it, on zeros: what it calls must not see the trace.
+        with calling, modes_disabled(), tracing.active(None), trace.on_host(), torch.no_grad():
+            example = function(*(torch.zeros(arg.shape, dtype=_host_type(arg.dtype)) for arg in args))
         listed = as_list(example)
         rule = "must return a tensor or a sequence of tensors"
         check(_are_tensors(listed) and listed, f"poptorch.CPU: {op} {rule}, not {type(example)}.")

@@ -203,7 +203,6 @@ class Options(OptionsDict):
 
         Raises `ValueError` for the type `All` and for a size that does not divide the replication factor.
         """
-        self.checkIsFrozen()
         check_type("input_group_size", input_group_size, int)
         message = f"input_group_type must be a poptorch.CommGroupType; got {input_group_type!r}."
         require(isinstance(input_group_type, CommGroupType), message)
@@ -222,7 +221,6 @@ class Options(OptionsDict):
 
     def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
         """Set which micro-batches' outputs a call returns; `EveryN` needs the period, a positive number of them."""
-        self.checkIsFrozen()
         _check_output_mode(output_mode, output_return_period)
         if output_return_period is not None and output_mode is not OutputMode.EveryN:
             text = "output_return_period=%s has no effect with OutputMode.%s: only EveryN uses it."
@@ -248,7 +246,6 @@ class Options(OptionsDict):
 
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
         """Set how blocks are placed and scheduled; raise `AssertionError` unless it is a strategy object."""
-        self.checkIsFrozen()
         require(
             isinstance(strategy, _IExecutionStrategy),
             "setExecutionStrategy takes a PipelinedExecution, ShardedExecution, SerialPhasedExecution or "
@@ -309,7 +306,6 @@ class Options(OptionsDict):
 
         Replaces all earlier shares. Raises `AssertionError` or `ValueError` for other keys than `IPU` and an integer.
         """
-        self.checkIsFrozen()
         expected = (
             'Available memory proportions are expected to be in a dictionary of {"IPU0": X} where the 0 in IPU is the '
             "index of the IPU."
@@ -333,7 +329,6 @@ class Options(OptionsDict):
 
         Warns about settings that `POPLAR_ENGINE_OPTIONS` overrides.
         """
-        self.checkIsFrozen()
         profiling = {
             "debug.allowOutOfMemory": "true",
             "autoReport.directory": profile_dir or ".",

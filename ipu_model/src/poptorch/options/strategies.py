@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from typing_extensions import Self
@@ -47,6 +47,12 @@ def _check_ipu(ipu: object) -> None:
     require(isinstance(ipu, int), f"An IPU index must be an int; got {ipu!r}.")
 
 
+_UNKNOWN = (
+    "Unknown Block '{}': the execution strategy lists {}. Add the block to a stage, or call poptorch.Block.useAutoId() "
+    "first if it has an automatic id."
+)
+
+
 class _IExecutionStrategy:
     """What all strategies share: the automatic block ids and the choice of the IPU."""
 
@@ -83,29 +89,19 @@ class _IExecutionStrategy:
 
     def stage(self, block_id: str) -> Stage:
         """Return the explicitly listed stage of a block; raise `AssertionError` if it is in none."""
-        listed = _listing(self._explicit_stages)
-        message = f"Unknown block '{block_id}': no stage lists it. Listed blocks: {listed}."
-        require(block_id in self._explicit_stages, message)
-        return self._explicit_stages[block_id]
+        return self._stage_of(block_id, "Unknown block '{}': no stage lists it. Listed blocks: {}.")
 
     def backendOptions(self) -> dict[str, Any]:
         """Return the entries this strategy adds to `Options.toDict()`."""
         return {"execution_mode": self._execution_mode}
 
+    def _stage_of(self, block: str, message: str = _UNKNOWN) -> Stage:
+        listed = ", ".join(f"'{listed}'" for listed in self._explicit_stages) or "none"
+        require(block in self._explicit_stages, message.format(block, listed))
+        return self._explicit_stages[block]
+
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         raise NotImplementedError
-
-
-def _listing(ids: Iterable[object]) -> str:
-    return ", ".join(f"'{block}'" for block in ids) or "none"
-
-
-def _check_listed(block: str, expected: Mapping[str, object]) -> None:
-    require(
-        block in expected,
-        f"Unknown Block '{block}': the execution strategy lists {_listing(expected)}. "
-        "Add the block to a stage, or call poptorch.Block.useAutoId() first if it has an automatic id.",
-    )
 
 
 class PipelinedExecution(_IExecutionStrategy):
@@ -123,13 +119,13 @@ class PipelinedExecution(_IExecutionStrategy):
         self._auto = first if isinstance(first, AutoStage) and len(args) < 2 else None
         self._stages = [_as_stage(arg) for arg in args] if self._auto is None else []
         super().__init__(self._stages)
-        # Blocks known so far, with their stage number; in the automatic modes it grows during traces.
-        self._stage_number = {block: number for number, stage in enumerate(self._stages) for block in stage.blocks}
+        # In the automatic modes: the blocks known so far, with their stage number. It grows during traces.
+        self._stage_number: dict[str, int] = {}
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
         if self._auto is None:
-            _check_listed(block, self._stage_number)
-            number, fixed = self._stage_number[block], self.stage(block)._ipu
+            stage = self._stage_of(block)
+            number, fixed = self._stages.index(stage), stage._ipu
         else:
             number, fixed = self._automatic_stage(block, ipu_id), None
         ipu = fixed if fixed is not None else ipu_id if ipu_id is not None else number
@@ -235,8 +231,7 @@ class _IPhasedExecution(_IExecutionStrategy):
         }
 
     def _place(self, block: str, ipu_id: int | None) -> Placement:
-        _check_listed(block, self._explicit_stages)
-        stage = self._explicit_stages[block]
+        stage = self._stage_of(block)
         phase = next(number for number, phase in enumerate(self._phases) if stage in phase.stages)
         ipu = stage._ipu if stage._ipu is not None else ipu_id
         if ipu is None:

@@ -30,14 +30,11 @@ class _PopartOptions(Freezable):
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
         """Switch graph patterns on or off, starting from level 0 (none), 1 (minimal), 2 (default) or 3 (all)."""
-        self.checkIsFrozen()
         require(isinstance(level, int), f"The pattern level must be an int; got {level!r}.")
         require(isinstance(patterns, dict), f"patterns must be a dict of name to bool; got {patterns!r}.")
         require({*map(type, patterns)} <= {str}, f"Pattern names must be strings; got {patterns!r}.")
         require({*map(type, patterns.values())} <= {bool}, f"Patterns are on or off, a bool; got {patterns!r}.")
-        self.options["patterns"] = dict(patterns)
-        self.options["patterns_level"] = level
-        return self
+        return self.set("patterns", dict(patterns)).set("patterns_level", level)
 
     def setEngineOptions(self, engine_options: dict[str, str]) -> Self:
         """Store the options of Poplar's engine, such as `{"autoReport.all": "true"}`."""
@@ -64,7 +61,6 @@ class _TrainingOptions(OptionsDict):
 
     def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> Self:
         """Set how gradients are combined over accumulations, replicas and processes: as a mean or a sum."""
-        self.checkIsFrozen()
         if not any(reduction_type is allowed for allowed in (ReductionType.Mean, ReductionType.Sum)):
             raise ValueError(
                 "reduction_type must be set to poptorch.ReductionType.Mean or poptorch.ReductionType.Sum; "
@@ -100,7 +96,6 @@ class _PrecisionOptions(OptionsDict):
 
     def setPartialsType(self, dtype: torch.dtype) -> Self:
         """Set the accumulator type inside matmuls and convolutions; replaces all convolution options."""
-        self.checkIsFrozen()
         partials = next((name for known, name in PARTIALS.items() if dtype is known), None)
         if partials is None:
             raise ValueError(f"setPartialsType takes torch.float32 or torch.float16; got {dtype!r}.")
@@ -109,7 +104,6 @@ class _PrecisionOptions(OptionsDict):
 
     def enableFloatingPointExceptions(self, enabled: bool) -> Self:
         """Stop with an error on invalid operations and overflow; raise `AssertionError` for a non-bool."""
-        self.checkIsFrozen()
         check_type("enableFloatingPointExceptions", enabled, bool)
         return self._set_backend("enableFloatingPointChecks", enabled)
 
@@ -204,14 +198,12 @@ class _TensorLocationOptions(OptionsDict):
 
     def numIOTiles(self, num_tiles: int) -> Self:
         """Set aside tiles of each IPU for I/O; raise `AssertionError` unless even and from 32 to 192."""
-        self.checkIsFrozen()
         check_type("numIOTiles", num_tiles, int)
         message = f"numIOTiles must be an even number between 32 and 192. Got {num_tiles}."
         require(num_tiles in range(32, 193, 2), message)
         return self.createOrSet(numIOTiles=num_tiles)
 
     def _place(self, key: str, location: TensorLocationSettings) -> Self:
-        self.checkIsFrozen()
         check_type(key, location, TensorLocationSettings)
         return self.createOrSet(**{key: location.toDict()})
 
@@ -221,10 +213,6 @@ class _DistributedOptions(OptionsDict):
 
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
-        self._find_process()
-
-    def _find_process(self) -> None:
-        """Read Open MPI's variables; PopDist's options override this to read others."""
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
     def disable(self) -> Self:

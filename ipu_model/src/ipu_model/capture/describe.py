@@ -66,10 +66,9 @@ class _Describer:
     def step(self) -> Step:
         graph = self._graph
         entering = [self._entering(node) for node in self._nodes if node.op in ("placeholder", "get_attr")]
-        made = [self._op(node) for node in self._ops if node.target is not operator.getitem]
         sent = {tensor.name: tensor for tensor, _ in entering}
         step = step_of_ops(
-            [op for op, _ in made],
+            [self._op(node) for node in self._ops if node.target is not operator.getitem],
             entering,
             variables=graph.variables,
             inputs=tuple(  # the host may send another type than forward sees
@@ -80,9 +79,9 @@ class _Describer:
             loss=graph.loss,
             block_entries=graph.block_entries,
             layers=graph.layers,
-            unread=frozenset(name for _, unread in made for name in unread),
         )
-        order = [node.name for node in self._nodes]  # constants enter where they are first needed
+        # Constants enter where they are first needed; results that no node looks at are no tensors of the step.
+        order = [node.name for node in self._nodes]
         names = ", ".join(graph.unsupported)
         return replace(
             step,
@@ -103,11 +102,9 @@ class _Describer:
         dtype = dtype_of(spec.dtype)
         return Tensor(node.name, spec.shape, dtype, spec.stride, node.name, of_weight=of_weight), source
 
-    def _op(self, node: Node) -> tuple[Op, list[str]]:
-        """Return an op, and the names of its results that no node looks at."""
+    def _op(self, node: Node) -> Op:
         info = info_of(node)
         results: list[Tensor | None] = []
-        unread: list[str] = []
         for index, spec in enumerate(info.spec if isinstance(info.spec, tuple) else (info.spec,)):
             item = self._items.get(node, {}).get(index) if isinstance(info.spec, tuple) else node
             if spec is None:
@@ -115,12 +112,10 @@ class _Describer:
                 continue
             name = item.name if item is not None else f"{node.name}[{index}]"
             storage = self._graph.roots[item].name if item is not None else name
-            if item is None:
-                unread.append(name)
             kind, of_weight = dtype_of(spec.dtype), item in self._weights
             results.append(Tensor(name, spec.shape, kind, spec.stride, storage, node.name, index, of_weight))
         schema = getattr(node.target, "_schema", None)
-        op = Op(
+        return Op(
             name=node.name,
             kind=self._kinds[node],
             results=tuple(results),
@@ -145,7 +140,6 @@ class _Describer:
             line=self._lines[info.line],
             is_repeated=info.repeated,
         )
-        return op, unread
 
     def _makes_constant(self, node: Node) -> bool:
         return self._kinds[node] in CONSTANTS or not (node.all_input_nodes or is_random(node))

@@ -19,16 +19,7 @@ from ipu_model.capture import graph as graphs
 from ipu_model.capture import python_backward, torch_private, tracing
 from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions
-from ipu_model.capture.graph import (
-    Graph,
-    Marks,
-    Output,
-    TensorSpec,
-    changeable_arguments,
-    info_of,
-    mark,
-    set_info,
-)
+from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, changeable_arguments, info_of, mark, set_info
 from ipu_model.capture.operators import has_handler, name_of, poptorchs_words, table, without_handler
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
@@ -107,42 +98,35 @@ def capture(
         stack.enter_context(python_backward.without_effect(trace))
         stack.enter_context(parameters_stay())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
-        fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
-        fake_inputs = [fake_like(spec) for spec in inputs]
-        trace.on_host = lambda: torch_private.tensors_swapped(
-            module, {name: slot.tensor for slot in slots if not slot.is_constant for name in slot.names}
-        )
         # Constants are added when they are met.
-        for kind, placeholders in (("variable", fakes), ("input", fake_inputs)):
-            for number, fake in enumerate(placeholders):
-                if fake is not None:
-                    recorder.placeholder(f"{kind}_{number}", fake)
+        fakes = {slot: fake_like(slot.spec, slot.trainable) for slot in slots if not slot.is_constant}
+        become(DeviceParameter, [fake for slot, fake in fakes.items() if not slot.is_buffer])
+        fake_inputs = [fake_like(spec) for spec in inputs]
+        for number, slot in enumerate(slots):
+            if slot in fakes:
+                recorder.placeholder(f"variable_{number}", fakes[slot])
+        for number, fake in enumerate(fake_inputs):
+            recorder.placeholder(f"input_{number}", fake)
+        own = {name: slot.tensor for slot in fakes for name in slot.names}
+        trace.on_host = lambda: torch_private.tensors_swapped(module, own)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
-        swapped = {name: fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
+        swapped = {name: fake for slot, fake in fakes.items() for name in slot.names}
         # Backward sees the swapped tensors, too: hooks of the program may use them.
         for slot in slots if training else ():
             python_backward.warn_of_hooks(trace, torch_private.gradient_hooks(slot.tensor), f"'{slot.names[0]}'")
         with _static_only(trace, module), torch_private.tensors_swapped(module, swapped, tie_weights=True):
             result = _forward(module, call, flatten, fake_inputs, recorder)
             if training:
-                trained = {slot: fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None}
+                trained = {slot: fake for slot, fake in fakes.items() if slot.trainable}
                 for slot, fake in trained.items():
                     if not fake.requires_grad:
                         raise Error(
                             f"forward switches the gradient of '{slot.names[0]}' off, as requires_grad_(False) does. "
                             "What is trained is fixed when the model is wrapped: do it before trainingModel."
                         )
-                weights = list(trained.values())
-                _differentiate(result, weights, recorder)
+                _differentiate(result, list(trained.values()), recorder)
     return assemble(recorder, slots, inputs, result)
-
-
-def _stand_in(slot: Slot) -> Tensor:
-    fake = fake_like(slot.spec, slot.trainable)
-    if not slot.is_buffer:
-        become(DeviceParameter, [fake])
-    return fake
 
 
 def _forward(module: nn.Module, call: Call, flatten: Flatten, tensors: list[Tensor], recorder: Recorder) -> Traced:

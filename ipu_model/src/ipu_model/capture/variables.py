@@ -41,7 +41,7 @@ def device_dtype(dtype: torch.dtype) -> torch.dtype:
     return _DEVICE_DTYPE.get(dtype, dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     names: tuple[str, ...]
     tensor: Tensor

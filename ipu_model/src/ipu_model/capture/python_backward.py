@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ipu_model.capture import tracing
@@ -49,8 +50,8 @@ def without_effect(trace: Trace) -> Iterator[None]:
     with ExitStack() as stack:
         class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
         stack.callback(delattr, class_of_functions, "__getattribute__")
-        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace)))
-        stack.enter_context(intercepted(module_pre_hooks, partial(_pre_hooks, trace)))
+        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace, ([], []))))
+        stack.enter_context(intercepted(module_pre_hooks, partial(_hooks, trace, [])))
         stack.enter_context(intercepted(joint_hooks, partial(_register_jointly, trace)))
         stack.enter_context(intercepted(backward_run, partial(_run_backward, trace)))
         yield
@@ -174,20 +175,12 @@ def _register_jointly(trace: Trace, register: Any, tensors: Any, hook: object, *
     return register(tensors, hook, **kwargs) if tracing.current() is not trace else register_nothing(trace, hook)
 
 
-def _hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> tuple[list[Any], list[Any]]:
-    full, other = hooks_of(module)
-    return _called(trace, module, full), _called(trace, module, other)
-
-
-def _pre_hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> list[Any]:
-    return _called(trace, module, hooks_of(module))
-
-
-def _called(trace: Trace, module: nn.Module, hooks: list[Any]) -> list[Any]:
+def _hooks(trace: Trace, none: Any, hooks_of: Any, module: nn.Module) -> Any:
+    hooks = hooks_of(module)
     if tracing.current() is not trace:
         return hooks
-    warn_of_hooks(trace, hooks, f"a {type(module).__name__}")
-    return []
+    warn_of_hooks(trace, tree_leaves(hooks), f"a {type(module).__name__}")
+    return none
 
 
 def warn_of_hooks(trace: Trace, hooks: Iterable[object], owner: str) -> None:

@@ -53,6 +53,8 @@ class _Describer:
         for node in self._ops:
             if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in self._weights:
                 self._weights.add(node)
+        self._sources = dict.fromkeys(graph.input_nodes, Source.INPUT)
+        self._sources |= {variable.tensor: Source.VARIABLE for variable in graph.variables}
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
         # Read while the program is there: a file or a cell may change.
@@ -91,13 +93,7 @@ class _Describer:
         )
 
     def _entering(self, node: Node) -> tuple[Tensor, Source]:
-        source = Source.SEED
-        if node.op == "get_attr":
-            source = Source.CONSTANT
-        elif node.name in self._graph.input_nodes:
-            source = Source.INPUT
-        elif any(variable.tensor == node.name for variable in self._graph.variables):
-            source = Source.VARIABLE
+        source = Source.CONSTANT if node.op == "get_attr" else self._sources.get(node.name, Source.SEED)
         spec, of_weight = self._graph.spec(node.name), node in self._weights
         dtype = dtype_of(spec.dtype)
         return Tensor(node.name, spec.shape, dtype, spec.stride, node.name, of_weight=of_weight), source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -243,7 +244,7 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
     torch.ctc_loss: ctc_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
-    **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
+    **{layer: partial(recurrent_network, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
 }
 
 

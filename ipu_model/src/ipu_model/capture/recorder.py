@@ -426,11 +426,6 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
         if not follows or (node.op == "get_attr" and written and node.target in changeable):
             return None
         needed.add(node)
-        pending += [*_sources(node), *written, roots[node]]
+        unread = node.args[0] if kind_of(node.target) in SHAPE_ONLY else None
+        pending += [*(source for source in node.all_input_nodes if source is not unread), *written, roots[node]]
     return [node for node in graph.nodes if node in needed]
-
-
-def _sources(node: Node) -> list[Node]:
-    if kind_of(node.target) in SHAPE_ONLY:
-        return [source for source in node.all_input_nodes if source is not node.args[0]]
-    return node.all_input_nodes

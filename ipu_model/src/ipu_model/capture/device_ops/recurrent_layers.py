@@ -307,27 +307,18 @@ def _gradients(
 LAYER_OPS = {name: _register(kind) for name, kind in KINDS.items()}
 
 
-def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes as `original` (torch.lstm, ...) does, one op a layer and direction, if nothing is packed."""
-
-    def network(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
-            return original(*args, **kwargs)
-        result = _network(LAYER_OPS[name].forward, *args)
-        return original(*args) if result is None else result
-
-    return network
-
-
-def _network(op: Any, *arguments: Any) -> Any:
-    """Run all layers; return None if the number of weights does not fit the number of layers."""
-    x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first = arguments
+def recurrent_network(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compute as `original` (torch.lstm, ...) does, one op a layer and direction, if nothing is packed."""
+    if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
+        return original(*args, **kwargs)
+    op = LAYER_OPS[original.__name__].forward
+    x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first = args
     has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
     hiddens, cells = states if has_cells else (states, None)
     plain = 4 if has_biases else 2
     per_direction = len(weights) // (layers * directions)
     if x.dim() != 3 or len(weights) != per_direction * layers * directions or per_direction - plain not in (0, 1):
-        return None
+        return original(*args)
     x = x.transpose(0, 1) if batch_first else x
     last_hidden, last_cells = [], []
     for layer in range(layers):

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
-from ipu_model.capture import python_backward, torch_private, tracing
+from ipu_model.capture import python_backward, torch_private, tracing, variables
 from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions
 from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, changeable_arguments, info_of, mark, set_info
@@ -24,15 +24,7 @@ from ipu_model.capture.operators import has_handler, name_of, poptorchs_words, t
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import (
-    Origins,
-    Slot,
-    fake_like,
-    registries_restored,
-    restore_attributes,
-    slots_of,
-    tensors_unchanged,
-)
+from ipu_model.capture.variables import Origins, Slot, fake_like
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
@@ -80,14 +72,14 @@ def capture(
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
     trace = Trace(placer, training, warns, records_gradients=training)
-    restore_attributes(module)
-    slots = slots_of(module)
+    variables.restore_attributes(module)
+    slots = variables.slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
     torch_private.start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
-        stack.enter_context(registries_restored(module))
+        stack.enter_context(variables.registries_restored(module))
         stack.callback(recorder.release)
         before_forward()
         # With hooks, each call of a module needs more Python frames than in plain PyTorch.
@@ -131,7 +123,7 @@ def capture(
 
 def _forward(module: nn.Module, call: Call, flatten: Flatten, tensors: list[Tensor], recorder: Recorder) -> Traced:
     with (
-        tensors_unchanged(module),
+        variables.tensors_unchanged(module),
         torch.set_grad_enabled(recorder.trace.training),
         DeviceFunctions(recorder.trace, recorder.origins),
     ):

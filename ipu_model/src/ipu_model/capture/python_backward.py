@@ -19,18 +19,7 @@ from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from ipu_model.capture import tracing
-from ipu_model.capture.torch_private import (
-    backward_run,
-    class_of_functions,
-    gradients_recorded,
-    intercepted,
-    joint_hooks,
-    made_by_default,
-    module_hooks,
-    module_pre_hooks,
-    replaced,
-)
+from ipu_model.capture import torch_private, tracing
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
 from ipu_model.source_lines import is_of_library, line_running
@@ -48,12 +37,12 @@ _INSTEAD = (
 def without_effect(trace: Trace) -> Iterator[None]:
     """Let Python's backward have no effect on what the body records in `trace`; other threads are not affected."""
     with ExitStack() as stack:
-        class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
-        stack.callback(delattr, class_of_functions, "__getattribute__")
-        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace, ([], []))))
-        stack.enter_context(intercepted(module_pre_hooks, partial(_hooks, trace, [])))
-        stack.enter_context(intercepted(joint_hooks, partial(_register_jointly, trace)))
-        stack.enter_context(intercepted(backward_run, partial(_run_backward, trace)))
+        torch_private.class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
+        stack.callback(delattr, torch_private.class_of_functions, "__getattribute__")
+        stack.enter_context(torch_private.intercepted(torch_private.module_hooks, partial(_hooks, trace, ([], []))))
+        stack.enter_context(torch_private.intercepted(torch_private.module_pre_hooks, partial(_hooks, trace, [])))
+        stack.enter_context(torch_private.intercepted(torch_private.joint_hooks, partial(_register_jointly, trace)))
+        stack.enter_context(torch_private.intercepted(torch_private.backward_run, partial(_run_backward, trace)))
         yield
 
 
@@ -108,7 +97,7 @@ class _Forward:
         _warn_of_function(trace, self._cls)
         if node is not None:
             args = (_Context(node), *args[1:])
-        with gradients_recorded(), replaced(trace, in_function=True):
+        with torch_private.gradients_recorded(), torch_private.replaced(trace, in_function=True):
             result = self._forward(*args)
             results = tuple(_with_history(value) for value in (result if isinstance(result, tuple) else (result,)))
         if node is not None:
@@ -147,7 +136,7 @@ def _keep_history(trace: Trace, node: Any, results: tuple[Any, ...]) -> None:
 def end_functions(trace: Trace) -> None:
     """Let what functions have returned be changed in place, as other results are."""
     for result in trace.function_results:
-        made_by_default(result)
+        torch_private.made_by_default(result)
     trace.function_results.clear()
 
 

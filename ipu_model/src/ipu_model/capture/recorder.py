@@ -12,31 +12,12 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from ipu_model.capture import graph as graphs
+from ipu_model.capture import torch_private
 from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, become
-from ipu_model.capture.graph import (
-    BATCH_NORM,
-    NOTHING,
-    SHAPE_ONLY,
-    NodeInfo,
-    TensorSpec,
-    is_random,
-    set_info,
-    spec_of,
-    storage_roots,
-    written_arguments,
-    written_by,
-)
+from ipu_model.capture.graph import NodeInfo, TensorSpec, is_random, set_info, spec_of
 from ipu_model.capture.operators import has_handler, kind_of
-from ipu_model.capture.torch_private import (
-    FakeTensor,
-    TorchDispatchMode,
-    autograd_node_in_progress,
-    in_backward,
-    last_sequence_number,
-    modes_disabled,
-    sequence_number,
-    without_torch_functions,
-)
+from ipu_model.capture.torch_private import FakeTensor, TorchDispatchMode, modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins, device_dtype, fake_like, storage_key
 from ipu_model.errors import Error
@@ -58,7 +39,7 @@ _SUBTRACTIONS = frozenset(
     getattr(op, overload) for op in (aten.sub, aten.sub_, aten.rsub) for overload in ("Tensor", "Scalar")
 )
 
-_IS_TRAINING = 5  # which argument of `BATCH_NORM` it is
+_IS_TRAINING = 5  # which argument of `graphs.BATCH_NORM` it is
 
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(aten.random_, "from")
@@ -90,7 +71,7 @@ class Recorder(TorchDispatchMode):
         self._forward_ops = 0
         trace.node_of = lambda tensor: self._node_of.get(id(tensor))
 
-    def bind(self, tensor: Tensor, node: Node, where: NodeInfo = NOTHING) -> None:
+    def bind(self, tensor: Tensor, node: Node, where: NodeInfo = graphs.NOTHING) -> None:
         self._node_of[id(tensor)] = node
         self._keep.append(tensor)
         if type(tensor) is FakeTensor:
@@ -156,7 +137,7 @@ class Recorder(TorchDispatchMode):
 
     def _move_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Move the memory of each host tensor that an op of the device writes to: its views follow the writes."""
-        for tensor in written_by(func, args, kwargs):
+        for tensor in graphs.written_by(func, args, kwargs):
             if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
                 continue
             key = storage_key(tensor)
@@ -235,7 +216,7 @@ class Recorder(TorchDispatchMode):
                 kwargs["dtype"] = device_dtype(kwargs["dtype"])
         if func in _SUBTRACTIONS:
             args = self._numbers_for_masks(func, args)
-        if func is BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:
+        if func is graphs.BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:
             args = (*args[:3], None, None, *args[_IS_TRAINING:])  # only a training model keeps running statistics
         return args, kwargs
 
@@ -270,7 +251,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with without_torch_functions():
+        with torch_private.without_torch_functions():
             return self._dispatched(func, args, kwargs or {})
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -350,14 +331,14 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, func: Any) -> NodeInfo:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
-        if in_backward():
-            running: Any = autograd_node_in_progress()  # None outside any node's own backward
-            number = sequence_number(running) if running is not None else -1
+        if torch_private.in_backward():
+            running: Any = torch_private.autograd_node_in_progress()  # None outside any node's own backward
+            number = torch_private.sequence_number(running) if running is not None else -1
             if number not in self._where:  # the nearest one before it
                 number = max((known for known in self._where if known <= number), default=-1)
             if number in self._where:
                 return replace(self._where[number], phase=Phase.BACKWARD)
-        if in_backward() or self.trace.phase is Phase.BACKWARD:
+        if torch_private.in_backward() or self.trace.phase is Phase.BACKWARD:
             last = self.trace.block_entries[-1] if self.trace.block_entries else NOWHERE
             return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
         placement, loop = self.trace.place_forward_op(func.name()), self.trace.loop
@@ -365,7 +346,7 @@ class Recorder(TorchDispatchMode):
         if loop is not None:
             where = replace(where, loop=loop, repeated=loop.repeat > 0)
         self._forward_ops += 1
-        self._where.setdefault(last_sequence_number(), where)
+        self._where.setdefault(torch_private.last_sequence_number(), where)
         return where
 
 
@@ -409,10 +390,10 @@ def known_values(
 def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] | None:
     """Return the ops and constants that the present values of `wanted` come from, in order; None if data are."""
     graph = wanted[0].graph
-    roots = storage_roots(graph)
+    roots = graphs.storage_roots(graph)
     writers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        for argument in written_arguments(node):
+        for argument in graphs.written_arguments(node):
             writers.setdefault(roots[argument], []).append(node)
     needed: set[Node] = set()
     pending = list(wanted)
@@ -426,6 +407,6 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
         if not follows or (node.op == "get_attr" and written and node.target in changeable):
             return None
         needed.add(node)
-        unread = node.args[0] if kind_of(node.target) in SHAPE_ONLY else None
+        unread = node.args[0] if kind_of(node.target) in graphs.SHAPE_ONLY else None
         pending += [*(source for source in node.all_input_nodes if source is not unread), *written, roots[node]]
     return [node for node in graph.nodes if node in needed]

@@ -43,16 +43,9 @@ class OutOfMemory(Error):
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        recovery_action: str = "IPU_RESET",
-        type: str = "poplar_recoverable_runtime_error",
-        location: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, recovery_action: str = "IPU_RESET", **more: str) -> None:
         self.recovery_action = recovery_action
-        super().__init__(message, type=type, location=location)
+        super().__init__(message, **{"type": "poplar_recoverable_runtime_error", **more})
 
     def _text(self, remedy: str = "") -> str:
         return super()._text(f". Recovery action required: {self.recovery_action}")

@@ -225,7 +225,8 @@ class Recorder(TorchDispatchMode):
         dtype = torch.result_type(args[0], args[1])
         in_place = func._schema.name.endswith("_") and args[0].dtype is torch.bool
         if dtype is torch.bool or in_place:
-            return args
+            with modes_disabled():  # PyTorch raises its own error for a difference of bools
+                func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args))
 
         def number(value: Any) -> Any:
             is_mask = isinstance(value, Tensor) and value.dtype is torch.bool
@@ -303,9 +304,6 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op on fake tensors; if it cannot, remember where: the scopes are left before anyone asks."""
         try:
-            if func in _SUBTRACTIONS and any(isinstance(a, Tensor) and a.dtype is torch.bool for a in args):
-                with modes_disabled():  # PyTorch raises its own error for a difference of bools
-                    func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)
             return func(*args, **kwargs)
         except Exception as error:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.batching import ReplicaGroups
-from ipu_model.compute.rounding import LARGEST_HALF, Overflow, nearest
+from ipu_model.compute.rounding import LARGEST_HALF, Overflow, Rounding
 
 FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
 # If gradients stay NaN, repeated halving of the loss scale must not lead to a division by zero.
@@ -50,8 +50,7 @@ class Accumulator:
 
     def _store(self, totals: Sequence[Tensor]) -> None:
         if self.half:
-            for total in totals:
-                nearest(self.overflow)(total)
+            Rounding(overflow=self.overflow)(totals)
 
 
 def reduce_in_groups(

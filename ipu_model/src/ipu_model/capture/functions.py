@@ -65,11 +65,6 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
     return args, kwargs
 
 
-def _is_made_on_host(args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call names the CPU as its device, with no tensor of the IPU: what it makes has to be moved there."""
-    return _kind(kwargs.get("device")) == "cpu" and not any(isinstance(arg, FakeTensor) for arg in args)
-
-
 def _kind(device: object) -> str:
     if isinstance(device, torch.device):
         return device.type
@@ -267,7 +262,8 @@ class DeviceFunctions(TorchFunctionMode):
             func, args = Tensor.to, (args[0], IPU)
         refuse_autocast(self.trace.scopes[-1])
         kwargs = dict(kwargs or {})
-        if func is not torch.empty and _is_made_on_host(args, kwargs):  # a draw of the device may fill an empty one
+        names_cpu = _kind(kwargs.get("device")) == "cpu" and func is not torch.empty  # which a draw may fill there
+        if names_cpu and not any(isinstance(arg, FakeTensor) for arg in args):  # what it makes has to be moved
             with torch_private.modes_disabled():
                 return func(*args, **kwargs)
         args, kwargs = follow_moves(func, args, kwargs, self.origins)

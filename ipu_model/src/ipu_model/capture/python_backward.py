@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
@@ -83,10 +83,8 @@ class _Forward:
     """The forward of a class of functions, called with the node of autograd first unless this is set up apart."""
 
     def __init__(self, cls: type, forward: Any) -> None:
-        update_wrapper(self, forward)
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # by which PyTorch binds keyword arguments
-            if hasattr(forward, name):
-                setattr(self, name, getattr(forward, name))
+        binding = ("__code__", "__defaults__", "__kwdefaults__")  # by which PyTorch binds keyword arguments
+        update_wrapper(self, forward, (*WRAPPER_ASSIGNMENTS, *binding))
         self._cls, self._forward = cls, forward
 
     def __call__(self, *args: Any) -> Any:

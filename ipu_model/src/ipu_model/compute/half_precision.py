@@ -194,16 +194,12 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
         spec = spec_of(operand)
         if spec is not None and spec.dtype not in ON_GRID:
             with node.graph.inserting_before(node):
-                cast = node.graph.call_function(in_container, (operand,))
+                cast = node.graph.call_function(aten._to_copy.default, (operand,), {"dtype": torch.float32})
             half = TensorSpec(spec.shape, torch.float16, spec.stride)
             set_info(cast, replace(info_of(node), spec=half, marks=graphs.Marks()))
             roundings.insert_after(cast, cast)
             converted[position] = cast
     node.args = tuple(converted)
-
-
-def in_container(x: Tensor) -> Tensor:
-    return x.to(torch.float32, copy=True)
 
 
 def _widened(arguments: Any) -> Any:

@@ -51,16 +51,14 @@ class Loop:
 class LoopGradients(NamedTuple):
     """Gradients of the gates' shares from the inputs and from the hidden states `[T, N, G]`, and of the first states.
 
-    The two shares have the same gradient in every kind but a GRU. `projected` has the gradients of the projected
-    states `[T, N, P]`, and `unprojected` the states before the projection `[T, N, H]`.
+    The two shares have the same gradient in every kind but a GRU.
     """
 
     from_inputs: Tensor
     from_hiddens: Tensor
     hidden: Tensor
     cell: Tensor | None = None
-    projected: Tensor | None = None
-    unprojected: Tensor | None = None
+    projection: Tensor | None = None
 
 
 # Hidden states [T, N, P], last cells, and values for the backward pass [T, N, ...].
@@ -132,8 +130,10 @@ def _lstm_backward(loop: Loop, hiddens: Tensor, saved: Tensor) -> LoopGradients:
         d_cell = d_cell * f[step]
         if step != loop.order[0] or loop.wanted:
             d_hidden = d_gates[step] @ loop.weights
-    unprojected = None if projection is None else stored(o * squashed)
-    return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projected, unprojected)
+    if d_projected is None:
+        return LoopGradients(d_gates, d_gates, d_hidden, d_cell)
+    d_projection = d_projected.flatten(0, 1).t() @ stored(o * squashed).flatten(0, 1)
+    return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projection)
 
 
 def _gru_forward(loop: Loop, inputs: Tensor) -> Results:
@@ -234,9 +234,6 @@ def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple
     loop = Loop(hidden, cell, w_h, None, w_p, order, stored, d_hiddens, d_last_cell, wanted[1])
     gradients = kind.backward(loop, hiddens, saved)
     own, theirs = gradients.from_inputs.flatten(0, 1), gradients.from_hiddens.flatten(0, 1)
-    d_projection = x.new_empty(0)
-    if gradients.projected is not None and gradients.unprojected is not None:
-        d_projection = gradients.projected.flatten(0, 1).t() @ gradients.unprojected.flatten(0, 1)
     return (
         gradients.from_inputs @ w_x if wanted[0] else x.new_empty(0),
         gradients.hidden if wanted[1] else x.new_empty(0),
@@ -245,7 +242,7 @@ def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple
         theirs.t() @ loop.past(hidden, hiddens).flatten(0, 1),
         own.sum(0),
         theirs.sum(0) if kind.bias_in_loop else x.new_empty(0),
-        d_projection,
+        x.new_empty(0) if gradients.projection is None else gradients.projection,
     )
 
 

@@ -59,21 +59,19 @@ class Recorder(TorchDispatchMode):
         self.draws_random_numbers = False
         self.unsupported: list[Node] = []
         self.settled: list[Node] = []  # whose values were read while recording: ops may depend on them
-        self._node_of: dict[int, Node] = {}
-        self._keep: list[Tensor] = []
-        # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
-        self._stand_ins: dict[int, tuple[int, Tensor]] = {}
+        self._bound: dict[int, tuple[Tensor, Node]] = {}  # by identity
+        # By identity: the real tensor, which version of it (a constant has one only) the fake stands for, and the fake.
+        self._stand_ins: dict[int, tuple[Tensor, int, Tensor]] = {}
         self.constant_names: dict[int, str] = {}  # of tensors of the module that forward uses, by identity
         # By memory: the real tensor that owns it, and the fake that the device writes to.
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
         self._where: dict[int, NodeInfo] = {}
         self._forward_ops = 0
-        trace.node_of = lambda tensor: self._node_of.get(id(tensor))
+        trace.node_of = lambda tensor: self._bound.get(id(tensor), (tensor, None))[1]
 
     def bind(self, tensor: Tensor, node: Node, where: NodeInfo = graphs.NOTHING) -> None:
-        self._node_of[id(tensor)] = node
-        self._keep.append(tensor)
+        self._bound[id(tensor)] = tensor, node
         if type(tensor) is FakeTensor:
             become(DeviceTensor, [tensor])
         set_info(node, replace(where, spec=TensorSpec.of(tensor)))
@@ -84,7 +82,7 @@ class Recorder(TorchDispatchMode):
         return node
 
     def node_for(self, tensor: Tensor) -> Node:
-        node = self._node_of.get(id(tensor))
+        node = self.trace.node_of(tensor)
         if node is None:
             raise Error(
                 "A tensor of this trace was made where the recorder could not see it (for instance in "
@@ -100,14 +98,13 @@ class Recorder(TorchDispatchMode):
 
     def release(self) -> None:
         """End the trace: its tensors have no values, and host tensors that it wrote to leave its autograd graph."""
-        become(KeptTensor, self._keep)
+        become(KeptTensor, [tensor for tensor, _ in self._bound.values()])
         for tensor, _ in self._on_device.values():
             if tensor.grad_fn is not None:
                 tensor.detach_()
 
     def differentiable(self) -> list[Tensor]:
-        fakes = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
-        return [tensor for tensor in fakes.values() if _has_gradient(tensor)]
+        return [tensor for tensor, _ in self._bound.values() if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor: a constant with its present value, as an op in place would change it."""
@@ -118,8 +115,8 @@ class Recorder(TorchDispatchMode):
             where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
             return base[1] if base[0] is tensor else self._recorded(aten.as_strided.default, base[1], *where)
         known = self._stand_ins.get(id(tensor))
-        if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
-            return known[1]
+        if known is not None and (known[1] == _version(tensor) or self.origins.is_constant(tensor)):
+            return known[2]
         with modes_disabled():
             value = tensor.detach().to_dense().to(device_dtype(tensor.dtype), copy=True)
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
@@ -128,9 +125,8 @@ class Recorder(TorchDispatchMode):
         with self.graph.inserting_before(self.first_op()):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
-        self._stand_ins[id(tensor)] = _version(tensor), fake
+        self._stand_ins[id(tensor)] = tensor, _version(tensor), fake
         self.constant_names[id(tensor)] = name
-        self._keep.append(tensor)
         if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)
         return fake
@@ -143,7 +139,6 @@ class Recorder(TorchDispatchMode):
             key = storage_key(tensor)
             if key not in self._on_device and not self.origins.is_constant(tensor):
                 whole = tensor if tensor._base is None else tensor._base
-                self._keep.append(whole)
                 self._on_device[key] = whole, self._stand_in(whole)
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:

@@ -53,7 +53,7 @@ class _Describer:
         for node in self._ops:
             if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in self._weights:
                 self._weights.add(node)
-        self._sources = dict.fromkeys(graph.input_nodes, Source.INPUT)
+        self._sources = dict.fromkeys(graph.inputs, Source.INPUT)
         self._sources |= {variable.tensor: Source.VARIABLE for variable in graph.variables}
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
@@ -74,7 +74,7 @@ class _Describer:
             entering,
             variables=graph.variables,
             inputs=tuple(  # the host may send another type than forward sees
-                replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in zip(graph.input_nodes, graph.inputs)
+                replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in graph.inputs.items()
             ),
             outputs=tuple(output.node for output in graph.outputs if output.node is not None),
             gradients=graph.gradients,

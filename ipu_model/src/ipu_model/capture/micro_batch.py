@@ -280,8 +280,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
             for number, slot in enumerate(slots)
             if not slot.is_constant
         ),
-        inputs=tuple(inputs),
-        input_nodes=tuple(f"input_{number}" for number in range(len(inputs))),
+        inputs={f"input_{number}": spec for number, spec in enumerate(inputs)},
         outputs=tuple(
             Output(next(names), TensorSpec.of(leaf)) if isinstance(leaf, FakeTensor) else Output(None, None, leaf)
             for leaf in result.leaves

@@ -76,10 +76,8 @@ class Recorder(TorchDispatchMode):
             become(DeviceTensor, [tensor])
         set_info(node, replace(where, spec=TensorSpec.of(tensor)))
 
-    def placeholder(self, name: str, tensor: Tensor) -> Node:
-        node = self.graph.placeholder(name)
-        self.bind(tensor, node)
-        return node
+    def placeholder(self, name: str, tensor: Tensor) -> None:
+        self.bind(tensor, self.graph.placeholder(name))
 
     def node_for(self, tensor: Tensor) -> Node:
         node = self.trace.node_of(tensor)

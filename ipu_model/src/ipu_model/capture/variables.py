@@ -53,8 +53,7 @@ class Slot:
 
     @property
     def spec(self) -> TensorSpec:
-        dtype = device_dtype(self.tensor.dtype)
-        return TensorSpec.contiguous(tuple(self.tensor.shape), dtype)
+        return TensorSpec.contiguous(tuple(self.tensor.shape), device_dtype(self.tensor.dtype))
 
     @property
     def trainable(self) -> bool:

@@ -299,7 +299,7 @@ def program_text(graph: Graph, step: Step, options: Options, spec: OptimiserSpec
     return {
         "the model's parameters and buffers": _short(str(weights_of(graph))),
         "the model's operations": _short(str([op.target for op in step.ops])),
-        "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs]),
+        "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs.values()]),
         "deviceIterations": str(options.device_iterations),
         "replicationFactor": str(options.replication_factor),
         "Training.gradientAccumulation": str(training.gradient_accumulation),

@@ -322,14 +322,12 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, func: Any) -> NodeInfo:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
-        if torch_private.in_backward():
-            running: Any = torch_private.autograd_node_in_progress()  # None outside any node's own backward
-            number = torch_private.sequence_number(running) if running is not None else -1
-            if number not in self._where:  # the nearest one before it
-                number = max((known for known in self._where if known <= number), default=-1)
-            if number in self._where:
-                return replace(self._where[number], phase=Phase.BACKWARD)
-        if torch_private.in_backward() or self.trace.phase is Phase.BACKWARD:
+        number = torch_private.sequence_number_in_backward()
+        if number is not None and number not in self._where:  # the nearest one before it
+            number = max((known for known in self._where if known <= number), default=-1)
+        if number in self._where:
+            return replace(self._where[number], phase=Phase.BACKWARD)
+        if number is not None or self.trace.phase is Phase.BACKWARD:
             last = self.trace.block_entries[-1] if self.trace.block_entries else NOWHERE
             return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
         placement, loop = self.trace.place_forward_op(func.name()), self.trace.loop

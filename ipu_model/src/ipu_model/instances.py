@@ -109,8 +109,7 @@ class Group:
         """Return the members' values, of any type that can be pickled, in their order."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = [int(size) for size in self.gathered(torch.tensor([data.numel()]), what)]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        padded[: data.numel()] = data
+        padded = torch.nn.functional.pad(data, (0, max(sizes) - data.numel()))
         return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(self.gathered(padded, what), sizes)]
 
     def barrier(self) -> None:

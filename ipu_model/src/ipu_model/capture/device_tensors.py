@@ -65,16 +65,14 @@ def parameters_stay() -> Iterator[None]:
 
 def _move(original: Any, module: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
     if tracing.current() is None:
-        moved: nn.Module = original(module, fn, recurse)
-        return moved
+        return cast(nn.Module, original(module, fn, recurse))
     for child in module.children() if recurse else ():
         child._apply(fn)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             with torch.no_grad():
                 value = fn(parameter)
-            kept = value is parameter
-            module._parameters[name] = parameter if kept else nn.Parameter(value, parameter.requires_grad)
+            module._parameters[name] = parameter if value is parameter else nn.Parameter(value, parameter.requires_grad)
     for name, buffer in module._buffers.items():
         module._buffers[name] = None if buffer is None else fn(buffer)
     return cast(nn.Module, module)

@@ -83,9 +83,8 @@ class Recorder(TorchDispatchMode):
         node = self.trace.node_of(tensor)
         if node is None:
             raise Error(
-                "A tensor of this trace was made where the recorder could not see it (for instance in "
-                "another thread, or by an earlier call). Compute it inside forward, in the thread that calls "
-                "the model."
+                "A tensor of this trace was made where the recorder could not see it (for instance in another thread, "
+                "or by an earlier call). Compute it inside forward, in the thread that calls the model."
             )
         return node
 
@@ -231,9 +230,8 @@ class Recorder(TorchDispatchMode):
         if high is None:  # behind the last whole number that the type holds exactly
             dtype = tensor.dtype
             high = int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
-        return self._recorded(
-            aten.copy_.default, tensor, self._recorded(aten.randint_like.low_dtype, tensor, low, high)
-        )
+        drawn = self._recorded(aten.randint_like.low_dtype, tensor, low, high)
+        return self._recorded(aten.copy_.default, tensor, drawn)
 
     def first_op(self) -> Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))

@@ -217,15 +217,9 @@ class Session:
         self, iteration: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
     ) -> list[list[Tensor]]:
         steps = self.batching.accumulation
-        accumulators = [
-            Accumulator(
-                self._replay.fresh_gradients,
-                half=self.reduction.half and steps > 1,
-                running=self.reduction.running,
-                overflow=self.arithmetic.overflow,
-            )
-            for _ in range(self.batching.replicas)
-        ]
+        half, running, overflow = self.reduction.half and steps > 1, self.reduction.running, self.arithmetic.overflow
+        fresh, replicas = self._replay.fresh_gradients, range(self.batching.replicas)
+        accumulators = [Accumulator(fresh, half, running, overflow) for _ in replicas]
         these = range(iteration * steps, (iteration + 1) * steps)
         for step, replica, (outputs, gradients) in self._micro_batches(these, parts, seed):
             for collector, output in zip(collectors, outputs):

@@ -23,7 +23,6 @@ class Cores:
 
     @property
     def free(self) -> float:
-        """The processor time that no other process uses, in cores."""
         return max(0.0, min(self.usable - self.busy, self.quota))
 
     @property

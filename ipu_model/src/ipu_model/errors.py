@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from functools import partial
 
 
 class Error(Exception):
@@ -23,7 +22,8 @@ class Error(Exception):
         return f"'{self.type}': {self.message}{remedy}{context}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(self.__class__, type=self.type, location=self.location), (self.message,)
+        # The text is made already: no `__init__` makes it again.
+        return self.__new__, (type(self), *self.args), vars(self)
 
 
 class UnknownParameter(KeyError):
@@ -37,29 +37,18 @@ class OutOfMemory(Error):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave the process as a plain `Error`, without the program."""
-        return partial(Error, type=self.type, location=self.location), (self.message,)
+        return Error(self.message, type=self.type, location=self.location).__reduce__()
 
 
 class RecoverableError(Error):
     """A device fault that a reset cures; `recovery_action` names the reset."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        recovery_action: str = "IPU_RESET",
-        type: str = "poplar_recoverable_runtime_error",
-        location: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, recovery_action: str = "IPU_RESET", **more: str) -> None:
         self.recovery_action = recovery_action
-        super().__init__(message, type=type, location=location)
+        super().__init__(message, **{"type": "poplar_recoverable_runtime_error", **more})
 
     def _text(self, remedy: str = "") -> str:
         return super()._text(f". Recovery action required: {self.recovery_action}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        rebuild = partial(self.__class__, recovery_action=self.recovery_action, type=self.type, location=self.location)
-        return rebuild, (self.message,)
 
 
 class UnrecoverableError(Error):

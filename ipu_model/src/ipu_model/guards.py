@@ -40,7 +40,7 @@ def refuse_other_torch(own_version: str) -> None:
             "in a notebook, restart the kernel (Colab and Kaggle call it the session), and run the cells from the top."
         )
     present = loaded or installed
-    if present is not None and not OLDEST <= release(present) <= NEWEST:
+    if present is not None and not OLDEST <= tuple(map(int, re.findall(r"\d+", present)[:2])) <= NEWEST:
         oldest, newest = (".".join(map(str, limit)) for limit in (OLDEST, NEWEST))
         raise ImportError(
             f"ipu-model {own_version} needs torch {oldest} to {newest}, and this environment has torch {present}. "
@@ -49,11 +49,6 @@ def refuse_other_torch(own_version: str) -> None:
             "restart the kernel afterwards. To keep the other torch, install ipu-model into a virtual environment of "
             "its own (`python -m venv`)."
         )
-
-
-def release(version_number: str) -> tuple[int, ...]:
-    """Return the major and minor number of a version such as 2.14.1+cpu."""
-    return tuple(int(number) for number in re.findall(r"\d+", version_number)[:2])
 
 
 def public(version_number: str) -> str:

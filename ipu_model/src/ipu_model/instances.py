@@ -10,7 +10,6 @@ import logging
 import os
 import pickle
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -69,7 +68,6 @@ class Group:
         self._parts: dict[tuple[int, ...], Group] = {}
         self._broken = ""
         self._backend: Any = self._attempt("wait for all instances to join", self._connect)
-        _connected.add(self)
 
     @property
     def size(self) -> int:
@@ -111,8 +109,7 @@ class Group:
         """Return the members' values, of any type that can be pickled, in their order."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = [int(size) for size in self.gathered(torch.tensor([data.numel()]), what)]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        padded[: data.numel()] = data
+        padded = torch.nn.functional.pad(data, (0, max(sizes) - data.numel()))
         return [pickle.loads(part[:size].numpy().tobytes()) for part, size in zip(self.gathered(padded, what), sizes)]
 
     def barrier(self) -> None:
@@ -217,16 +214,6 @@ def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         chunk.append(tensor)
     if chunk:
         yield chunk
-
-
-_connected: weakref.WeakSet[Group] = weakref.WeakSet()
-
-
-@atexit.register
-def _disconnect() -> None:
-    """End gloo's threads: one that still gives up a tensor while the interpreter ends would crash the process."""
-    for group in list(_connected):
-        group._backend = None
 
 
 def world(rank: int, size: int) -> Group:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -133,9 +133,7 @@ def _report(source: str) -> str:
     elif path.name in _FOR_READERS and path.with_name(_PROFILE).exists():
         raise Error(f"{source} holds no program. Name the folder of its report instead: {path.parent}.")
     elif not path.exists():
-        beside: list[str] = []
-        with suppress(OSError):
-            beside = [file.name for file in path.parent.iterdir()]
+        beside = [file.name for file in path.parent.glob("*")]
         near = difflib.get_close_matches(path.name, beside, 1)
         hint = f" Did you mean {path.with_name(near[0])}?" if near else ""
         raise Error(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -284,38 +284,16 @@ class Step:
         return self.producer(self.tensors[tensor].storage)
 
 
-def step_of_ops(
-    ops: Iterable[Op],
-    entering: Iterable[tuple[Tensor, Source]],
-    *,
-    variables: tuple[Variable, ...] = (),
-    inputs: tuple[Tensor, ...] | None = None,
-    outputs: tuple[str, ...] = (),
-    gradients: Mapping[str, str] | None = None,
-    loss: str | None = None,
-    block_entries: tuple[Placement, ...] = (),
-    unread: frozenset[str] = frozenset(),
-    layers: Mapping[str, str] | None = None,
-) -> Step:
-    """Build a step with stages by placement; `inputs` default to those entering; nothing reads `unread` results."""
+def step_of_ops(ops: Iterable[Op], entering: Iterable[tuple[Tensor, Source]], **fields: Any) -> Step:
+    """Build a step with stages by placement; `fields` are others of `Step`: `inputs` default to those entering."""
     placed, stages = _staged(tuple(ops))
-    tensors: dict[str, Tensor] = {}
-    storages: dict[str, Source] = {}
-    for tensor, source in (entering := tuple(entering)):
-        tensors[tensor.name] = tensor
-        storages[tensor.name] = source
-    for op in placed:
-        for result in op.results:
-            if result is not None and result.name not in unread:
-                tensors[result.name] = result
-                if result.is_storage:
-                    storages[result.name] = Source.OP
-    sent = tuple(tensor for tensor, source in entering if source is Source.INPUT) if inputs is None else inputs
-    return Step(
-        ops=placed, tensors=tensors, storages=storages, variables=variables, inputs=sent, outputs=outputs,
-        gradients=dict(gradients or {}), loss=loss, stages=stages, block_entries=block_entries,
-        layers=dict(layers or {}),
-    )  # fmt: skip
+    sources = dict(entering)
+    results = [result for op in placed for result in op.results if result is not None]
+    tensors = {tensor.name: tensor for tensor in (*sources, *results)}
+    storages = {tensor.name: source for tensor, source in sources.items()}
+    storages |= {result.name: Source.OP for result in results if result.is_storage}
+    fields.setdefault("inputs", tuple(tensor for tensor, source in sources.items() if source is Source.INPUT))
+    return Step(placed, tensors, storages, stages=stages, **fields)
 
 
 def _staged(ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[Stage, ...]]:

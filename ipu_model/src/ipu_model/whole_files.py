@@ -91,17 +91,15 @@ def check_writable(path: Path) -> None:
 def regular_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for reading; `OSError`: it is a folder, a pipe or a device, whose end may never come."""
     at_once = getattr(os, "O_NONBLOCK", 0)  # without waiting for somebody who writes to a pipe
-    with contextlib.ExitStack() as stack:
-        with _naming(path):
-            file = stack.enter_context(open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)))
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "It is not a regular file")
+    with _naming(path), open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "It is not a regular file")
         yield file
 
 
 def read_whole(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """Return what is in a regular file that has at most so many bytes; `OSError`, with the file's name."""
-    with _naming(path), regular_file(path) as file:
+    with regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(most_bytes + 1) if size <= most_bytes else b""
         if max(size, len(data)) > most_bytes:

@@ -28,9 +28,9 @@ from ipu_model.compute.rounding import (
     CHUNK,
     PER_CACHE,
     Overflow,
+    Rounding,
     clip_to_half_,
     round_to_half_,
-    stochastic_round_all_to_half_,
 )
 from ipu_model.errors import Error
 
@@ -49,7 +49,7 @@ FLOATS = st.one_of(
 
 
 def stochastic_round_to_half_(x: Tensor, *settings: Any) -> Tensor:
-    stochastic_round_all_to_half_([x], *settings)
+    Rounding(*settings)([x])
     return x
 
 
@@ -145,9 +145,9 @@ def test_every_shape_and_memory_layout_is_rounded_in_place() -> None:
         assert on_grid(x)
         assert torch.allclose(x, before, atol=2.0**-10, rtol=0.0)
     several = [torch.rand(elements, generator=generator()) for elements in (1, 100, 3)]
-    stochastic_round_all_to_half_(several, generator())
+    Rounding(generator())(several)
     assert all(on_grid(x) for x in several)
-    stochastic_round_all_to_half_([], generator())  # nothing to do, nothing drawn
+    Rounding(generator())([])  # nothing to do, nothing drawn
 
 
 # Half partials.

@@ -53,6 +53,8 @@ class _Describer:
         for node in self._ops:
             if (is_view(node) or self._kinds[node] == "_to_copy") and node.args[0] in self._weights:
                 self._weights.add(node)
+        self._sources = dict.fromkeys(graph.inputs, Source.INPUT)
+        self._sources |= {variable.tensor: Source.VARIABLE for variable in graph.variables}
         self._known = self._known_when_compiling()
         self._planning = self._planning_hints()
         # Read while the program is there: a file or a cell may change.
@@ -66,23 +68,22 @@ class _Describer:
     def step(self) -> Step:
         graph = self._graph
         entering = [self._entering(node) for node in self._nodes if node.op in ("placeholder", "get_attr")]
-        made = [self._op(node) for node in self._ops if node.target is not operator.getitem]
         sent = {tensor.name: tensor for tensor, _ in entering}
         step = step_of_ops(
-            [op for op, _ in made],
+            [self._op(node) for node in self._ops if node.target is not operator.getitem],
             entering,
             variables=graph.variables,
             inputs=tuple(  # the host may send another type than forward sees
-                replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in zip(graph.input_nodes, graph.inputs)
+                replace(sent[name], dtype=dtype_of(spec.dtype)) for name, spec in graph.inputs.items()
             ),
             outputs=tuple(output.node for output in graph.outputs if output.node is not None),
             gradients=graph.gradients,
             loss=graph.loss,
             block_entries=graph.block_entries,
             layers=graph.layers,
-            unread=frozenset(name for _, unread in made for name in unread),
         )
-        order = [node.name for node in self._nodes]  # constants enter where they are first needed
+        # Constants enter where they are first needed; results that no node looks at are no tensors of the step.
+        order = [node.name for node in self._nodes]
         names = ", ".join(graph.unsupported)
         return replace(
             step,
@@ -92,22 +93,14 @@ class _Describer:
         )
 
     def _entering(self, node: Node) -> tuple[Tensor, Source]:
-        source = Source.SEED
-        if node.op == "get_attr":
-            source = Source.CONSTANT
-        elif node.name in self._graph.input_nodes:
-            source = Source.INPUT
-        elif any(variable.tensor == node.name for variable in self._graph.variables):
-            source = Source.VARIABLE
+        source = Source.CONSTANT if node.op == "get_attr" else self._sources.get(node.name, Source.SEED)
         spec, of_weight = self._graph.spec(node.name), node in self._weights
         dtype = dtype_of(spec.dtype)
         return Tensor(node.name, spec.shape, dtype, spec.stride, node.name, of_weight=of_weight), source
 
-    def _op(self, node: Node) -> tuple[Op, list[str]]:
-        """Return an op, and the names of its results that no node looks at."""
+    def _op(self, node: Node) -> Op:
         info = info_of(node)
         results: list[Tensor | None] = []
-        unread: list[str] = []
         for index, spec in enumerate(info.spec if isinstance(info.spec, tuple) else (info.spec,)):
             item = self._items.get(node, {}).get(index) if isinstance(info.spec, tuple) else node
             if spec is None:
@@ -115,12 +108,10 @@ class _Describer:
                 continue
             name = item.name if item is not None else f"{node.name}[{index}]"
             storage = self._graph.roots[item].name if item is not None else name
-            if item is None:
-                unread.append(name)
             kind, of_weight = dtype_of(spec.dtype), item in self._weights
             results.append(Tensor(name, spec.shape, kind, spec.stride, storage, node.name, index, of_weight))
         schema = getattr(node.target, "_schema", None)
-        op = Op(
+        return Op(
             name=node.name,
             kind=self._kinds[node],
             results=tuple(results),
@@ -145,7 +136,6 @@ class _Describer:
             line=self._lines[info.line],
             is_repeated=info.repeated,
         )
-        return op, unread
 
     def _makes_constant(self, node: Node) -> bool:
         return self._kinds[node] in CONSTANTS or not (node.all_input_nodes or is_random(node))

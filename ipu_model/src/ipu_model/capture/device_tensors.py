@@ -9,15 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ipu_model.capture import tracing
-from ipu_model.capture.torch_private import (
-    FakeTensor,
-    function_modes_active,
-    intercepted,
-    module_moved,
-    parameter_made,
-    without_subclass_functions,
-)
+from ipu_model.capture import torch_private, tracing
+from ipu_model.capture.torch_private import FakeTensor, intercepted
 from ipu_model.errors import Error
 
 IPU = torch.device("ipu", 0)
@@ -50,7 +43,7 @@ class DeviceTensor(FakeTensor, metaclass=_PassesFor):
     @property  # type: ignore[misc]  # nobody sets it
     def device(self) -> torch.device:  # type: ignore[override]  # same
         """The device that forward sees; what computes with a fake tensor wants the one that it is made for."""
-        if function_modes_active():
+        if torch_private.function_modes_active():
             return IPU
         made_for: torch.device = super().device
         return made_for
@@ -66,22 +59,20 @@ class DeviceParameter(DeviceTensor, nn.Parameter):  # type: ignore[metaclass]  #
 @contextmanager
 def parameters_stay() -> Iterator[None]:
     """Let parameters of the device stay parameters when forward moves a module or makes a parameter of them."""
-    with intercepted(module_moved, _move), intercepted(parameter_made, _make):
+    with intercepted(torch_private.module_moved, _move), intercepted(torch_private.parameter_made, _make):
         yield
 
 
 def _move(original: Any, module: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
     if tracing.current() is None:
-        moved: nn.Module = original(module, fn, recurse)
-        return moved
+        return cast(nn.Module, original(module, fn, recurse))
     for child in module.children() if recurse else ():
         child._apply(fn)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             with torch.no_grad():
                 value = fn(parameter)
-            kept = value is parameter
-            module._parameters[name] = parameter if kept else nn.Parameter(value, parameter.requires_grad)
+            module._parameters[name] = parameter if value is parameter else nn.Parameter(value, parameter.requires_grad)
     for name, buffer in module._buffers.items():
         module._buffers[name] = None if buffer is None else fn(buffer)
     return cast(nn.Module, module)
@@ -106,7 +97,7 @@ class KeptTensor(DeviceTensor):  # type: ignore[metaclass]  # as above
         if func in PRINTERS:
             return text_of(args[0])
         if func in _KNOWN:
-            with without_subclass_functions():
+            with torch_private.without_subclass_functions():
                 return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
         if name == "__get__":

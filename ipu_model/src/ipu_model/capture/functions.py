@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -12,19 +13,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ipu_model.capture import python_backward, tracing
+from ipu_model.capture import python_backward, torch_private, tracing
 from ipu_model.capture.device_ops.ctc import ctc_loss
 from ipu_model.capture.device_ops.recurrent_layers import recurrent_network
 from ipu_model.capture.device_tensors import IPU, PRINTERS, text_of
 from ipu_model.capture.operators import table
-from ipu_model.capture.torch_private import (
-    FakeTensor,
-    is_differentiated,
-    modes_disabled,
-    replaced,
-    sets_grad_mode,
-    where_module_moves,
-)
+from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins
 from ipu_model.errors import Error
@@ -46,7 +40,7 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
     """Return the arguments with the pseudo device "ipu" replaced, noting tensors that move to the device."""
     _refuse_gpus(func, args, kwargs)
     device = kwargs.get("device")
-    if _kind(device) == "ipu" and func is not where_module_moves:
+    if _kind(device) == "ipu" and func is not torch_private.where_module_moves:
         kwargs = {**kwargs, "device": _HERE}
     if func is Tensor.data_ptr and isinstance(args[0], FakeTensor):
         raise Error(
@@ -69,11 +63,6 @@ def follow_moves(func: Function, args: Args, kwargs: Kwargs, origins: Origins) -
         elif kind == "ipu" and not isinstance(args[0], FakeTensor):
             origins.adopt(args[0])
     return args, kwargs
-
-
-def _is_made_on_host(args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call names the CPU as its device, with no tensor of the IPU: what it makes has to be moved there."""
-    return _kind(kwargs.get("device")) == "cpu" and not any(isinstance(arg, FakeTensor) for arg in args)
 
 
 def _kind(device: object) -> str:
@@ -243,7 +232,7 @@ DEVICE_VERSIONS: Mapping[Function, Function] = {
     torch.ctc_loss: ctc_loss,
     F.embedding: embedding,
     F.embedding_bag: embedding_bag,
-    **{layer: recurrent_network(layer.__name__, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
+    **{layer: partial(recurrent_network, layer) for layer in _of(torch, "lstm gru rnn_tanh rnn_relu")},
 }
 
 
@@ -263,9 +252,9 @@ class DeviceFunctions(TorchFunctionMode):
             return _OF_DEVICE_TENSORS[func]
         if func in _HOOKED and isinstance(args[0], FakeTensor) and args[0].requires_grad:
             return python_backward.register_nothing(self.trace, args[1])
-        if is_differentiated(func):
+        if torch_private.is_differentiated(func):
             python_backward.refuse_derivative(self.trace)
-        if func is sets_grad_mode:  # which the contexts of torch call, too
+        if func is torch_private.sets_grad_mode:  # which the contexts of torch call, too
             if self.trace.in_function:
                 return None
             self.trace.records_gradients = args[0]
@@ -273,8 +262,9 @@ class DeviceFunctions(TorchFunctionMode):
             func, args = Tensor.to, (args[0], IPU)
         refuse_autocast(self.trace.scopes[-1])
         kwargs = dict(kwargs or {})
-        if func is not torch.empty and _is_made_on_host(args, kwargs):  # a draw of the device may fill an empty one
-            with modes_disabled():
+        names_cpu = _kind(kwargs.get("device")) == "cpu" and func is not torch.empty  # which a draw may fill there
+        if names_cpu and not any(isinstance(arg, FakeTensor) for arg in args):  # what it makes has to be moved
+            with torch_private.modes_disabled():
                 return func(*args, **kwargs)
         args, kwargs = follow_moves(func, args, kwargs, self.origins)
         name = getattr(func, "__name__", "")
@@ -292,7 +282,7 @@ class DeviceFunctions(TorchFunctionMode):
                 "the losses of the samples by weight[target], then poptorch.identity_loss(..., reduction='mean')."
             )
         in_handler = self.trace.in_handler or name in table().whole
-        with replaced(self.trace, in_torch_function=True, in_handler=in_handler):
+        with torch_private.replaced(self.trace, in_torch_function=True, in_handler=in_handler):
             result = DEVICE_VERSIONS.get(func, func)(*args, **kwargs)
         if func in LOSS_FUNCTIONS and isinstance(result, Tensor):
             self.trace.loss_marks.append(result)

@@ -170,8 +170,7 @@ class Graph:
     ops: torch.fx.Graph
     constants: Mapping[str, Tensor]
     variables: tuple[Variable, ...]
-    inputs: tuple[TensorSpec, ...]
-    input_nodes: tuple[str, ...]
+    inputs: Mapping[str, TensorSpec]
     outputs: tuple[Output, ...]
     rebuild_outputs: Callable[[list[Any]], Any]
     gradients: Mapping[str, str]

@@ -16,32 +16,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from ipu_model.capture import graph as graphs
-from ipu_model.capture import python_backward, torch_private, tracing
+from ipu_model.capture import python_backward, torch_private, tracing, variables
 from ipu_model.capture.device_tensors import DeviceParameter, become, parameters_stay
 from ipu_model.capture.functions import DeviceFunctions
-from ipu_model.capture.graph import (
-    Graph,
-    Marks,
-    Output,
-    TensorSpec,
-    changeable_arguments,
-    info_of,
-    mark,
-    set_info,
-)
+from ipu_model.capture.graph import Graph, Marks, Output, TensorSpec, changeable_arguments, info_of, mark, set_info
 from ipu_model.capture.operators import has_handler, name_of, poptorchs_words, table, without_handler
 from ipu_model.capture.recorder import Recorder
 from ipu_model.capture.torch_private import FakeTensor
 from ipu_model.capture.tracing import Placer, Trace
-from ipu_model.capture.variables import (
-    Origins,
-    Slot,
-    fake_like,
-    registries_restored,
-    restore_attributes,
-    slots_of,
-    tensors_unchanged,
-)
+from ipu_model.capture.variables import Origins, Slot, fake_like
 from ipu_model.errors import Error
 from ipu_model.process import ForkSafeLock, no_garbage_collection
 from ipu_model.source_lines import line_that_raised
@@ -89,14 +72,14 @@ def capture(
 ) -> Graph:
     """Trace `module` on fake tensors into a graph; `call(module, tensors)` calls it, `flatten` takes results apart."""
     trace = Trace(placer, training, warns, records_gradients=training)
-    restore_attributes(module)
-    slots = slots_of(module)
+    variables.restore_attributes(module)
+    slots = variables.slots_of(module)
     recorder = Recorder(trace, Origins(module, slots, training=training))
     torch_private.start_autograd()
     with ExitStack() as stack:
         stack.enter_context(_one_at_a_time.lock)
         stack.enter_context(tracing.active(trace))
-        stack.enter_context(registries_restored(module))
+        stack.enter_context(variables.registries_restored(module))
         stack.callback(recorder.release)
         before_forward()
         # With hooks, each call of a module needs more Python frames than in plain PyTorch.
@@ -107,47 +90,40 @@ def capture(
         stack.enter_context(python_backward.without_effect(trace))
         stack.enter_context(parameters_stay())
         stack.enter_context(torch_private.FakeTensorMode(allow_non_fake_inputs=True))
-        fakes = [None if slot.is_constant else _stand_in(slot) for slot in slots]
-        fake_inputs = [fake_like(spec) for spec in inputs]
-        trace.on_host = lambda: torch_private.tensors_swapped(
-            module, {name: slot.tensor for slot in slots if not slot.is_constant for name in slot.names}
-        )
         # Constants are added when they are met.
-        for kind, placeholders in (("variable", fakes), ("input", fake_inputs)):
-            for number, fake in enumerate(placeholders):
-                if fake is not None:
-                    recorder.placeholder(f"{kind}_{number}", fake)
+        fakes = {slot: fake_like(slot.spec, slot.trainable) for slot in slots if not slot.is_constant}
+        become(DeviceParameter, [fake for slot, fake in fakes.items() if not slot.is_buffer])
+        fake_inputs = [fake_like(spec) for spec in inputs]
+        for number, slot in enumerate(slots):
+            if slot in fakes:
+                recorder.placeholder(f"variable_{number}", fakes[slot])
+        for number, fake in enumerate(fake_inputs):
+            recorder.placeholder(f"input_{number}", fake)
+        own = {name: slot.tensor for slot in fakes for name in slot.names}
+        trace.on_host = lambda: torch_private.tensors_swapped(module, own)
         stack.enter_context(_scopes(module, trace))
         stack.enter_context(recorder)
-        swapped = {name: fake for slot, fake in zip(slots, fakes) if fake is not None for name in slot.names}
+        swapped = {name: fake for slot, fake in fakes.items() for name in slot.names}
         # Backward sees the swapped tensors, too: hooks of the program may use them.
         for slot in slots if training else ():
             python_backward.warn_of_hooks(trace, torch_private.gradient_hooks(slot.tensor), f"'{slot.names[0]}'")
         with _static_only(trace, module), torch_private.tensors_swapped(module, swapped, tie_weights=True):
             result = _forward(module, call, flatten, fake_inputs, recorder)
             if training:
-                trained = {slot: fake for slot, fake in zip(slots, fakes) if slot.trainable and fake is not None}
+                trained = {slot: fake for slot, fake in fakes.items() if slot.trainable}
                 for slot, fake in trained.items():
                     if not fake.requires_grad:
                         raise Error(
                             f"forward switches the gradient of '{slot.names[0]}' off, as requires_grad_(False) does. "
                             "What is trained is fixed when the model is wrapped: do it before trainingModel."
                         )
-                weights = list(trained.values())
-                _differentiate(result, weights, recorder)
+                _differentiate(result, list(trained.values()), recorder)
     return assemble(recorder, slots, inputs, result)
-
-
-def _stand_in(slot: Slot) -> Tensor:
-    fake = fake_like(slot.spec, slot.trainable)
-    if not slot.is_buffer:
-        become(DeviceParameter, [fake])
-    return fake
 
 
 def _forward(module: nn.Module, call: Call, flatten: Flatten, tensors: list[Tensor], recorder: Recorder) -> Traced:
     with (
-        tensors_unchanged(module),
+        variables.tensors_unchanged(module),
         torch.set_grad_enabled(recorder.trace.training),
         DeviceFunctions(recorder.trace, recorder.origins),
     ):
@@ -304,8 +280,7 @@ def assemble(recorder: Recorder, slots: list[Slot], inputs: Sequence[TensorSpec]
             for number, slot in enumerate(slots)
             if not slot.is_constant
         ),
-        inputs=tuple(inputs),
-        input_nodes=tuple(f"input_{number}" for number in range(len(inputs))),
+        inputs={f"input_{number}": spec for number, spec in enumerate(inputs)},
         outputs=tuple(
             Output(next(names), TensorSpec.of(leaf)) if isinstance(leaf, FakeTensor) else Output(None, None, leaf)
             for leaf in result.leaves

@@ -31,11 +31,6 @@ def table() -> _Table:
     return msgspec.toml.decode((files("ipu_model") / "data" / "operators.toml").read_bytes(), type=_Table)
 
 
-@cache
-def _compiled() -> frozenset[str]:
-    return frozenset(f"{table().handlers} {table().taken_apart} {table().newer}".split())
-
-
 def name_of(func: Any) -> str:
     """Return the name of an op without its overload, such as `aten::add` for `aten.add_.Tensor`."""
     name: str = func._schema.name
@@ -53,7 +48,7 @@ def kind_of(target: Any) -> str:
 def has_handler(func: Any) -> bool:
     if func.namespace != "aten":
         return func.namespace in _OTHER_HANDLERS
-    return kind_of(func) in _compiled()
+    return kind_of(func) in f"{table().handlers} {table().taken_apart} {table().newer}".split()
 
 
 def without_handler(name: str, scope: str, line: SourceLine | None) -> str:

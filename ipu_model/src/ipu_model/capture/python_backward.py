@@ -10,26 +10,16 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from ipu_model.capture import tracing
-from ipu_model.capture.torch_private import (
-    backward_run,
-    class_of_functions,
-    gradients_recorded,
-    intercepted,
-    joint_hooks,
-    made_by_default,
-    module_hooks,
-    module_pre_hooks,
-    replaced,
-)
+from ipu_model.capture import torch_private, tracing
 from ipu_model.capture.tracing import Trace
 from ipu_model.errors import Error
 from ipu_model.source_lines import is_of_library, line_running
@@ -47,12 +37,12 @@ _INSTEAD = (
 def without_effect(trace: Trace) -> Iterator[None]:
     """Let Python's backward have no effect on what the body records in `trace`; other threads are not affected."""
     with ExitStack() as stack:
-        class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
-        stack.callback(delattr, class_of_functions, "__getattribute__")
-        stack.enter_context(intercepted(module_hooks, partial(_hooks, trace)))
-        stack.enter_context(intercepted(module_pre_hooks, partial(_pre_hooks, trace)))
-        stack.enter_context(intercepted(joint_hooks, partial(_register_jointly, trace)))
-        stack.enter_context(intercepted(backward_run, partial(_run_backward, trace)))
+        torch_private.class_of_functions.__getattribute__ = _attribute  # type: ignore[method-assign, assignment]
+        stack.callback(delattr, torch_private.class_of_functions, "__getattribute__")
+        stack.enter_context(torch_private.intercepted(torch_private.module_hooks, partial(_hooks, trace, ([], []))))
+        stack.enter_context(torch_private.intercepted(torch_private.module_pre_hooks, partial(_hooks, trace, [])))
+        stack.enter_context(torch_private.intercepted(torch_private.joint_hooks, partial(_register_jointly, trace)))
+        stack.enter_context(torch_private.intercepted(torch_private.backward_run, partial(_run_backward, trace)))
         yield
 
 
@@ -93,10 +83,8 @@ class _Forward:
     """The forward of a class of functions, called with the node of autograd first unless this is set up apart."""
 
     def __init__(self, cls: type, forward: Any) -> None:
-        update_wrapper(self, forward)
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # by which PyTorch binds keyword arguments
-            if hasattr(forward, name):
-                setattr(self, name, getattr(forward, name))
+        binding = ("__code__", "__defaults__", "__kwdefaults__")  # by which PyTorch binds keyword arguments
+        update_wrapper(self, forward, (*WRAPPER_ASSIGNMENTS, *binding))
         self._cls, self._forward = cls, forward
 
     def __call__(self, *args: Any) -> Any:
@@ -107,7 +95,7 @@ class _Forward:
         _warn_of_function(trace, self._cls)
         if node is not None:
             args = (_Context(node), *args[1:])
-        with gradients_recorded(), replaced(trace, in_function=True):
+        with torch_private.gradients_recorded(), torch_private.replaced(trace, in_function=True):
             result = self._forward(*args)
             results = tuple(_with_history(value) for value in (result if isinstance(result, tuple) else (result,)))
         if node is not None:
@@ -146,7 +134,7 @@ def _keep_history(trace: Trace, node: Any, results: tuple[Any, ...]) -> None:
 def end_functions(trace: Trace) -> None:
     """Let what functions have returned be changed in place, as other results are."""
     for result in trace.function_results:
-        made_by_default(result)
+        torch_private.made_by_default(result)
     trace.function_results.clear()
 
 
@@ -174,20 +162,12 @@ def _register_jointly(trace: Trace, register: Any, tensors: Any, hook: object, *
     return register(tensors, hook, **kwargs) if tracing.current() is not trace else register_nothing(trace, hook)
 
 
-def _hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> tuple[list[Any], list[Any]]:
-    full, other = hooks_of(module)
-    return _called(trace, module, full), _called(trace, module, other)
-
-
-def _pre_hooks(trace: Trace, hooks_of: Any, module: nn.Module) -> list[Any]:
-    return _called(trace, module, hooks_of(module))
-
-
-def _called(trace: Trace, module: nn.Module, hooks: list[Any]) -> list[Any]:
+def _hooks(trace: Trace, none: Any, hooks_of: Any, module: nn.Module) -> Any:
+    hooks = hooks_of(module)
     if tracing.current() is not trace:
         return hooks
-    warn_of_hooks(trace, hooks, f"a {type(module).__name__}")
-    return []
+    warn_of_hooks(trace, tree_leaves(hooks), f"a {type(module).__name__}")
+    return none
 
 
 def warn_of_hooks(trace: Trace, hooks: Iterable[object], owner: str) -> None:

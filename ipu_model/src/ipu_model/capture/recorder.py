@@ -12,31 +12,12 @@ import torch.fx
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from ipu_model.capture import graph as graphs
+from ipu_model.capture import torch_private
 from ipu_model.capture.device_tensors import IPU, DeviceTensor, KeptTensor, become
-from ipu_model.capture.graph import (
-    BATCH_NORM,
-    NOTHING,
-    SHAPE_ONLY,
-    NodeInfo,
-    TensorSpec,
-    is_random,
-    set_info,
-    spec_of,
-    storage_roots,
-    written_arguments,
-    written_by,
-)
+from ipu_model.capture.graph import NodeInfo, TensorSpec, is_random, set_info, spec_of
 from ipu_model.capture.operators import has_handler, kind_of
-from ipu_model.capture.torch_private import (
-    FakeTensor,
-    TorchDispatchMode,
-    autograd_node_in_progress,
-    in_backward,
-    last_sequence_number,
-    modes_disabled,
-    sequence_number,
-    without_torch_functions,
-)
+from ipu_model.capture.torch_private import FakeTensor, TorchDispatchMode, modes_disabled
 from ipu_model.capture.tracing import Trace
 from ipu_model.capture.variables import Origins, device_dtype, fake_like, storage_key
 from ipu_model.errors import Error
@@ -58,7 +39,7 @@ _SUBTRACTIONS = frozenset(
     getattr(op, overload) for op in (aten.sub, aten.sub_, aten.rsub) for overload in ("Tensor", "Scalar")
 )
 
-_IS_TRAINING = 5  # which argument of `BATCH_NORM` it is
+_IS_TRAINING = 5  # which argument of `graphs.BATCH_NORM` it is
 
 # tensor.random_(low, high). Its name is a word of Python, so no line of a graph's code can call it.
 _RANDOM_BETWEEN = getattr(aten.random_, "from")
@@ -78,37 +59,32 @@ class Recorder(TorchDispatchMode):
         self.draws_random_numbers = False
         self.unsupported: list[Node] = []
         self.settled: list[Node] = []  # whose values were read while recording: ops may depend on them
-        self._node_of: dict[int, Node] = {}
-        self._keep: list[Tensor] = []
-        # By identity: which version of the real tensor it stands for (a constant has one only), and the fake.
-        self._stand_ins: dict[int, tuple[int, Tensor]] = {}
+        self._bound: dict[int, tuple[Tensor, Node]] = {}  # by identity
+        # By identity: the real tensor, which version of it (a constant has one only) the fake stands for, and the fake.
+        self._stand_ins: dict[int, tuple[Tensor, int, Tensor]] = {}
         self.constant_names: dict[int, str] = {}  # of tensors of the module that forward uses, by identity
         # By memory: the real tensor that owns it, and the fake that the device writes to.
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self._changeable: set[str] = set()
         self._where: dict[int, NodeInfo] = {}
         self._forward_ops = 0
-        trace.node_of = lambda tensor: self._node_of.get(id(tensor))
+        trace.node_of = lambda tensor: self._bound.get(id(tensor), (tensor, None))[1]
 
-    def bind(self, tensor: Tensor, node: Node, where: NodeInfo = NOTHING) -> None:
-        self._node_of[id(tensor)] = node
-        self._keep.append(tensor)
+    def bind(self, tensor: Tensor, node: Node, where: NodeInfo = graphs.NOTHING) -> None:
+        self._bound[id(tensor)] = tensor, node
         if type(tensor) is FakeTensor:
             become(DeviceTensor, [tensor])
         set_info(node, replace(where, spec=TensorSpec.of(tensor)))
 
-    def placeholder(self, name: str, tensor: Tensor) -> Node:
-        node = self.graph.placeholder(name)
-        self.bind(tensor, node)
-        return node
+    def placeholder(self, name: str, tensor: Tensor) -> None:
+        self.bind(tensor, self.graph.placeholder(name))
 
     def node_for(self, tensor: Tensor) -> Node:
-        node = self._node_of.get(id(tensor))
+        node = self.trace.node_of(tensor)
         if node is None:
             raise Error(
-                "A tensor of this trace was made where the recorder could not see it (for instance in "
-                "another thread, or by an earlier call). Compute it inside forward, in the thread that calls "
-                "the model."
+                "A tensor of this trace was made where the recorder could not see it (for instance in another thread, "
+                "or by an earlier call). Compute it inside forward, in the thread that calls the model."
             )
         return node
 
@@ -119,14 +95,13 @@ class Recorder(TorchDispatchMode):
 
     def release(self) -> None:
         """End the trace: its tensors have no values, and host tensors that it wrote to leave its autograd graph."""
-        become(KeptTensor, self._keep)
+        become(KeptTensor, [tensor for tensor, _ in self._bound.values()])
         for tensor, _ in self._on_device.values():
             if tensor.grad_fn is not None:
                 tensor.detach_()
 
     def differentiable(self) -> list[Tensor]:
-        fakes = {id(tensor): tensor for tensor in self._keep if isinstance(tensor, FakeTensor)}
-        return [tensor for tensor in fakes.values() if _has_gradient(tensor)]
+        return [tensor for tensor, _ in self._bound.values() if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor: a constant with its present value, as an op in place would change it."""
@@ -137,8 +112,8 @@ class Recorder(TorchDispatchMode):
             where = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
             return base[1] if base[0] is tensor else self._recorded(aten.as_strided.default, base[1], *where)
         known = self._stand_ins.get(id(tensor))
-        if known is not None and (known[0] == _version(tensor) or self.origins.is_constant(tensor)):
-            return known[1]
+        if known is not None and (known[1] == _version(tensor) or self.origins.is_constant(tensor)):
+            return known[2]
         with modes_disabled():
             value = tensor.detach().to_dense().to(device_dtype(tensor.dtype), copy=True)
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
@@ -147,22 +122,20 @@ class Recorder(TorchDispatchMode):
         with self.graph.inserting_before(self.first_op()):
             node = self.graph.get_attr(name)
         self.bind(fake, node)
-        self._stand_ins[id(tensor)] = _version(tensor), fake
+        self._stand_ins[id(tensor)] = tensor, _version(tensor), fake
         self.constant_names[id(tensor)] = name
-        self._keep.append(tensor)
         if self.origins.is_constant(tensor) or self.origins.is_held(tensor):
             self._changeable.add(name)
         return fake
 
     def _move_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Move the memory of each host tensor that an op of the device writes to: its views follow the writes."""
-        for tensor in written_by(func, args, kwargs):
+        for tensor in graphs.written_by(func, args, kwargs):
             if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
                 continue
             key = storage_key(tensor)
             if key not in self._on_device and not self.origins.is_constant(tensor):
                 whole = tensor if tensor._base is None else tensor._base
-                self._keep.append(whole)
                 self._on_device[key] = whole, self._stand_in(whole)
 
     def _stays_on_host(self, func: Any, tensors: list[Tensor]) -> bool:
@@ -235,7 +208,7 @@ class Recorder(TorchDispatchMode):
                 kwargs["dtype"] = device_dtype(kwargs["dtype"])
         if func in _SUBTRACTIONS:
             args = self._numbers_for_masks(func, args)
-        if func is BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:
+        if func is graphs.BATCH_NORM and args[_IS_TRAINING] and not self.trace.training:
             args = (*args[:3], None, None, *args[_IS_TRAINING:])  # only a training model keeps running statistics
         return args, kwargs
 
@@ -244,7 +217,8 @@ class Recorder(TorchDispatchMode):
         dtype = torch.result_type(args[0], args[1])
         in_place = func._schema.name.endswith("_") and args[0].dtype is torch.bool
         if dtype is torch.bool or in_place:
-            return args
+            with modes_disabled():  # PyTorch raises its own error for a difference of bools
+                func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args))
 
         def number(value: Any) -> Any:
             is_mask = isinstance(value, Tensor) and value.dtype is torch.bool
@@ -256,9 +230,8 @@ class Recorder(TorchDispatchMode):
         if high is None:  # behind the last whole number that the type holds exactly
             dtype = tensor.dtype
             high = int(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
-        return self._recorded(
-            aten.copy_.default, tensor, self._recorded(aten.randint_like.low_dtype, tensor, low, high)
-        )
+        drawn = self._recorded(aten.randint_like.low_dtype, tensor, low, high)
+        return self._recorded(aten.copy_.default, tensor, drawn)
 
     def first_op(self) -> Node:
         ops = (node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr"))
@@ -270,7 +243,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with without_torch_functions():
+        with torch_private.without_torch_functions():
             return self._dispatched(func, args, kwargs or {})
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -322,9 +295,6 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an op on fake tensors; if it cannot, remember where: the scopes are left before anyone asks."""
         try:
-            if func in _SUBTRACTIONS and any(isinstance(a, Tensor) and a.dtype is torch.bool for a in args):
-                with modes_disabled():  # PyTorch raises its own error for a difference of bools
-                    func(*tree_map_only(Tensor, lambda tensor: torch.empty(0, dtype=tensor.dtype), args), **kwargs)
             return func(*args, **kwargs)
         except Exception as error:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -350,14 +320,12 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, func: Any) -> NodeInfo:
         """Decide phase, placement, scope and line: a backward op belongs where its forward op was."""
-        if in_backward():
-            running: Any = autograd_node_in_progress()  # None outside any node's own backward
-            number = sequence_number(running) if running is not None else -1
-            if number not in self._where:  # the nearest one before it
-                number = max((known for known in self._where if known <= number), default=-1)
-            if number in self._where:
-                return replace(self._where[number], phase=Phase.BACKWARD)
-        if in_backward() or self.trace.phase is Phase.BACKWARD:
+        number = torch_private.sequence_number_in_backward()
+        if number is not None and number not in self._where:  # the nearest one before it
+            number = max((known for known in self._where if known <= number), default=-1)
+        if number in self._where:
+            return replace(self._where[number], phase=Phase.BACKWARD)
+        if number is not None or self.trace.phase is Phase.BACKWARD:
             last = self.trace.block_entries[-1] if self.trace.block_entries else NOWHERE
             return NodeInfo(phase=Phase.BACKWARD, placement=last, forward_op=self._forward_ops)
         placement, loop = self.trace.place_forward_op(func.name()), self.trace.loop
@@ -365,7 +333,7 @@ class Recorder(TorchDispatchMode):
         if loop is not None:
             where = replace(where, loop=loop, repeated=loop.repeat > 0)
         self._forward_ops += 1
-        self._where.setdefault(last_sequence_number(), where)
+        self._where.setdefault(torch_private.last_sequence_number(), where)
         return where
 
 
@@ -409,10 +377,10 @@ def known_values(
 def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] | None:
     """Return the ops and constants that the present values of `wanted` come from, in order; None if data are."""
     graph = wanted[0].graph
-    roots = storage_roots(graph)
+    roots = graphs.storage_roots(graph)
     writers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        for argument in written_arguments(node):
+        for argument in graphs.written_arguments(node):
             writers.setdefault(roots[argument], []).append(node)
     needed: set[Node] = set()
     pending = list(wanted)
@@ -426,11 +394,6 @@ def _needed(wanted: Sequence[Node], changeable: Collection[str]) -> list[Node] |
         if not follows or (node.op == "get_attr" and written and node.target in changeable):
             return None
         needed.add(node)
-        pending += [*_sources(node), *written, roots[node]]
+        unread = node.args[0] if kind_of(node.target) in graphs.SHAPE_ONLY else None
+        pending += [*(source for source in node.all_input_nodes if source is not unread), *written, roots[node]]
     return [node for node in graph.nodes if node in needed]
-
-
-def _sources(node: Node) -> list[Node]:
-    if kind_of(node.target) in SHAPE_ONLY:
-        return [source for source in node.all_input_nodes if source is not node.args[0]]
-    return node.all_input_nodes

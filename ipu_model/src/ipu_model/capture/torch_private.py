@@ -23,7 +23,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 fused_adam_, fused_adamw_, fused_sgd_ = torch._fused_adam_, torch._fused_adamw_, torch._fused_sgd_
-autograd_node_in_progress, mkldnn_enabled = torch._C._current_autograd_node, torch._C._get_mkldnn_enabled
+mkldnn_enabled = torch._C._get_mkldnn_enabled
 modes_disabled, tensors_swapped = _python_dispatch._disable_current_modes, _stateless._reparametrize_module
 # Every class of functions is an object of it; what it has under a name comes before what the class has itself.
 class_of_functions = FunctionMeta
@@ -46,12 +46,12 @@ def last_sequence_number() -> int:
     return torch._C._autograd._get_sequence_nr() - 1
 
 
-def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def sequence_number(node: Any) -> int:
-    return int(node._sequence_nr())
+def sequence_number_in_backward() -> int | None:
+    """Return the number of the node that runs its own backward: -1 between nodes, `None` outside a backward pass."""
+    if torch._C._current_graph_task_id() == -1:
+        return None
+    node: Any = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
 
 
 def gradient_hooks(tensor: Tensor) -> list[Any]:

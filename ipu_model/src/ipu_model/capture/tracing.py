@@ -86,9 +86,8 @@ class Trace:
     def set_attributes(self, ops: Iterable[torch.fx.Node], attributes: Mapping[str, Mapping[str, str]]) -> None:
         for op in ops:
             info = info_of(op)
-            inner = info.attributes
-            names = {**attributes, **inner}
-            merged = {name: {**attributes.get(name, {}), **inner.get(name, {})} for name in names}
+            names = {**attributes, **info.attributes}
+            merged = {name: {**attributes.get(name, {}), **info.attributes.get(name, {})} for name in names}
             set_info(op, replace(info, attributes=merged))
 
     def place_forward_op(self, name: str) -> Placement:

@@ -26,7 +26,6 @@ from ipu_model.errors import Error
 
 _DEVICE_DTYPE = {torch.float64: torch.float32, torch.bfloat16: torch.float16}
 
-_BATCH_NORMS = (nn.modules.batchnorm._NormBase,)
 _PLAIN = (Tensor, nn.Parameter)
 # Where a module keeps what is registered with it.
 TENSOR_REGISTRIES = ("_parameters", "_buffers")
@@ -41,7 +40,7 @@ def device_dtype(dtype: torch.dtype) -> torch.dtype:
     return _DEVICE_DTYPE.get(dtype, dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     names: tuple[str, ...]
     tensor: Tensor
@@ -54,8 +53,7 @@ class Slot:
 
     @property
     def spec(self) -> TensorSpec:
-        dtype = device_dtype(self.tensor.dtype)
-        return TensorSpec.contiguous(tuple(self.tensor.shape), dtype)
+        return TensorSpec.contiguous(tuple(self.tensor.shape), device_dtype(self.tensor.dtype))
 
     @property
     def trainable(self) -> bool:
@@ -94,29 +92,24 @@ def fake_like(spec: TensorSpec, requires_grad: bool = False) -> Tensor:
 @contextmanager
 def tensors_unchanged(module: nn.Module) -> Iterator[None]:
     """Refuse a body that replaces or deletes a parameter or buffer; buffers of batch normalisation are exempt."""
-    before: dict[str, dict[str, Tensor]] = {
-        "Parameter": dict(module.named_parameters(remove_duplicate=False)),
-        "Buffer": dict(_buffers(module)),
-    }
-    registered = [tensor for tensors in before.values() for tensor in tensors.values()]
+    parameters = module.named_parameters(remove_duplicate=False)
+    registered = [("Parameter", *named) for named in parameters] + [("Buffer", *named) for named in _buffers(module)]
     # `tensor.data = value` gives a tensor other storage: no op is recorded.
-    storages = {id(tensor): tensor.untyped_storage() for tensor in registered if isinstance(tensor, FakeTensor)}
+    storages = [tensor.untyped_storage() if isinstance(tensor, FakeTensor) else None for *_, tensor in registered]
     yield
     children = module.named_modules(remove_duplicate=False)
-    norms = [(prefix, child) for prefix, child in children if isinstance(child, _BATCH_NORMS)]
+    norms = [(prefix, child) for prefix, child in children if isinstance(child, nn.modules.batchnorm._NormBase)]
     exempt = {f"{prefix}.{name}" if prefix else name for prefix, child in norms for name in child._buffers}
     after = {**dict(module.named_parameters(remove_duplicate=False)), **dict(_buffers(module))}
-    for kind, tensors in before.items():
-        for name, tensor in tensors.items():
-            storage = storages.get(id(tensor))
-            has_other = storage is not None and storage._cdata != tensor.untyped_storage()._cdata
-            if name not in exempt and (has_other or after.get(name) is not tensor):
-                how = "is reassigned within" if name in after else "is removed from"
-                raise Error(
-                    f"{kind} {name} {how} the model when calling the forward method. This is not supported. Consider "
-                    f"using self.{name.rpartition('.')[2]}.copy_(src) to copy data from a source tensor, where src is "
-                    "the name of the source tensor."
-                )
+    for (kind, name, tensor), storage in zip(registered, storages):
+        has_other = storage is not None and storage._cdata != tensor.untyped_storage()._cdata
+        if name not in exempt and (has_other or after.get(name) is not tensor):
+            how = "is reassigned within" if name in after else "is removed from"
+            raise Error(
+                f"{kind} {name} {how} the model when calling the forward method. This is not supported. Consider "
+                f"using self.{name.rpartition('.')[2]}.copy_(src) to copy data from a source tensor, where src is "
+                "the name of the source tensor."
+            )
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))

@@ -53,12 +53,9 @@ def failure_at(node: Node, error: Exception) -> Error | None:
 
 def place_of(node: Node) -> str:
     info = info_of(node)
-    words = [f"{node.target} in module '{info.scope or 'model'}'"]
-    if info.phase is not None:
-        words.append(f"{info.phase.value} pass")
-    if info.line is not None:
-        words.append(str(info.line))
-    return ", ".join(words)
+    phase = "" if info.phase is None else f", {info.phase.value} pass"
+    line = "" if info.line is None else f", {info.line}"
+    return f"{node.target} in module '{info.scope or 'model'}'{phase}{line}"
 
 
 class NonFinite(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.batching import ReplicaGroups
-from ipu_model.compute.rounding import LARGEST_HALF, Overflow, nearest
+from ipu_model.compute.rounding import LARGEST_HALF, Overflow, Rounding
 
 FACTOR, FINAL = "lossScaleUpdateFactor", "finalLossScale"
 # If gradients stay NaN, repeated halving of the loss scale must not lead to a division by zero.
@@ -50,8 +50,7 @@ class Accumulator:
 
     def _store(self, totals: Sequence[Tensor]) -> None:
         if self.half:
-            for total in totals:
-                nearest(self.overflow)(total)
+            Rounding(overflow=self.overflow)(totals)
 
 
 def reduce_in_groups(
@@ -88,6 +87,7 @@ class LossScalingSettings:
     period: int = 1
 
 
+@dataclass
 class AutomaticLossScaling:
     """Watches the scaled gradients and adapts `factor`, a power of two by which the loss scaling is multiplied.
 
@@ -95,38 +95,34 @@ class AutomaticLossScaling:
     halved; otherwise it is doubled. Only `half` gradients count. The final loss scale stays within `loss_dtype`.
     """
 
-    def __init__(
-        self,
-        settings: LossScalingSettings,
-        half: Sequence[bool],
-        loss_dtype: torch.dtype,
-        across: Callable[[list[Tensor]], None] | None = None,
-    ) -> None:
-        self._settings, self._half, self._across = settings, half, across
-        self._edge = settings.bin_edge * LARGEST_HALF
-        self._limit = 2.0 ** math.floor(math.log2(torch.finfo(loss_dtype).max))
-        self.factor = 1.0
-        self._updates = 0
-        self._elements, self._above = 0, 0
+    settings: LossScalingSettings
+    half: Sequence[bool]
+    loss_dtype: torch.dtype
+    across: Callable[[list[Tensor]], None] | None = None
+    factor: float = 1.0
+    _updates: int = 0
+    _elements: int = 0
+    _above: int = 0
 
     def observe(self, gradients: Sequence[Tensor]) -> None:
         """Count the elements of one micro-batch's gradients; infinities and NaN lie above the edge."""
-        for gradient, half in zip(gradients, self._half):
+        edge = self.settings.bin_edge * LARGEST_HALF
+        for gradient, half in zip(gradients, self.half):
             if half:
                 self._elements += gradient.numel()
-                self._above += gradient.numel() - int(torch.count_nonzero(gradient.abs() < self._edge))
+                self._above += gradient.numel() - int(torch.count_nonzero(gradient.abs() < edge))
 
     def adapt(self, loss_scaling: float) -> None:
         """Count a weight update and, once per period, halve or double the factor; `loss_scaling` is without it."""
         self._updates += 1
-        if self._updates % self._settings.period:
+        if self._updates % self.settings.period:
             return
         counts = [torch.tensor([self._elements, self._above], dtype=torch.float64)]
-        if self._across is not None:
-            self._across(counts)
+        if self.across is not None:
+            self.across(counts)
         elements, above = counts[0].tolist()
         self._elements, self._above = 0, 0
-        if elements and above / elements > self._settings.threshold:
+        if elements and above / elements > self.settings.threshold:
             self.factor = max(self.factor / 2, _LEAST)
-        elif abs(loss_scaling) * self.factor * 2 <= self._limit:
+        elif abs(loss_scaling) * self.factor * 2 <= 2.0 ** math.floor(math.log2(torch.finfo(self.loss_dtype).max)):
             self.factor *= 2

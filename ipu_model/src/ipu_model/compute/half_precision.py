@@ -194,16 +194,12 @@ def cast_operands(node: Node, roundings: _Roundings) -> None:
         spec = spec_of(operand)
         if spec is not None and spec.dtype not in ON_GRID:
             with node.graph.inserting_before(node):
-                cast = node.graph.call_function(in_container, (operand,))
+                cast = node.graph.call_function(aten._to_copy.default, (operand,), {"dtype": torch.float32})
             half = TensorSpec(spec.shape, torch.float16, spec.stride)
             set_info(cast, replace(info_of(node), spec=half, marks=graphs.Marks()))
             roundings.insert_after(cast, cast)
             converted[position] = cast
     node.args = tuple(converted)
-
-
-def in_container(x: Tensor) -> Tensor:
-    return x.to(torch.float32, copy=True)
 
 
 def _widened(arguments: Any) -> Any:
@@ -291,30 +287,25 @@ def may_leave_range(node: Node) -> bool:
 _POLES = {op: (where, first, end) for where, first, end, names in _TABLE.poles for op in overloads(names)}
 
 
-def is_pole(where: str, x: Any, y: Any = None, *, eps: float | None = None) -> Any:
-    """Return whether elements of operands, which are tensors or numbers, are at the poles of some functions."""
-    match where:
-        case "at zero":
-            return x == 0
-        case "at minus one":
-            return x == -1
-        case "at ones":
-            return (x == 1) | (x == -1)
-        case "at both ends":  # of the range from 0 to 1, from which `y` or `eps` keeps them away
-            return (x == 0) | (x == 1) if y is None and eps is None else False
-        case "below zero":
-            return x < 0
-        case "at whole numbers":
-            return (x <= 0) & (x % 1 == 0)
-        case "at half numbers":
-            return reduce(operator.or_, (is_pole("at whole numbers", x - i / 2) for i in range(y)))
-        case "of zeta":
-            return (x == 1) | ((x > 1) & is_pole("at whole numbers", y))
-        case "of powers":
-            return (x == 0) & (y < 0)
-        case "of x log y":
-            return (y == 0) & (x != 0)
-    return (y == -1) & (x != 0)
+# Whether elements of operands, which are tensors or numbers, are at the poles of functions.
+_AT_POLE: dict[str, Callable[..., Any]] = {
+    "at zero": lambda x: x == 0,
+    "at minus one": lambda x: x == -1,
+    "at ones": lambda x: (x == 1) | (x == -1),
+    # Of the range from 0 to 1, from which a number keeps them away.
+    "at both ends": lambda x, y=None, *, eps=None: (x == 0) | (x == 1) if y is None and eps is None else False,
+    "below zero": lambda x: x < 0,
+    "at whole numbers": lambda x: (x <= 0) & (x % 1 == 0),
+    "at half numbers": lambda x, y: reduce(operator.or_, (is_pole("at whole numbers", x - i / 2) for i in range(y))),
+    "of zeta": lambda x, y: (x == 1) | ((x > 1) & is_pole("at whole numbers", y)),
+    "of powers": lambda x, y: (x == 0) & (y < 0),
+    "of x log y": lambda x, y: (y == 0) & (x != 0),
+    "of x log1p y": lambda x, y: (y == -1) & (x != 0),
+}
+
+
+def is_pole(where: str, *operands: Any, **settings: Any) -> Any:
+    return _AT_POLE[where](*operands, **settings)
 
 
 def poles_of(graph: torch.fx.Graph, node: Node) -> Node | bool | None:

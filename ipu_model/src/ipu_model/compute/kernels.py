@@ -83,10 +83,7 @@ def _channels(x: Tensor, weight: Tensor, groups: int, *, in_groups: bool) -> Ite
 
 
 def _in_groups(x: Tensor, dim: int, groups: int, chunk: slice) -> Tensor:
-    if groups == 1:
-        return x[:, chunk] if dim else x[chunk]
-    shape = x.shape
-    apart = x.reshape(*shape[:dim], groups, -1, *shape[dim + 1 :])
+    apart = x.reshape(*x.shape[:dim], groups, -1, *x.shape[dim + 1 :])
     return (apart[:, :, chunk] if dim else apart[:, chunk]).flatten(dim, dim + 1)
 
 
@@ -147,11 +144,7 @@ def choose_layer_kernels(graph: torch.fx.Graph, overflow: Overflow) -> None:
 
 def _in_half(compute: _Kernel, kind: Kind, overflow: Overflow) -> _Kernel:
     """Return a kernel that rounds what each step stores to float16; sums over all steps are not rounded in it."""
-
-    def layer_in_half(*args: Any) -> tuple[Tensor, ...]:
-        return compute(kind, *args, stored=nearest(overflow))
-
-    return layer_in_half
+    return lambda *args: compute(kind, *args, stored=nearest(overflow))
 
 
 _COMPUTED_BY: dict[object, tuple[_Kernel, Kind]] = {

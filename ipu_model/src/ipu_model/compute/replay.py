@@ -175,7 +175,6 @@ def dense_like(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _draw_from(ops: torch.fx.Graph, generator: torch.Generator) -> None:
-    """Let ops draw from `generator`, an attribute of the module."""
     with ops.inserting_before(next(iter(ops.nodes))):
         attribute = ops.get_attr("generator")
     for node in list(ops.nodes):
@@ -316,6 +315,5 @@ def checked(label: str, results: object, specs: tuple[TensorSpec, ...]) -> list[
                 f"{label} must return {spec.dtype} {list(spec.shape)} as its result {index}; it returned "
                 f"{result.dtype} {list(result.shape)}. Shapes and types are fixed when the model is compiled."
             )
-    containers = [container_dtype(spec.dtype) for spec in specs]
     dense = torch.contiguous_format
-    return [r.detach().to(dtype, copy=True, memory_format=dense) for r, dtype in zip(listed, containers)]
+    return [r.detach().to(container_dtype(s.dtype), copy=True, memory_format=dense) for r, s in zip(listed, specs)]

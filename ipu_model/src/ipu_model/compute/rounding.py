@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,47 +50,37 @@ def nearest(overflow: Overflow) -> Callable[[Tensor], Tensor]:
     return clip_to_half_ if overflow is Overflow.CLIP else round_to_half_
 
 
-def stochastic_round_all_to_half_(
-    tensors: Iterable[Tensor], generator: torch.Generator, overflow: Overflow = Overflow.CLIP
-) -> None:
-    """Round tensors (float32, any shapes) in place to one of their two float16 neighbours, without bias.
-
-    The probability has a resolution of 2^-13 of the neighbours' distance. NaN stays. The neighbour above 65504 is
-    infinity, at a distance of 32, or clips. One seed is drawn from `generator`.
-    """
-    containers = list(tensors)
-    if not containers:
-        return
-    length = min(CHUNK, max(x.numel() for x in containers))
-    magnitude, small = torch.empty(length), torch.empty(length)
-    # numpy's SFC64 draws twice as fast as torch's Mersenne Twister; its seed ties it to `generator`.
-    random = np.random.Generator(np.random.SFC64(int(torch.randint(0, 2**63 - 1, (), generator=generator))))
-    for x in containers:
-        flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
-        for chunk in torch.split(flat, CHUNK):
-            count = chunk.numel()
-            # Uniform random integers of 13 bits, four from each draw of 64 bits.
-            words = random.integers(0, 2**64, size=(count + 3) // 4, dtype=np.uint64)
-            lanes = torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
-            _round_chunk_(chunk, lanes, magnitude[:count], small[:count], overflow)
-        if not x.is_contiguous():
-            x.copy_(flat.view(x.shape))
-
-
 @dataclass(frozen=True)
 class Rounding:
-    """To the nearest float16 value, or with a `generator` stochastically."""
+    """Rounds tensors (float32, any shapes) in place to the nearest float16 value, or with a `generator` stochastically.
+
+    Then each becomes one of its two neighbours, without bias: the probability has a resolution of 2^-13 of their
+    distance. NaN stays. The neighbour above 65504 is infinity, at a distance of 32, or clips. One seed is drawn.
+    """
 
     generator: torch.Generator | None = None
     overflow: Overflow = Overflow.CLIP
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        if self.generator is not None:
-            stochastic_round_all_to_half_(tensors, self.generator, self.overflow)
-        else:
-            to_half_ = nearest(self.overflow)
-            for tensor in tensors:
-                to_half_(tensor)
+        if self.generator is None:
+            for x in tensors:
+                nearest(self.overflow)(x)
+        if self.generator is None or not tensors:
+            return
+        length = min(CHUNK, max(x.numel() for x in tensors))
+        magnitude, small = torch.empty(length), torch.empty(length)
+        # numpy's SFC64 draws twice as fast as torch's Mersenne Twister; its seed ties it to `generator`.
+        random = np.random.Generator(np.random.SFC64(int(torch.randint(0, 2**63 - 1, (), generator=self.generator))))
+        for x in tensors:
+            flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
+            for chunk in torch.split(flat, CHUNK):
+                count = chunk.numel()
+                # Uniform random integers of 13 bits, four from each draw of 64 bits.
+                words = random.integers(0, 2**64, size=(count + 3) // 4, dtype=np.uint64)
+                lanes = torch.from_numpy(words.view(np.int16))[:count].bitwise_and_(EXTRA_BITS)
+                _round_chunk_(chunk, lanes, magnitude[:count], small[:count], self.overflow)
+            if not x.is_contiguous():
+                x.copy_(flat.view(x.shape))
 
 
 def _round_chunk_(x: Tensor, lanes: Tensor, magnitude: Tensor, small: Tensor, overflow: Overflow) -> None:

@@ -157,7 +157,7 @@ class Session:
         shared = [uses[tensor.untyped_storage().data_ptr()] > 1 for tensor in inputs]
         parts = [
             self._cut(tensor.detach().clone() if is_shared and node in self.graph.mutated else tensor, spec.dtype)
-            for tensor, is_shared, node, spec in zip(inputs, shared, self.graph.input_nodes, self.graph.inputs)
+            for tensor, is_shared, (node, spec) in zip(inputs, shared, self.graph.inputs.items())
         ]
         collector = partial(Collector, self.batching, self.returns, overflow=self.arithmetic.overflow)
         specs = [output.spec for output in self.graph.outputs if output.spec is not None]
@@ -175,7 +175,7 @@ class Session:
                 self._watch(iteration, updates)
                 if self.automatic is not None:
                     self.automatic.adapt(self.loss_scaling)
-        for node, spec, part, tensor in zip(self.graph.input_nodes, self.graph.inputs, parts, inputs):
+        for (node, spec), part, tensor in zip(self.graph.inputs.items(), parts, inputs):
             if node in self.graph.mutated and part[0].data_ptr() != tensor.data_ptr():
                 # Forward may have changed a converted copy of the caller's tensor.
                 before = self._cut(tensor, spec.dtype)
@@ -217,15 +217,9 @@ class Session:
         self, iteration: int, parts: list[list[Tensor]], seed: list[Tensor], collectors: list[Collector]
     ) -> list[list[Tensor]]:
         steps = self.batching.accumulation
-        accumulators = [
-            Accumulator(
-                self._replay.fresh_gradients,
-                half=self.reduction.half and steps > 1,
-                running=self.reduction.running,
-                overflow=self.arithmetic.overflow,
-            )
-            for _ in range(self.batching.replicas)
-        ]
+        half, running, overflow = self.reduction.half and steps > 1, self.reduction.running, self.arithmetic.overflow
+        fresh, replicas = self._replay.fresh_gradients, range(self.batching.replicas)
+        accumulators = [Accumulator(fresh, half, running, overflow) for _ in replicas]
         these = range(iteration * steps, (iteration + 1) * steps)
         for step, replica, (outputs, gradients) in self._micro_batches(these, parts, seed):
             for collector, output in zip(collectors, outputs):

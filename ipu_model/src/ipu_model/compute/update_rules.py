@@ -108,7 +108,7 @@ class Separate(UpdateRule):
         (slot,) = self.compiled.slots
         tensors = [[e.weight for e in entries], [e.gradient for e in entries], _states(entries, slot)]
         # The fused kernel leaves the velocity alone without momentum.
-        if scalars["scaledMomentum2"] != 0.0 and _fits_fused(self.compiled.slots, context.scale, *tensors):
+        if scalars["scaledMomentum2"] != 0.0 and _fits_fused(self.compiled.slots, context.scale):
             fused_sgd_(
                 *tensors,
                 lr=scalars["scaledLearningRate2"],
@@ -220,7 +220,7 @@ class Adam(_OfMoments):
             step.add_(1.0)
         moments = (_states(entries, slot) for slot in self.compiled.slots[:2])
         tensors = [[e.weight for e in entries], [e.gradient for e in entries], *moments]
-        if _fits_fused(self.compiled.slots, context.unscale, *tensors):
+        if _fits_fused(self.compiled.slots, context.unscale):
             kernel = fused_adamw_ if self.compiled.decoupled else fused_adam_
             kernel(
                 *[*tensors, [], steps],
@@ -345,15 +345,9 @@ def _root(x: Tensor, *, out: Tensor) -> Tensor:
     return torch.rsqrt(x, out=out).reciprocal_()
 
 
-def _fits_fused(slots: Sequence[StateTensor], factor: float, weights: list[Tensor], *others: list[Tensor]) -> bool:
-    """Whether fused kernels, which walk raw memory and divide by the inverse of `factor`, may run."""
-    if factor == 0.0 or not math.isfinite(factor) or any(slot.dtype != FLOAT32 for slot in slots):
-        return False
-    return all(
-        tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.stride() == weight.stride()
-        for other in (weights, *others)
-        for weight, tensor in zip(weights, other, strict=True)
-    )
+def _fits_fused(slots: Sequence[StateTensor], factor: float) -> bool:
+    """Whether fused kernels, which do not round and divide by the inverse of `factor`, may run."""
+    return factor != 0.0 and math.isfinite(factor) and all(slot.dtype == FLOAT32 for slot in slots)
 
 
 def _grad_scale(factor: float) -> Any:

@@ -179,11 +179,9 @@ class Updater:
 
 
 def _differences(kind: str, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing, unexpected = (name for name in expected if name not in given), (n for n in given if n not in expected)
-    return [
-        *(f"ignoring missing {kind} {name}: the device keeps its value" for name in missing),
-        *(f"ignoring unexpected {kind} {name}: the compiled program has none" for name in unexpected),
-    ]
+    missing = [f"ignoring missing {kind} {n}: the device keeps its value" for n in expected if n not in given]
+    unknown = [f"ignoring unexpected {kind} {n}: the compiled program has none" for n in given if n not in expected]
+    return [*missing, *unknown]
 
 
 def check_replacement(old: OptimiserSpec, new: OptimiserSpec, groups: Collection[int | None]) -> None:

@@ -54,7 +54,7 @@ def tensor_names(graph: Graph, options: Options, numbers: Iterable[str] = ()) ->
     gradients = graph.activation_gradients
     ops = {tensor.name: name for _, tensor, name in _named_results(step_of(graph), options)}
     trained = [variable for variable in graph.variables if variable.name in graph.gradients]
-    names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.input_nodes)}
+    names = {f"input/{number}" if number else "input": Source(node) for number, node in enumerate(graph.inputs)}
     names.update((name, Source(variable.tensor)) for variable in graph.variables for name in variable.names)
     names.update((name, Source(node)) for node, name in ops.items())
     if graph.loss is not None:

@@ -247,7 +247,8 @@ def fps(src: Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = Fa
         # fp32 draws are below 1, but their product with a large count can be rounded up to the count.
         drawn = (torch.rand(len(sizes), device=src.device) * rows).long()
         starts = torch.minimum(drawn, (rows - 1).clamp(min=0))
-    return farthest_points(src, list(ptr), counts, starts)
+    picked: Tensor = farthest_points(src.detach(), list(ptr), counts, starts)
+    return picked
 
 
 def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) -> Tensor:
@@ -268,7 +269,8 @@ def nearest(x: Tensor, y: Tensor, batch_x: Batch = None, batch_y: Batch = None) 
         )
     if y.shape[0] == 0 and x.shape[0] > 0:
         raise ValueError("poptorch.nearest: y has no rows, so no row of x has a neighbour.")
-    return nearest_points(x, y, *_batches(x, y, batch_x, batch_y))
+    rows: Tensor = nearest_points(x.detach(), y.detach(), *_batches(x, y, batch_x, batch_y))
+    return rows
 
 
 def _are_ints(value: Any) -> bool:

@@ -9,24 +9,13 @@ from torch import Tensor
 _DISTANCES_AT_ONCE = 1 << 24
 
 
+@torch.library.custom_op("ipu_model::farthest_points", mutates_args=())
 def farthest_points(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
     """Return the rows of `points` `[P, F]` that farthest point sampling picks, sample after sample.
 
     Sample i is the rows `bounds[i] : bounds[i + 1]`, of which `counts[i]` are picked: first the row `starts[i]` of
     the sample (without `starts` row 0), then always the one farthest from those already picked, the first of equals.
     """
-    picked: Tensor = torch.ops.ipu_model.farthest_points(points.detach(), bounds, counts, starts)
-    return picked
-
-
-def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
-    """Return for rows of `x` `[n, F]` the nearest of `y` `[m, F]`, of the same batch element if there are several."""
-    rows: Tensor = torch.ops.ipu_model.nearest_points(x.detach(), y.detach(), batch_x, batch_y)
-    return rows
-
-
-@torch.library.custom_op("ipu_model::farthest_points", mutates_args=())
-def _farthest(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
     rows = points.flatten(1).float()
     first = [0] * len(counts) if starts is None else starts.tolist()
     picked = []
@@ -41,7 +30,8 @@ def _farthest(points: Tensor, bounds: list[int], counts: list[int], starts: Tens
 
 
 @torch.library.custom_op("ipu_model::nearest_points", mutates_args=())
-def _nearest(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
+def nearest_points(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
+    """Return for rows of `x` `[n, F]` the nearest of `y` `[m, F]`, of the same batch element if there are several."""
     others = y.float()
     rows = max(1, _DISTANCES_AT_ONCE // max(1, y.shape[0]))
     batches = [None] * len(x.split(rows)) if batch_x is None else batch_x.split(rows)
@@ -55,11 +45,11 @@ def _nearest(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | Non
     return torch.cat(nearest)
 
 
-@_farthest.register_fake
+@farthest_points.register_fake
 def _(points: Tensor, bounds: list[int], counts: list[int], starts: Tensor | None) -> Tensor:
     return points.new_empty(sum(counts), dtype=torch.int64)
 
 
-@_nearest.register_fake
+@nearest_points.register_fake
 def _(x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None) -> Tensor:
     return x.new_empty(x.shape[0], dtype=torch.int64)

@@ -23,7 +23,10 @@ Stored: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Loop:
-    """What the loop reads beside inputs: first states, weights `[G, P]`, a bias if it stays inside, a projection."""
+    """What the loop reads beside inputs: first states, weights `[G, P]`, a bias if it stays inside, a projection.
+
+    On its way back it also gets gradients; `wanted`: that of the first hidden states is asked for.
+    """
 
     hidden: Tensor
     cell: Tensor | None
@@ -32,37 +35,30 @@ class Loop:
     projection: Tensor | None
     order: range
     stored: Stored
+    d_hiddens: Tensor | None = None
+    d_last_cell: Tensor | None = None
+    wanted: bool = False
 
     def past(self, first: Tensor, states: Tensor) -> Tensor:
         """Return the states before each step: `first`, then all but the last in the loop's order."""
         first = first.unsqueeze(0)
         return torch.cat([first, states[:-1]] if self.order.step > 0 else [states[1:], first])
 
-
-class Incoming(NamedTuple):
-    """The gradients that arrive at a layer; `wanted`: that of the first hidden states is asked for."""
-
-    hiddens: Tensor | None
-    last_cell: Tensor | None
-    wanted: bool
-
-    def at(self, step: int, hidden: Tensor) -> Tensor:
-        return hidden if self.hiddens is None else hidden + self.hiddens[step]
+    def arriving(self, step: int, d_hidden: Tensor) -> Tensor:
+        return d_hidden if self.d_hiddens is None else d_hidden + self.d_hiddens[step]
 
 
 class LoopGradients(NamedTuple):
     """Gradients of the gates' shares from the inputs and from the hidden states `[T, N, G]`, and of the first states.
 
-    The two shares have the same gradient in every kind but a GRU. `projected` has the gradients of the projected
-    states `[T, N, P]`, and `unprojected` the states before the projection `[T, N, H]`.
+    The two shares have the same gradient in every kind but a GRU.
     """
 
     from_inputs: Tensor
     from_hiddens: Tensor
     hidden: Tensor
     cell: Tensor | None = None
-    projected: Tensor | None = None
-    unprojected: Tensor | None = None
+    projection: Tensor | None = None
 
 
 # Hidden states [T, N, P], last cells, and values for the backward pass [T, N, ...].
@@ -73,7 +69,7 @@ Results: TypeAlias = tuple[Tensor, Tensor, Tensor]
 class Kind:
     """A kind of recurrent layer: its numbers of gates and of saved values per state, and its two loops.
 
-    `backward(loop, incoming, hiddens, saved)` takes what `forward(loop, inputs)` returned, where `inputs` `[T, N, G]`
+    `backward(loop, hiddens, saved)` takes what `forward(loop, inputs)` returned, where `inputs` `[T, N, G]`
     are the inputs' share of the gates. `bias_in_loop`: the second bias cannot be added to that before the loop.
     """
 
@@ -81,7 +77,7 @@ class Kind:
     gates: int
     kept: int
     forward: Callable[[Loop, Tensor], Results]
-    backward: Callable[[Loop, Incoming, Tensor, Tensor], LoopGradients]
+    backward: Callable[[Loop, Tensor, Tensor], LoopGradients]
     bias_in_loop: bool = False
 
 
@@ -108,7 +104,7 @@ def _lstm_forward(loop: Loop, inputs: Tensor) -> Results:
     return hiddens, cell.clone(), saved
 
 
-def _lstm_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+def _lstm_backward(loop: Loop, hiddens: Tensor, saved: Tensor) -> LoopGradients:
     stored, projection = loop.stored, loop.projection
     assert loop.cell is not None
     i, f, g, o, cells = saved.chunk(5, 2)
@@ -121,10 +117,10 @@ def _lstm_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tenso
     d_gates = torch.empty_like(gates)
     d_projected = None if projection is None else torch.empty_like(hiddens)
     d_hidden, d_cell = torch.zeros_like(loop.hidden), torch.zeros_like(loop.cell)
-    if incoming.last_cell is not None:
-        d_cell = d_cell + incoming.last_cell
+    if loop.d_last_cell is not None:
+        d_cell = d_cell + loop.d_last_cell
     for step in reversed(loop.order):
-        d_hidden = stored(incoming.at(step, d_hidden))
+        d_hidden = stored(loop.arriving(step, d_hidden))
         if projection is not None and d_projected is not None:
             d_projected[step] = d_hidden
             d_hidden = stored(d_hidden @ projection)
@@ -132,10 +128,12 @@ def _lstm_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tenso
         parts = [d_cell * g[step], d_cell * past_cells[step], d_cell * i[step], d_hidden * squashed[step]]
         d_gates[step] = stored(stored(torch.cat(parts, 1)) * slopes[step])
         d_cell = d_cell * f[step]
-        if step != loop.order[0] or incoming.wanted:
+        if step != loop.order[0] or loop.wanted:
             d_hidden = d_gates[step] @ loop.weights
-    unprojected = None if projection is None else stored(o * squashed)
-    return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projected, unprojected)
+    if d_projected is None:
+        return LoopGradients(d_gates, d_gates, d_hidden, d_cell)
+    d_projection = d_projected.flatten(0, 1).t() @ stored(o * squashed).flatten(0, 1)
+    return LoopGradients(d_gates, d_gates, d_hidden, d_cell, d_projection)
 
 
 def _gru_forward(loop: Loop, inputs: Tensor) -> Results:
@@ -156,7 +154,7 @@ def _gru_forward(loop: Loop, inputs: Tensor) -> Results:
     return hiddens, inputs.new_empty(0), saved
 
 
-def _gru_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+def _gru_backward(loop: Loop, hiddens: Tensor, saved: Tensor) -> LoopGradients:
     stored = loop.stored
     reset, update, new, before = saved.chunk(4, 2)
     # Everything that does not depend on the incoming gradient is computed for all steps at once.
@@ -166,12 +164,12 @@ def _gru_backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor
     from_inputs, from_hiddens = (saved.new_empty(*new.shape[:2], 3 * new.shape[2]) for _ in range(2))
     d_hidden = torch.zeros_like(loop.hidden)
     for step in reversed(loop.order):
-        d_hidden = stored(incoming.at(step, d_hidden))
+        d_hidden = stored(loop.arriving(step, d_hidden))
         d_new, d_update = stored(d_hidden * into_new[step]), stored(d_hidden * into_update[step])
         d_reset = stored(d_new * into_reset[step])
         torch.cat([d_reset, d_update, d_new], 1, out=from_inputs[step])
         torch.cat([d_reset, d_update, stored(d_new * reset[step])], 1, out=from_hiddens[step])
-        if step != loop.order[0] or incoming.wanted:
+        if step != loop.order[0] or loop.wanted:
             d_hidden = torch.addmm(d_hidden * update[step], from_hiddens[step], loop.weights)
     return LoopGradients(from_inputs, from_hiddens, d_hidden)
 
@@ -184,12 +182,12 @@ def _plain(name: str, act: Callable[[Tensor], Tensor], slope: Callable[[Tensor],
             hiddens[step] = hidden
         return hiddens, inputs.new_empty(0), inputs.new_empty(0)
 
-    def backward(loop: Loop, incoming: Incoming, hiddens: Tensor, saved: Tensor) -> LoopGradients:
+    def backward(loop: Loop, hiddens: Tensor, saved: Tensor) -> LoopGradients:
         slopes, d_gates = slope(hiddens), torch.empty_like(hiddens)
         d_hidden = torch.zeros_like(loop.hidden)
         for step in reversed(loop.order):
-            d_gates[step] = loop.stored(loop.stored(incoming.at(step, d_hidden)) * slopes[step])
-            if step != loop.order[0] or incoming.wanted:
+            d_gates[step] = loop.stored(loop.stored(loop.arriving(step, d_hidden)) * slopes[step])
+            if step != loop.order[0] or loop.wanted:
                 d_hidden = d_gates[step] @ loop.weights
         return LoopGradients(d_gates, d_gates, d_hidden)
 
@@ -232,12 +230,10 @@ def forward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> Result
 def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple[Tensor, ...]:
     """Return the gradients of x, hidden, cell, w_x, w_h, biases and w_p for `_BACKWARD`; empty if it has none."""
     d_hiddens, d_last_cell, x, hidden, cell, w_x, w_h, w_p, hiddens, _, saved, reverse, wanted = arguments
-    loop = Loop(hidden, cell, w_h, None, w_p, range(len(x))[:: -1 if reverse else 1], stored)
-    gradients = kind.backward(loop, Incoming(d_hiddens, d_last_cell, wanted[1]), hiddens, saved)
+    order = range(len(x))[:: -1 if reverse else 1]
+    loop = Loop(hidden, cell, w_h, None, w_p, order, stored, d_hiddens, d_last_cell, wanted[1])
+    gradients = kind.backward(loop, hiddens, saved)
     own, theirs = gradients.from_inputs.flatten(0, 1), gradients.from_hiddens.flatten(0, 1)
-    d_projection = x.new_empty(0)
-    if gradients.projected is not None and gradients.unprojected is not None:
-        d_projection = gradients.projected.flatten(0, 1).t() @ gradients.unprojected.flatten(0, 1)
     return (
         gradients.from_inputs @ w_x if wanted[0] else x.new_empty(0),
         gradients.hidden if wanted[1] else x.new_empty(0),
@@ -246,7 +242,7 @@ def backward(kind: Kind, *arguments: Any, stored: Stored = lambda x: x) -> tuple
         theirs.t() @ loop.past(hidden, hiddens).flatten(0, 1),
         own.sum(0),
         theirs.sum(0) if kind.bias_in_loop else x.new_empty(0),
-        d_projection,
+        x.new_empty(0) if gradients.projection is None else gradients.projection,
     )
 
 
@@ -307,27 +303,18 @@ def _gradients(
 LAYER_OPS = {name: _register(kind) for name, kind in KINDS.items()}
 
 
-def recurrent_network(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes as `original` (torch.lstm, ...) does, one op a layer and direction, if nothing is packed."""
-
-    def network(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
-            return original(*args, **kwargs)
-        result = _network(LAYER_OPS[name].forward, *args)
-        return original(*args) if result is None else result
-
-    return network
-
-
-def _network(op: Any, *arguments: Any) -> Any:
-    """Run all layers; return None if the number of weights does not fit the number of layers."""
-    x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first = arguments
+def recurrent_network(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compute as `original` (torch.lstm, ...) does, one op a layer and direction, if nothing is packed."""
+    if kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):
+        return original(*args, **kwargs)
+    op = LAYER_OPS[original.__name__].forward
+    x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first = args
     has_cells, directions = isinstance(states, (tuple, list)), 2 if bidirectional else 1
     hiddens, cells = states if has_cells else (states, None)
     plain = 4 if has_biases else 2
     per_direction = len(weights) // (layers * directions)
     if x.dim() != 3 or len(weights) != per_direction * layers * directions or per_direction - plain not in (0, 1):
-        return None
+        return original(*args)
     x = x.transpose(0, 1) if batch_first else x
     last_hidden, last_cells = [], []
     for layer in range(layers):

@@ -94,11 +94,11 @@ def placed(**where: Location) -> Locations:
 
 
 def works(program: Program) -> tuple[StageWork, ...]:
-    return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages
+    return workload_of(program).stages
 
 
 def profiled(program: Program) -> DeviceTime:
-    return time_of(program, costs_of(program.step, program.settings), order_of(program))
+    return time_of(program)
 
 
 class TestTraffic:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from ipu_model.predict.costs import Costs
+from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Element, Work
 from ipu_model.predict.ops import rule_of
 from ipu_model.predict.ops.contractions import BIAS_GRADIENT, DATA_GRADIENT, GRADIENT_PARTS, PRODUCTS, WEIGHT_GRADIENT
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, variable_costs
-from ipu_model.predict.order import Order
+from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import OpProfile
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
@@ -21,8 +21,9 @@ from ipu_model.step import Op, Source, Step, Tensor
 _READ_FOR_GRADIENT = {DATA_GRADIENT: (0, 2), WEIGHT_GRADIENT: (0, 1), BIAS_GRADIENT: (0,)}
 
 
-def ops_of(program: Program, costs: Costs, order: Order) -> tuple[OpProfile, ...]:
-    settings, sync = program.settings, program.settings.device.sync_cycles
+def ops_of(program: Program) -> tuple[OpProfile, ...]:
+    settings, sync, order = program.settings, program.settings.device.sync_cycles, order_of(program)
+    costs = costs_of(program.step, settings)
     chip, half = settings.device.chip, settings.half_partials
     # The FLOPs that all tiles can do in a cycle, by the bytes of an element.
     peaks = {size: chip.peak_flops(size, half_partials=half) / chip.clock_hz for size in (2, 4)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -141,6 +142,18 @@ class Program:
     def samples_per_call(self) -> int:
         """Rows that one call of all replicas processes: micro-batch x D x A x R."""
         return self.samples_per_micro_batch * self.batching.steps * self.replicas
+
+    def part(self, elements: int, location: Location) -> float:
+        """The part of a tensor in `location` that each replica has."""
+        is_split = elements > 0 and location.is_sharded(elements)
+        return math.ceil(elements / self.replicas) / elements if is_split else 1.0
+
+    def is_sharded_update(self, elements: int) -> bool:
+        """Whether each replica updates a part of a variable with so many elements."""
+        where = self.locations
+        return any(
+            self.part(elements, location) < 1 for location in (where.weights, where.optimiser, where.accumulators)
+        )
 
     def has_variables_of(self, dtype: DType, *, trained: bool = False) -> bool:
         """Whether weights or buffers are of that type; only weights that are trained with `trained`."""

@@ -1,4 +1,4 @@
-"""A cache of results for each step: programs that differ only in their options share a step."""
+"""A cache of results for each step, which programs that differ only in their options share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from ipu_model.predict.program import Program
 from ipu_model.step import Step
 
+Subject = TypeVar("Subject", bound=Step | Program)
 Key = ParamSpec("Key")
 Value = TypeVar("Value")
 _KEPT_PER_STEP = 8
@@ -21,8 +23,8 @@ def forget_everything() -> None:
         known.clear()
 
 
-def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concatenate[Step, Key], Value]:
-    """Cache the last few results of `find` for each living step; its other arguments are the key.
+def remembered(find: Callable[Concatenate[Subject, Key], Value]) -> Callable[Concatenate[Subject, Key], Value]:
+    """Cache the last few results of `find` for each living step; a program's choices and other arguments are the key.
 
     Neither results nor keys may refer to the step. If two threads compute the same value at once, each gets its own.
     """
@@ -30,12 +32,13 @@ def remembered(find: Callable[Concatenate[Step, Key], Value]) -> Callable[Concat
     _all.append(known)
 
     @wraps(find)
-    def recall(step: Step, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
-        key = (*args, kwargs)
+    def recall(subject: Subject, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
+        step, choices = (subject.step, subject.choices) if isinstance(subject, Program) else (subject, ())
+        key = (*choices, *args, kwargs)
         for other, value in known.get(step, ()):
             if other == key:
                 return value
-        value = find(step, *args, **kwargs)
+        value = find(subject, *args, **kwargs)
         known[step] = (*known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
         return value
 

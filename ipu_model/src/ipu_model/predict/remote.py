@@ -11,17 +11,16 @@ machine share the rate of its memory with those that stream at the same time, bu
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.predict.device import Element
-from ipu_model.predict.links import Ring, replicas_per_machine
-from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
+from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
+from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import ACCUMULATORS, OPTIMISER_STATE, VARIABLES, PhaseCycles
 from ipu_model.predict.program import Location, Program
@@ -87,26 +86,6 @@ def _variables(
 _update_of = lru_cache(maxsize=256)(weight_update)
 
 
-def part(program: Program, elements: int, location: Location) -> float:
-    is_split = elements > 0 and location.is_sharded(elements)
-    return math.ceil(elements / program.replicas) / elements if is_split else 1.0
-
-
-def is_sharded_update(program: Program, variable: DeviceVariable) -> bool:
-    where = program.locations
-    locations = (where.weights, where.optimiser, where.accumulators)
-    return any(part(program, variable.elements, location) < 1 for location in locations)
-
-
-def costs_of_variables(program: Program, variables: Iterable[DeviceVariable]) -> tuple[VariableCost, ...]:
-    """Return what one replica's accumulations and updates cost: of what is sharded, it works on its part."""
-    where = program.locations.accumulators
-    own = {v: math.ceil(v.elements / program.replicas) for v in variables if v.trainable}
-    accumulated = {v.name: count for v, count in own.items() if part(program, v.elements, where) < 1}
-    updated = {v.name: count for v, count in own.items() if is_sharded_update(program, v)}
-    return variable_costs(program, accumulated, updated)
-
-
 @dataclass(frozen=True)
 class Moves:
     """The transfers of one pass: bytes and tensors to and from streaming memory, and seconds of collectives."""
@@ -123,7 +102,10 @@ class Moves:
 @dataclass(frozen=True)
 class Mover:
     program: Program
-    ring: Ring
+
+    @cached_property
+    def ring(self) -> Ring:
+        return ring_of(self.program)
 
     def forward(self, variables: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
         return sum([*map(self._use, variables), *map(self._keep, held)], Moves())
@@ -152,11 +134,11 @@ class Mover:
     def _streamed(self, variable: DeviceVariable, size: float, where: Location, times: int) -> Moves:
         """Return the moves of a tensor of the variable's shape and of `size` bytes that is read or written `times`."""
         transfers = times * where.is_off_chip(variable.elements)
-        return Moves(transfers * size * part(self.program, variable.elements, where), transfers=transfers)
+        return Moves(transfers * size * self.program.part(variable.elements, where), transfers=transfers)
 
     def _use(self, variable: DeviceVariable) -> Moves:
         where = self.program.locations.weights
-        is_whole = part(self.program, variable.elements, where) == 1
+        is_whole = self.program.part(variable.elements, where) == 1
         gathering = 0.0 if is_whole else self.ring.all_gather(variable.weight)
         return self._streamed(variable, variable.weight, where, 1) + Moves(collective_seconds=gathering)
 
@@ -164,7 +146,7 @@ class Mover:
         if not variable.trainable or not self.program.accumulates:
             return Moves()
         locations = self.program.locations
-        is_whole = part(self.program, variable.elements, locations.accumulators) == 1
+        is_whole = self.program.part(variable.elements, locations.accumulators) == 1
         scattering = Moves(collective_seconds=0.0 if is_whole else self.ring.reduce_scatter(variable.gradient))
         if variable.accumulates_in_state:
             return self._streamed(variable, variable.state, locations.optimiser, 2) + scattering
@@ -181,12 +163,12 @@ class Mover:
             moves += self._streamed(variable, variable.state, locations.optimiser, 2)
         if program.accumulates and not variable.accumulates_in_state:
             moves += self._streamed(variable, variable.gradient, locations.accumulators, 2)
-        if not is_sharded_update(program, variable):
+        if not program.is_sharded_update(variable.elements):
             return moves + Moves(collective_seconds=self.ring.all_reduce(variable.gradient))
         seconds = 0.0
-        if not (program.accumulates and part(program, variable.elements, locations.accumulators) < 1):
+        if not (program.accumulates and program.part(variable.elements, locations.accumulators) < 1):
             seconds += self.ring.reduce_scatter(variable.gradient)
-        if not part(program, variable.elements, locations.weights) < 1:
+        if not program.part(variable.elements, locations.weights) < 1:
             seconds += self.ring.all_gather(variable.weight)
         if program.optimiser is not None and program.optimiser.family.startswith("LAMB"):
             seconds += 2 * self.ring.all_reduce(Element.FLOAT.bytes)

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import HostLink, replicas_per_machine
-from ipu_model.predict.order import Beat, Interval, Order, Round
+from ipu_model.predict.order import Beat, Interval, Round, order_of
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.work import StageWork, Workload, workload_of
@@ -38,9 +37,9 @@ class DeviceTime:
         return _Timeline(self.call).spans()
 
 
-def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
+def time_of(program: Program) -> DeviceTime:
     """Return the device time of a call (hardware reference, D and E); `Error`: transfers that it cannot do."""
-    workload = workload_of(program, costs, order)
+    workload, order = workload_of(program), order_of(program)
     overlaps = program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
         raise Error("Overlapped transfers need tiles of their own: reserve I/O tiles, 32 to 192 of them.")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ipu_model.predict import vertices
-from ipu_model.predict.costs import Costs, total_of
+from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import Cycles, Element
-from ipu_model.predict.links import ring_of
-from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost
-from ipu_model.predict.order import Order
+from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost, variable_costs
+from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import PhaseCycles
 from ipu_model.predict.program import Execution, Program
 from ipu_model.predict.recomputation import Pass, Recomputed
 from ipu_model.predict.remembered import remembered
-from ipu_model.predict.remote import DeviceVariable, Mover, Moves, costs_of_variables, variables_of
+from ipu_model.predict.remote import DeviceVariable, Mover, Moves, variables_of
 from ipu_model.step import Phase, Step, Tensor
 
 NOTHING = PhaseCycles()
@@ -50,15 +49,20 @@ class Workload:
     updates_in_turn: bool = False
 
 
-def workload_of(program: Program, costs: Costs, order: Order) -> Workload:
+def workload_of(program: Program) -> Workload:
     """Return the work of a program's passes and updates; `Error`: there is no streaming memory for what is off chip."""
-    variables, mover = variables_of(program), Mover(program, ring_of(program))
-    own = costs_of_variables(program, variables)
+    variables, mover, in_turn = variables_of(program), Mover(program), program.replicas > 1
+    own = variable_costs(program, sharded=True)
+    updates = [cost for cost in own if cost.part == UPDATE_PART]
+    ipus = sorted({cost.ipu for cost in updates})
+    works = [_on_tiles(total_of(cost for cost in updates if cost.ipu == ipu), program) for ipu in ipus]
+    moves = [mover.update(variable for variable in variables if variable.ipu == ipu) for ipu in ipus]
+    moved = mover.cycles(moves, ipus, in_turn=in_turn)
     return Workload(
-        _stages(program, costs, order, [cost for cost in own if cost.part == ACCUMULATION_PART], variables, mover),
-        _updates(program, [cost for cost in own if cost.part == UPDATE_PART], variables, mover),
+        _stages(program, [cost for cost in own if cost.part == ACCUMULATION_PART], variables, mover),
+        {ipu: transfers + work for ipu, transfers, work in zip(ipus, moved, works, strict=True)},
         program.ipus_per_replica,
-        updates_in_turn=program.replicas > 1,
+        updates_in_turn=in_turn,
     )
 
 
@@ -70,14 +74,9 @@ def _on_tiles(cycles: Cycles, program: Program) -> PhaseCycles:
 
 
 def _stages(
-    program: Program,
-    costs: Costs,
-    order: Order,
-    accumulations: Iterable[VariableCost],
-    variables: tuple[DeviceVariable, ...],
-    mover: Mover,
+    program: Program, accumulations: Iterable[VariableCost], variables: tuple[DeviceVariable, ...], mover: Mover
 ) -> tuple[StageWork, ...]:
-    stages = program.step.stages
+    stages, costs, order = program.step.stages, costs_of(program.step, program.settings), order_of(program)
     passes = _cycles_of_passes(program.step, costs, order.kept)
     forward, recompute, backward = (list(passes[during]) for during in Pass)
     stage_of = {variable.name: variable.stage for variable in variables}
@@ -141,14 +140,3 @@ def _stash_copy(program: Program, costs: Costs, tensor: Tensor) -> Cycles:
     layout, element = costs.layouts.get(tensor.name), Element.of(tensor.dtype)
     on_tile = device.spread(tensor.elements, element) if layout is None else layout.on_tile
     return index + Cycles(compute=vertices.dynamic_slice(device, 1, on_tile, element))
-
-
-def _updates(
-    program: Program, costs: Collection[VariableCost], variables: tuple[DeviceVariable, ...], mover: Mover
-) -> dict[int, PhaseCycles]:
-    ipus = sorted({cost.ipu for cost in costs})
-    moves = [mover.update(variable for variable in variables if variable.ipu == ipu) for ipu in ipus]
-    return {
-        ipu: moved + _on_tiles(total_of(cost for cost in costs if cost.ipu == ipu), program)
-        for ipu, moved in zip(ipus, mover.cycles(moves, ipus, in_turn=program.replicas > 1), strict=True)
-    }

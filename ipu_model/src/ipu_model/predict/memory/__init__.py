@@ -12,21 +12,23 @@ from dataclasses import dataclass
 
 from ipu_model.predict import profile
 from ipu_model.predict.calibration import MemoryConstants
-from ipu_model.predict.costs import Costs
+from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
 from ipu_model.predict.memory.tensors import Storages, residents
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
-from ipu_model.predict.order import Order
+from ipu_model.predict.order import order_of
 from ipu_model.predict.program import Program
 from ipu_model.predict.remembered import remembered
 from ipu_model.step import Argument, Op, Ref, Step
 
 
-def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
+@remembered
+def memory_of(program: Program) -> profile.Memory:
     """Return the modelled memory of each IPU of one replica, without a margin; host buffers take no tile memory."""
+    costs, order = costs_of(program.step, program.settings), order_of(program)
     space = TileSpace(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, space)
     updates, ipu_of = variable_costs(program), variable_ipus(program.step)

@@ -7,6 +7,7 @@ calls.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -41,58 +42,39 @@ def variable_ipus(step: Step) -> dict[str, int]:
     return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
-def variable_costs(
-    program: Program, accumulated: Mapping[str, int] | None = None, updated: Mapping[str, int] | None = None
-) -> tuple[VariableCost, ...]:
-    """Return what accumulations and updates cost.
-
-    `accumulated` and `updated` say how many elements of a variable this replica works on, where it does not on all.
-    """
-    step, settings, spec = program.step, program.settings, program.optimiser
-    costs: tuple[VariableCost, ...] = ()
-    if program.accumulates:
-        costs += accumulation_costs(
-            step, settings, None if spec is None else spec.accum_dtype, held=accumulated or None
-        )
-    if program.training and spec is not None:
-        costs += update_costs(
-            step, settings, spec, accumulates=program.accumulates, group_of=program.groups, held=updated or None
-        )
-    return costs
+def variable_costs(program: Program, *, sharded: bool = False) -> tuple[VariableCost, ...]:
+    """Return what accumulations and updates cost, with `sharded` on the elements that one replica works on."""
+    step, spec = program.step, program.optimiser if program.training else None
+    accumulated, updated = dict[str, int](), dict[str, int]()
+    for variable in step.variables if sharded else ():
+        elements = step.tensors[variable.tensor].elements
+        own = math.ceil(elements / program.replicas)
+        if program.part(elements, program.locations.accumulators) < 1:
+            accumulated[variable.name] = own
+        if program.is_sharded_update(elements):
+            updated[variable.name] = own
+    return _costs(step, program.settings, spec, program.groups, program.accumulates, accumulated, updated)
 
 
 @remembered
-def accumulation_costs(
-    step: Step, settings: CostSettings, accumulator: DType | None = None, *, held: Mapping[str, int] | None = None
-) -> tuple[VariableCost, ...]:
-    """Return the cost of adding a micro-batch's gradients to the accumulators; `held`: this replica's elements."""
-    ipus = variable_ipus(step)
-    cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
-    return tuple(
-        VariableCost(ACCUMULATION_PART, name, ipus[name], shape, cost(tensor))
-        for name, shape, tensor in _updated(step, accumulator, held or {})
-    )
-
-
-@remembered
-def update_costs(
+def _costs(
     step: Step,
     settings: CostSettings,
-    spec: OptimiserSpec,
-    *,
+    spec: OptimiserSpec | None,
+    groups: Mapping[str, int | None],
     accumulates: bool,
-    group_of: Mapping[str, int | None] | None = None,
-    held: Mapping[str, int] | None = None,
+    accumulated: Mapping[str, int],
+    updated: Mapping[str, int],
 ) -> tuple[VariableCost, ...]:
-    """Return the cost of one optimiser step for every trainable tensor that has a gradient.
-
-    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers); `held` says how
-    many elements of a variable this replica updates, where it does not all.
-    """
-    ipus, groups = variable_ipus(step), group_of or {}
-    cost = lru_cache(maxsize=None)(partial(_update, settings.device))  # many tensors are alike
+    ipus, accumulator = variable_ipus(step), spec.accum_dtype if spec is not None and accumulates else None
+    # Many tensors are alike.
+    add, update = (lru_cache(maxsize=None)(partial(cost, settings.device)) for cost in (accumulate, _update))
     costs = []
-    for name, shape, tensor in _updated(step, spec.accum_dtype if accumulates else None, held or {}):
+    for name, shape, tensor in _updated(step, accumulator, accumulated) if accumulates else ():
+        costs.append(VariableCost(ACCUMULATION_PART, name, ipus[name], shape, add(tensor)))
+    if spec is None:
+        return tuple(costs)
+    for name, shape, tensor in _updated(step, accumulator, updated):
         hyper = spec.hyper(groups.get(name))
         typed = replace(
             tensor,
@@ -101,7 +83,7 @@ def update_costs(
             first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
             second=Element.of(spec.second_dtype),
         )
-        costs.append(VariableCost(UPDATE_PART, name, ipus[name], shape, cost(typed, spec, hyper)))
+        costs.append(VariableCost(UPDATE_PART, name, ipus[name], shape, update(typed, spec, hyper)))
     return tuple(costs)
 
 

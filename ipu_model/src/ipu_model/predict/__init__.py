@@ -75,7 +75,10 @@ def samples_per_second(program: Program, host: HostWork | None = None) -> float:
 def memory_of_program(program: Program) -> Memory:
     """Return the memory of a program, cached for any number of micro-batches that accumulate, and of updates."""
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
-    return memory_of(replace(program, batching=batching, name=""))
+    return _memory(replace(program, batching=batching, name=""))
+
+
+_memory = remembered(memory_of)
 
 
 def check_machine(program: Program) -> None:

@@ -25,7 +25,6 @@ from ipu_model.predict.remembered import remembered
 from ipu_model.step import Argument, Op, Ref, Step
 
 
-@remembered
 def memory_of(program: Program) -> profile.Memory:
     """Return the modelled memory of each IPU of one replica, without a margin; host buffers take no tile memory."""
     costs, order = costs_of(program.step, program.settings), order_of(program)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
@@ -113,17 +111,7 @@ def _roots_of_masks(step: Step) -> frozenset[str]:
     return frozenset(step.root(mask.name).name for mask in dropout_masks(step))
 
 
-_POWERS: Mapping[float, tuple[str, ...]] = {
-    -2: ("square", "reciprocal"),
-    -1: ("reciprocal",),
-    -0.5: ("rsqrt",),
-    0: ("copy",),
-    0.5: ("sqrt",),
-    1: ("copy",),
-    2: ("square",),
-    3: ("square", "add"),
-    4: ("square", "square"),
-}
+_POWERS = {float(exponent): chain for exponent, chain in vertices.chains_of("powers").items()}
 
 
 @costs("pow")

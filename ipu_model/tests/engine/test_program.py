@@ -26,8 +26,7 @@ from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.host import CallTime, HostWork, Loading, call_time
 from ipu_model.predict.profile import EXCHANGE_CODE
-from ipu_model.predict.program import Program, Recomputation
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, Recomputation, remembered
 from ipu_model.step import Source, Step, step_of_ops
 from published.building import begin_block
 

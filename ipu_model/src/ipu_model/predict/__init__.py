@@ -7,15 +7,13 @@ from dataclasses import replace
 from ipu_model.errors import Error
 from ipu_model.optimiser import weight_update
 from ipu_model.predict.band import error_band
-from ipu_model.predict.costs import costs_of
+from ipu_model.predict.costs import costs_of, ops_of, updates_of
 from ipu_model.predict.hardware import System
 from ipu_model.predict.host import CallTime, HostWork, call_time
 from ipu_model.predict.memory import memory_of
 from ipu_model.predict.memory.out_of_memory import note_on_memory
-from ipu_model.predict.op_profiles import ops_of, updates_of
 from ipu_model.predict.profile import Machine, Memory, Profile, Span
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.time import DeviceTime, time_of
 from ipu_model.step import Phase, Source
 

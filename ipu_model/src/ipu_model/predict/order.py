@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ipu_model.predict.device import Element
-from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.program import Execution, Program, remembered
 from ipu_model.predict.recomputation import OpRun, Recomputed, kept_for_backward, sequence_of, values_read_by
-from ipu_model.predict.remembered import remembered
 from ipu_model.step import Source, Step, Tensor
 
 

@@ -23,8 +23,7 @@ from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
 from ipu_model.predict.ops.updates import variable_ipus
 from ipu_model.predict.order import Held, device_bytes
 from ipu_model.predict.profile import ACCUMULATORS, OPTIMISER_STATE, VARIABLES, PhaseCycles
-from ipu_model.predict.program import Location, Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Location, Program, remembered
 from ipu_model.step import DType, Step
 
 

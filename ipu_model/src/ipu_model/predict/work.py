@@ -11,9 +11,8 @@ from ipu_model.predict.device import Cycles, Element
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost, variable_costs
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import PhaseCycles
-from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.program import Execution, Program, remembered
 from ipu_model.predict.recomputation import Pass, Recomputed
-from ipu_model.predict.remembered import remembered
 from ipu_model.predict.remote import DeviceVariable, Mover, Moves, variables_of
 from ipu_model.step import Phase, Step, Tensor
 

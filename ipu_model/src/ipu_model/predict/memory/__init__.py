@@ -15,13 +15,11 @@ from ipu_model.predict.calibration import MemoryConstants
 from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
-from ipu_model.predict.memory.tensors import Storages, residents
+from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, Storages, residents, schedules_of
 from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import order_of
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, remembered
 from ipu_model.step import Argument, Op, Ref, Step
 
 

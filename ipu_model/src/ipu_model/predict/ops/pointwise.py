@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import remembered
 from ipu_model.step import Step, Tensor
 
 CHAINS = vertices.chains_of("elementwise")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ipu_model.errors import Error
 from ipu_model.predict.device import CostSettings, Device, Element, Work, check_proportion
-from ipu_model.predict.remembered import forget_everything
+from ipu_model.predict.program import forget_everything
 from ipu_model.step import Op, Ref, Step, Tensor
 
 

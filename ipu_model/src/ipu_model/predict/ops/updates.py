@@ -16,8 +16,7 @@ from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
 from ipu_model.predict import vertices
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.vertices import Overheads
 from ipu_model.step import DType, Step
 

@@ -22,7 +22,7 @@ from ipu_model.predict.links import HostLink
 from ipu_model.predict.order import Beat, Round, rounds_of
 from ipu_model.predict.profile import SPAN_KINDS, PhaseCycles, Span
 from ipu_model.predict.program import Execution
-from ipu_model.predict.time import Conditions, DeviceTime, run
+from ipu_model.predict.time import Call, Conditions, DeviceTime
 from ipu_model.predict.work import StageWork, Workload
 
 M2000 = system_named("M2000")
@@ -61,7 +61,8 @@ def scheduled(stages: Sequence[StageWork], micro_batches: int, *, updates: int =
     of_ipus = {ipu: PhaseCycles(on_tile_execute=cycles) for ipu, cycles in enumerate(update)}
     work = Workload(works, of_ipus, ipus, updates_in_turn=in_turn)
     how = {"training": training, "execution": execution, "overlaps": overlaps}
-    return run(work, rounds_of(len(works), micro_batches, updates, **how), replace(PLAIN, **changes), training=training)
+    rounds = rounds_of(len(works), micro_batches, updates, **how)
+    return DeviceTime(Call(work, rounds, replace(PLAIN, **changes), training=training))
 
 
 WORK, MOVED = CYCLES.map(lambda cycles: cycles + 1), dict.fromkeys(("inputs", "outputs", "on", "back"), CYCLES)

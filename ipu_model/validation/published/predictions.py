@@ -19,7 +19,7 @@ from ipu_model.predict.hardware import chip
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import variable_ipus
-from ipu_model.predict.planner import Precision, contraction, matrix_product
+from ipu_model.predict.planner import contraction, matrix_product
 from ipu_model.predict.profile import CODE, OPTIMISER_STATE, VARIABLES, Memory, PhaseCycles, Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
@@ -191,7 +191,7 @@ class Predictions:
         """TFLOP/s of 4096 x 4096 x `columns` on a whole Bow chip, with half partials in fp16."""
         device = Device(chip("Bow"), self._calibration)
         problem = matrix_product(4096, 4096, columns, element_bytes)
-        work = contraction(problem, device, Precision(half_partials=element_bytes == 2))
+        work = contraction(problem, device, element_bytes == 2)
         return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
 
     def _profile(self, build: Build, host: HostWork | None = None) -> Profile:

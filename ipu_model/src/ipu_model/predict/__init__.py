@@ -8,7 +8,6 @@ from ipu_model.errors import Error
 from ipu_model.optimiser import weight_update
 from ipu_model.predict.band import error_band
 from ipu_model.predict.costs import costs_of, ops_of, updates_of
-from ipu_model.predict.hardware import System
 from ipu_model.predict.host import CallTime, HostWork, call_time
 from ipu_model.predict.memory import memory_of
 from ipu_model.predict.memory.out_of_memory import note_on_memory
@@ -23,12 +22,13 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     host = host or HostWork()
     check_machine(program)
     memory, time = memory_of_program(program), time_of(program)
-    call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
-    ops = ops_of(program)
+    system, chip, ops = program.system, program.system.chip, ops_of(program)
+    call = call_time(program, host, device_seconds=chip.seconds(time.device_cycles))
     band, reason = error_band(program, ops, time.shares)
+    rates = chip.clock_hz, chip.exchange_bytes_per_cycle, float(chip.data_path_bytes)
     return Profile(
         name=program.name,
-        machine=_machine(program.system),
+        machine=Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, *rates),
         training=program.training,
         samples_per_call=program.samples_per_call,
         device_seconds_per_call=call.device,
@@ -86,12 +86,6 @@ def check_machine(program: Program) -> None:
             f"The program needs {needed} IPUs ({program.ipus_per_replica} for each of {program.replicas} replicas), "
             f"and {program.system.name} has {program.system.ipus}. Use a larger machine or fewer replicas."
         )
-
-
-def _machine(system: System) -> Machine:
-    chip = system.chip
-    rates = chip.clock_hz, chip.exchange_bytes_per_cycle, float(chip.data_path_bytes)
-    return Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, *rates)
 
 
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:

@@ -115,16 +115,10 @@ def matrix_product(
     return Problem(LayerPass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
 
 
-@dataclass(frozen=True)
-class Precision:
-    """The program's settings for a contraction: half partials, and the share of tile memory for temporary data."""
-
-    half_partials: bool = False
-    proportion: float = DEFAULT_PROPORTION
-
-
 @lru_cache(maxsize=8192)
-def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
+def contraction(
+    problem: Problem, device: Device, half_partials: bool = False, proportion: float = DEFAULT_PROPORTION
+) -> Work:
     """Return the work of the fastest plan whose temporary memory stays within the proportion of tile memory.
 
     If the fastest plan needs more, plans in equal serial slices compete with plans that need less memory. If none fits,
@@ -133,15 +127,15 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
     """
     if problem.flops == 0:
         return Work("contraction")
-    whole = _Scheme(problem, device, precision.half_partials)
+    whole = _Scheme(problem, device, half_partials)
     fastest = whole.fastest()
     assert fastest is not None, "without a limit there is always a fastest plan"
-    bound = precision.proportion * device.chip.tile_bytes
+    bound = proportion * device.chip.tile_bytes
     if fastest.temporary_bytes <= bound:
         return fastest
     schemes = [whole]
     schemes += [
-        _Scheme(problem, device, precision.half_partials, axis, count)
+        _Scheme(problem, device, half_partials, axis, count)
         for axis in _SERIAL_AXES[problem.which]
         for count in SERIAL_STEPS
         if getattr(problem, _SIZES[axis]) % count == 0
@@ -164,7 +158,7 @@ class _Scheme:
 
     def __init__(self, problem: Problem, device: Device, half_partials: bool, axis: str = "", count: int = 1) -> None:
         self._problem, self._device, self._axis, self._count = problem, device, axis, count
-        self._step = problem if count == 1 else _slice_of(problem, axis, count)
+        self._step = problem if count == 1 else slice_of(problem, axis, count)
         chip, size, half = device.chip, problem.element_bytes, half_partials and problem.element_bytes == 2
         # With half partials, the matrix unit can also use only half of its units.
         settings = dict.fromkeys(chip.matrix_unit(size, half_partials=partials) for partials in (half, False))
@@ -188,7 +182,7 @@ class _Scheme:
                 break
             index -= len(candidates.temporary_bytes)
         work = _planned(self._step, self._device, candidates, index)
-        return work if self._count == 1 else _repeated(self._problem, work, self._axis, self._count, self._device)
+        return work if self._count == 1 else repeated(self._problem, work, self._axis, self._count, self._device)
 
 
 def _planned(problem: Problem, device: Device, candidates: Candidates, index: int) -> Work:
@@ -232,16 +226,12 @@ _SERIAL_AXES = {
 _REDUCED_AXIS = {LayerPass.FORWARD: "in", LayerPass.DATA_GRADIENT: "out", LayerPass.WEIGHT_GRADIENT: "batch"}
 
 
-def in_slices(problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()) -> Work:
-    """Return the work of `problem` cut into `count` equal slices along `axis` that run one after another."""
-    return _repeated(problem, contraction(_slice_of(problem, axis, count), device, precision), axis, count, device)
-
-
-def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
+def slice_of(problem: Problem, axis: str, count: int) -> Problem:
+    """Return one of `count` equal slices of a problem along `axis`, which run one after another."""
     return replace(problem, **{_SIZES[axis]: -(-getattr(problem, _SIZES[axis]) // count)})
 
 
-def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
+def repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
     """Return `count` steps, each taking its slice and putting its results in place or adding them up."""
     element = problem.element
     around = vertices.dynamic_slice(device, 1, device.spread(problem.weight_elements // count, element), element)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,22 +19,6 @@ from ipu_model.predict.order import Beat, Interval, Round, order_of
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.work import StageWork, Workload, workload_of
-
-
-@dataclass(frozen=True)
-class DeviceTime:
-    """One call on the device; `cycles` of each IPU, with waiting, sum up to `device_cycles`, `shares` of it to 1."""
-
-    cycles: tuple[PhaseCycles, ...]
-    device_cycles: float
-    shares: Mapping[str, float]
-    limited_by: str
-    call: Call = field(repr=False, compare=False)
-
-    @cached_property
-    def timeline(self) -> tuple[Span, ...]:
-        """What each IPU does, which a search for the fastest settings never looks at."""
-        return _Timeline(self.call).spans()
 
 
 def time_of(program: Program) -> DeviceTime:
@@ -59,19 +43,7 @@ def time_of(program: Program) -> DeviceTime:
         overlaps_input=program.overlaps_input,
         overlaps_output=program.overlaps_output,
     )
-    return run(workload, order.rounds, conditions, training=program.training)
-
-
-def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
-    call = Call(workload, rounds, conditions, training=training)
-    sums = _Sums(call)
-    return DeviceTime(
-        cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
-        device_cycles=sums.device_cycles,
-        shares=sums.shares(),
-        limited_by=sums.limited_by(workload.stages),
-        call=call,
-    )
+    return DeviceTime(Call(workload, order.rounds, conditions, training=program.training))
 
 
 # --------------------------------------------------------------------------- parts of a call
@@ -84,9 +56,6 @@ class Piece(NamedTuple):
     cycles: PhaseCycles
     stage: int | None = None
     lag: int | None = None
-
-    def times(self, count: float) -> Piece:
-        return self._replace(cycles=self.cycles.times(count))
 
 
 @dataclass(frozen=True)
@@ -103,7 +72,7 @@ class Segment:
         return Segment(kind, max(map(_length, by_ipu), default=0.0), by_ipu)
 
     def times(self, count: float) -> Segment:
-        pieces = tuple(tuple(piece.times(count) for piece in by_ipu) for by_ipu in self.pieces)
+        pieces = tuple(tuple(p._replace(cycles=p.cycles.times(count)) for p in by_ipu) for by_ipu in self.pieces)
         return Segment(self.kind, self.cycles * count, pieces)
 
     @property
@@ -263,17 +232,18 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
 
 
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
-"""The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
+"""Fractions of the device time, which sum to 1; "main" is work in cycles in which every stage does all its passes."""
 
 _EXTERNAL_SYNC = [field.name for field in fields(PhaseCycles)].index("external_sync")
 
 
-class _Sums:
-    """The sums of one call: `by_ipu` are the cycles of each IPU by activity, where waiting counts as external sync."""
+class DeviceTime:
+    """One call on the device; `cycles` of each IPU, with waiting as external sync, sum up to `device_cycles`."""
 
     def __init__(self, call: Call) -> None:
         self.device_cycles = 0.0
-        self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
+        self._call = call
+        self._by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)  # by kind of segment and share
         self._add(call.start, 1)
         for a_round, intervals in call.rounds:
@@ -282,15 +252,23 @@ class _Sums:
                 self._add(segments, interval.count * a_round.repeats, work)
             self._add(call.update, a_round.repeats, "update")
         self._add(call.returned, call.results)
+        self.cycles = tuple(PhaseCycles(*cycles) for cycles in self._by_ipu)
 
-    def shares(self) -> dict[str, float]:
+    # A search for the fastest settings looks at none of these.
+    @cached_property
+    def timeline(self) -> tuple[Span, ...]:
+        return _Timeline(self._call).spans()
+
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
         whole = sum(self._spent.values())
         spent = {name: sum(cycles for (_, share), cycles in self._spent.items() if share == name) for name in SHARES}
         return {name: spent[name] / whole if whole else float(name == "main") for name in SHARES}
 
-    def limited_by(self, stages: Iterable[StageWork]) -> str:
+    @cached_property
+    def limited_by(self) -> str:
         by_ipu: dict[int, list[StageWork]] = defaultdict(list)
-        for stage in stages:
+        for stage in self._call.workload.stages:
             by_ipu[stage.ipu].append(stage)
         busiest = max(by_ipu.values(), key=lambda own: sum(stage.total for stage in own))
         slowest = f"stage {max(busiest, key=lambda stage: stage.total).index}"
@@ -304,7 +282,7 @@ class _Sums:
     def _add(self, segments: Iterable[Segment], count: int, work: str = "main") -> None:
         for segment in segments:
             self.device_cycles += segment.cycles * count
-            for ipu, sums in enumerate(self.by_ipu):
+            for ipu, sums in enumerate(self._by_ipu):
                 for piece in segment.pieces[ipu]:
                     for kind, cycles in enumerate(piece.cycles.values):
                         sums[kind] += cycles * count

@@ -20,7 +20,7 @@ from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import order_of
 from ipu_model.predict.program import Program, remembered
-from ipu_model.step import Argument, Op, Ref, Step
+from ipu_model.step import Argument, Ref, Step
 
 
 def memory_of(program: Program) -> profile.Memory:
@@ -111,12 +111,12 @@ def _alike(step: Step) -> Mapping[str, int]:
             return None if tensor is None else (tensor.shape, tensor.dtype)
         return tuple(map(without_names, value)) if isinstance(value, tuple) else value
 
-    def number(op: Op) -> int:
+    alike = {}
+    for op in step.ops:
         arguments = without_names((*op.arguments, *(value for _, value in op.keywords)))
         results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
-        return numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
-
-    return {op.name: number(op) for op in step.ops}
+        alike[op.name] = numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
+    return alike
 
 
 def code_bytes(

@@ -117,9 +117,6 @@ class Storages:
             self._spreads[root] = self.space.place(tensor.elements, on_tile, element.bytes, at_end=multiplied)
         return self._spreads[root]
 
-    def made_by(self, op: Op) -> list[str]:
-        return [result.name for result in self.step.results_of(op) if self.roots[result.name] == result.name]
-
     def read_by(self, op: Op) -> list[str]:
         return list(dict.fromkeys(self.roots[tensor.name] for tensor in self.step.read_by(op)))
 
@@ -227,11 +224,11 @@ def schedules_of(
 
 
 def _scheduled_parts(op: Op, phase: str, storages: Storages, fetched: Mapping[str, Spread]) -> list[ScheduledOp]:
-    reads, makes, naming = storages.read_by(op), storages.made_by(op), naming_of(storages.step)
-    tiles = storages.widest((*reads, *makes))
+    step, reads, naming = storages.step, storages.read_by(op), naming_of(storages.step)
+    made = [result for result in step.results_of(op) if storages.roots[result.name] == result.name]
+    tiles = storages.widest((*reads, *(result.name for result in made)))
     brought = [fetched[root] for root in reads if root in fetched]
     scheduled = []
-    made = [storages.step.tensors[root] for root in makes]
     for index, cost in enumerate(storages.parts[op.name]):
         results = made if index == 0 else []
         if cost.part in GRADIENT_PARTS:  # gradients of a convolution come one by one

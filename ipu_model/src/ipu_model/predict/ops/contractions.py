@@ -22,15 +22,15 @@ GRADIENT_PARTS = ("data gradient", "weight gradient", "bias gradient")
 DATA_GRADIENT, WEIGHT_GRADIENT, BIAS_GRADIENT = GRADIENT_PARTS
 
 
-def precision_of(op: OpView, *, convolution: bool) -> planner.Precision:
-    """Return partials type and memory proportion: those of the op's own hints, else those of the program."""
+def planned(op: OpView, problem: Problem, *, convolution: bool = False) -> Work:
+    """Return the fastest plan, with partials and memory proportion of the op's own hints, or else of the program."""
     settings, together = op.settings, op.op.hints.multi_convolution
     half = settings.half_partials
     if convolution and settings.half_partials_of_convolutions is not None:
         half = settings.half_partials_of_convolutions
     if together is not None and together.partials_type is not None:
         half = together.partials_type == "half"
-    return planner.Precision(half, op.proportion)
+    return planner.contraction(problem, op.device, half, op.proportion)
 
 
 @costs("convolution")
@@ -40,7 +40,7 @@ def cost_convolution(op: OpView) -> OpWork:
     transposed = bool(op.argument(6))
     layer = _layer(source.tensor, op.output(), weight.tensor, op.op.arguments[3:9], element_bytes=_bytes(source))
     which = LayerPass.DATA_GRADIENT if transposed else LayerPass.FORWARD
-    work = planner.contraction(replace(layer, which=which), op.device, precision_of(op, convolution=True))
+    work = planned(op, replace(layer, which=which), convolution=True)
     return _with_bias(op, work, has_bias=op.tensor(2) is not None)
 
 
@@ -57,14 +57,13 @@ def cost_convolution_backward(op: OpView) -> OpWork:
     gradient, source, weight = op.needed(0), op.needed(1), op.needed(2)
     transposed = bool(op.argument(7))
     layer = _layer(source.tensor, gradient.tensor, weight.tensor, op.op.arguments[4:10], element_bytes=_bytes(source))
-    precision = precision_of(op, convolution=True)
     *wanted, wants_bias = op.argument(10)
     passes = (LayerPass.FORWARD if transposed else LayerPass.DATA_GRADIENT, LayerPass.WEIGHT_GRADIENT)
     parts: dict[str, Work] = {}
     layouts: list[Layout | None] = [None, None, None]
     for index, which in enumerate(passes):
         if wanted[index]:
-            work = planner.contraction(replace(layer, which=which), op.device, precision)
+            work = planned(op, replace(layer, which=which), convolution=True)
             parts[GRADIENT_PARTS[index]] = work
             layouts[index] = op.own_layout(work.outputs_on_busiest_tile, index)
     if wants_bias:
@@ -117,12 +116,13 @@ _SERIAL_AXES = {"input_channels": "batch", "reducing_dim": "in", "output_channel
 def cost_product(op: OpView) -> OpWork:
     added = op.kind in ("addmm", "baddbmm", "addmv")
     left, right = op.needed(int(added)), op.needed(int(added) + 1)
-    problem, precision = _product(op, left, right), precision_of(op, convolution=False)
-    serialised = op.op.hints.serialisation
+    problem, serialised = _product(op, left, right), op.op.hints.serialisation
     if serialised is None or serialised.factor <= 1 or serialised.mode not in _SERIAL_AXES:
-        work = planner.contraction(problem, op.device, precision)
+        work = planned(op, problem)
     else:
-        work = planner.in_slices(problem, _SERIAL_AXES[serialised.mode], serialised.factor, op.device, precision)
+        axis, count = _SERIAL_AXES[serialised.mode], serialised.factor
+        step = planned(op, planner.slice_of(problem, axis, count))
+        work = planner.repeated(problem, step, axis, count, op.device)
     return _with_bias(op, work, has_bias=added and op.argument(3, "beta", 1) != 0)
 
 

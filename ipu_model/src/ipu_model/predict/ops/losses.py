@@ -172,9 +172,9 @@ def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int
     Tiles that share a sample exchange the two states at each border before every step. Each tile first looks up the
     log probabilities of its states. The second result is the number of states on the busiest tile.
     """
-    chain, element, parts = ("log-add", "log-add", "add"), problem.element, 1
-    recursions = []
-    while parts <= max(1, min(problem.states, device.chip.tiles // max(1, problem.samples))):
+    chain, element, recursions = ("log-add", "log-add", "add"), problem.element, []
+    most_parts = max(1, min(problem.states, device.chip.tiles // max(1, problem.samples)))
+    for parts in (2**power for power in range(most_parts.bit_length())):
         pieces = math.ceil(problem.samples * parts / device.chip.tiles)
         states = pieces * math.ceil(problem.states / parts)
         step = Cycles(compute=vertices.elementwise(device, states, element, chain, vertices.BINARY, extra_loads=2))
@@ -183,7 +183,6 @@ def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int
         looked_up = problem.steps * states
         start = Cycles(compute=vertices.multi_slice(device, looked_up, 0, 1, element))
         recursions.append((start + device.exchange(looked_up * element.bytes) + step.times(problem.steps), states))
-        parts *= 2
     return min(recursions, key=lambda recursion: device.total(recursion[0]))
 
 

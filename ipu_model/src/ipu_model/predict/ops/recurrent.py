@@ -17,11 +17,11 @@ import msgspec
 
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Device, Element, Work
-from ipu_model.predict.ops.contractions import precision_of
+from ipu_model.predict.ops.contractions import planned
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.ops.rule import OpView, OpWork, costs
-from ipu_model.predict.planner import LayerPass, Problem, contraction
+from ipu_model.predict.planner import LayerPass, Problem
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Layer:
 
 def _product(op: OpView, layer: Layer, which: LayerPass, rows: int, ins: int, outs: int) -> Work:
     problem = Problem(which, 1, rows, ins, outs, element_bytes=layer.element.bytes)
-    return contraction(problem, op.device, precision_of(op, convolution=False))
+    return planned(op, problem)
 
 
 def _joined(first: Work, second: Work) -> Work:

@@ -112,8 +112,8 @@ def cost_nearest(op: OpView) -> OpWork:
     works = []
     device, tiles, element = op.device, op.device.chip.tiles, op.needed(0).element
     (n, features), m = op.needed(0).shape, op.needed(1).shape[0]
-    held, parts = device.spread(n, Element.INT), 1
-    while parts <= max(1, min(m, tiles)):
+    held = device.spread(n, Element.INT)
+    for parts in (2**power for power in range(max(1, min(m, tiles)).bit_length())):
         rows, others = math.ceil(n / max(1, min(n, tiles // parts))), math.ceil(m / parts)
         pairs = rows * others
         received = (rows + others) * features * element.bytes
@@ -125,5 +125,4 @@ def cost_nearest(op: OpView) -> OpWork:
             cycles = cycles + device.exchange(8 * held * parts) + compared
         temporary = received + others * element.bytes
         works.append(Work("points", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=held))
-        parts *= 2
     return op.takes(min(works, key=lambda work: device.total(work.cycles)))

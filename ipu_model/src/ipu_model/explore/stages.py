@@ -29,7 +29,7 @@ from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward, recomputation_over
-from ipu_model.predict.remote import Mover, variables_of
+from ipu_model.predict.work import Mover, variables_of
 from ipu_model.step import Step
 
 SHARES = (None, 0.4, 0.25, 0.2, 0.17, 0.14, 0.12, 0.1)

@@ -179,7 +179,6 @@ def known_hardware() -> Catalogue:
 
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
-    """Build chips and systems from the tables of a data file called `where`."""
     chip_tables, system_tables = data.get("chips", {}), data.get("systems", {})
     facts: dict[str, dict[str, Fact]] = {}
 

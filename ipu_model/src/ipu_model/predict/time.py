@@ -122,7 +122,13 @@ class Call:
 
     def _interval(self, interval: Interval) -> tuple[Segment, ...]:
         """Return one of its cycles; of transfers beside the work, what takes longer than that is `exposed`."""
-        begin_share, exposed = self._begin_share(interval), 1.0
+        host, conditions, exposed = self.conditions.host, self.conditions, 1.0
+        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
+        transfers, rest = self._sums(interval, 0.0)
+        hides_inputs = interval.overlapped and conditions.overlaps_input
+        meanwhile = transfers if hides_inputs else transfers + rest
+        # The length of the begin phases, as a multiple of one replica's refill.
+        begin_share = host.begin_share(refill, meanwhile, conditions.prefetch_depth)
         if interval.overlapped:
             transfers, rest = self._sums(interval, begin_share)
             exposed = max(0.0, transfers - rest) / transfers if transfers else 0.0
@@ -131,14 +137,6 @@ class Call:
             parts = self._parts(beat, begin_share)
             segments += self._synchronised(*(part.times(exposed) if overlaps else part for part, overlaps in parts))
         return tuple(segments)
-
-    def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
-        host, conditions = self.conditions.host, self.conditions
-        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
-        transfers, rest = self._sums(interval, 0.0)
-        hides_inputs = interval.overlapped and conditions.overlaps_input
-        return host.begin_share(refill, transfers if hides_inputs else transfers + rest, conditions.prefetch_depth)
 
     def _sums(self, interval: Interval, begin_share: float) -> tuple[float, float]:
         """Return the cycles of transfers that may overlap with the rest of an interval, and those of the rest."""

@@ -18,7 +18,7 @@ from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, Variab
 from ipu_model.predict.order import Order
 from ipu_model.predict.program import Location, Program, remembered
 from ipu_model.predict.recomputation import Pass
-from ipu_model.predict.remote import DeviceVariable, variables_of
+from ipu_model.predict.work import DeviceVariable, variables_of
 from ipu_model.step import DType, Op, Source, Step, Tensor
 
 # Second results that the device does not make: the gradient of a maximum compares inputs and outputs again.

@@ -12,7 +12,6 @@ from ipu_model.predict.ops import (  # noqa: F401 - each registers its rules
     moves,
     normalisation,
     pointwise,
-    recurrent,
     reductions,
     spatial,
 )

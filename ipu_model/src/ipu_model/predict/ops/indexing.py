@@ -174,7 +174,6 @@ _BY_ELEMENT = ("gather", "scatter", "scatter_add", "scatter_reduce")
 
 
 def _indices_of_rows(op: OpView) -> list[Operand]:
-    """Return the indices of an op that has one for each row."""
     chosen = op.argument(1) if op.kind in _BY_POSITION else (op.argument(2),) if op.kind in _BY_DIMENSION else ()
     return [operand for operand in op.operands() if operand.tensor.name in chosen]
 

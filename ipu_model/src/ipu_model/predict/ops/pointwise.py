@@ -9,6 +9,7 @@ from ipu_model.predict.program import remembered
 from ipu_model.step import Step, Tensor
 
 CHAINS = vertices.chains_of("elementwise")
+_POWERS = {float(exponent): chain for exponent, chain in vertices.chains_of("powers").items()}
 
 # Ops that draw random numbers; those that draw the mask of a dropout, with the place of the mask among their results.
 _DRAWING = frozenset(kind for kind, chain in CHAINS.items() if "random" in chain)
@@ -95,6 +96,8 @@ def cost_pointwise(op: OpView) -> OpWork:
     chain = CHAINS[op.kind]
     if op.kind in ("mul", "div") and (op.tensor(1) is None or op.needed(1).shape == ()):
         chain = ("scale",)  # by a number
+    elif op.kind == "pow" and isinstance(exponent := op.argument(1), (int, float)):
+        chain = _POWERS.get(exponent, chain)
     elif op.kind == "gelu" and op.argument(1, "approximate") == "tanh":
         chain = ("square", "scale", "add", "tanh", "add")
     elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
@@ -109,17 +112,6 @@ def cost_pointwise(op: OpView) -> OpWork:
 @remembered
 def _roots_of_masks(step: Step) -> frozenset[str]:
     return frozenset(step.root(mask.name).name for mask in dropout_masks(step))
-
-
-_POWERS = {float(exponent): chain for exponent, chain in vertices.chains_of("powers").items()}
-
-
-@costs("pow")
-def cost_power(op: OpView) -> OpWork:
-    """Cost a power: small whole exponents are multiplications, halves are roots."""
-    exponent = op.argument(1)
-    chain = _POWERS.get(exponent, ("power",)) if isinstance(exponent, (int, float)) else ("power",)
-    return op.takes(*chained(op, chain))
 
 
 @costs("relu")

@@ -8,8 +8,8 @@ calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
@@ -18,7 +18,7 @@ from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
 from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.vertices import Overheads
-from ipu_model.step import DType, Step
+from ipu_model.step import Step
 
 ACCUMULATION_PART, UPDATE_PART = "gradient accumulation", "update"
 
@@ -65,36 +65,33 @@ def _costs(
     accumulated: Mapping[str, int],
     updated: Mapping[str, int],
 ) -> tuple[VariableCost, ...]:
-    ipus, accumulator = variable_ipus(step), spec.accum_dtype if spec is not None and accumulates else None
+    ipus = variable_ipus(step)
     # Many tensors are alike.
     add, update = (lru_cache(maxsize=None)(partial(cost, settings.device)) for cost in (accumulate, _update))
-    costs = []
-    for name, shape, tensor in _updated(step, accumulator, accumulated) if accumulates else ():
-        costs.append(VariableCost(ACCUMULATION_PART, name, ipus[name], shape, add(tensor)))
-    if spec is None:
-        return tuple(costs)
-    for name, shape, tensor in _updated(step, accumulator, updated):
-        hyper = spec.hyper(groups.get(name))
-        typed = replace(
-            tensor,
-            accumulates=accumulates,
-            weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
-            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
-            second=Element.of(spec.second_dtype),
-        )
-        costs.append(VariableCost(UPDATE_PART, name, ipus[name], shape, update(typed, spec, hyper)))
-    return tuple(costs)
-
-
-def _updated(
-    step: Step, accumulator: DType | None, held: Mapping[str, int]
-) -> Iterator[tuple[str, tuple[int, ...], Updated]]:
+    sums, updates = [], []
     for variable in step.variables:
-        if variable.name in step.gradients:
-            tensor = step.tensors[variable.tensor]
-            weight = Element.of(tensor.dtype)
-            kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable.name, tensor.shape, Updated(held.get(variable.name, tensor.elements), weight, kind)
+        if variable.name not in step.gradients:
+            continue
+        name, tensor = variable.name, step.tensors[variable.tensor]
+        weight = Element.of(tensor.dtype)
+        accumulator = Element.of(spec.accum_dtype) if spec is not None and accumulates else weight
+        own = name, ipus[name], tensor.shape
+        if accumulates:
+            summed = Updated(accumulated.get(name, tensor.elements), weight, accumulator)
+            sums.append(VariableCost(ACCUMULATION_PART, *own, add(summed)))
+        if spec is not None:
+            hyper = spec.hyper(groups.get(name))
+            typed = Updated(
+                updated.get(name, tensor.elements),
+                weight,
+                accumulator,
+                first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
+                second=Element.of(spec.second_dtype),
+                accumulates=accumulates,
+                weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
+            )
+            updates.append(VariableCost(UPDATE_PART, *own, update(typed, spec, hyper)))
+    return (*sums, *updates)
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper) -> Work:

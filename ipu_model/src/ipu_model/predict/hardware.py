@@ -90,10 +90,9 @@ def _check_numbers(thing: Chip | System, names: Iterable[str], where: str) -> No
             raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
         if name in _WHOLE and int(value) != value:
             raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
-        if value < 0 and name in _MAY_BE_ZERO:
-            raise Error(f"{where} cannot have {name} = {value}: it must not be negative.")
-        if value <= 0 and name not in _MAY_BE_ZERO:
-            raise Error(f"{where} cannot have {name} = {value}: it must be above 0.")
+        if value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
+            least = "not be negative" if name in _MAY_BE_ZERO else "be above 0"
+            raise Error(f"{where} cannot have {name} = {value}: it must {least}.")
 
 
 @dataclass(frozen=True)

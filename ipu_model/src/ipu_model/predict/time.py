@@ -255,7 +255,7 @@ class DeviceTime:
     # A search for the fastest settings looks at none of these.
     @cached_property
     def timeline(self) -> tuple[Span, ...]:
-        return _Timeline(self._call).spans()
+        return tuple(span for own in _Timeline(self._call).spans for span in own)
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
@@ -304,7 +304,7 @@ class _Timeline:
 
     def __init__(self, call: Call) -> None:
         self._clock_hz = call.conditions.clock_hz
-        self._spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
+        self.spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
         self._ends = [0.0] * call.workload.ipus
         self._once(call.start)
         done = 0  # micro-batches
@@ -326,9 +326,6 @@ class _Timeline:
         else:
             self._together((segment.times(call.results) for segment in call.returned), call.results, "results")
 
-    def spans(self) -> tuple[Span, ...]:
-        return tuple(span for own in self._spans for span in own)
-
     def _micro_batches(self, intervals: Iterable[tuple[Interval, Sequence[Segment]]], done: int) -> None:
         """Write the passes of one update, before which the call has `done` so many micro-batches."""
         for interval, segments in intervals:
@@ -340,7 +337,7 @@ class _Timeline:
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
         """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
-        for ipu in range(len(self._spans)):
+        for ipu in range(len(self.spans)):
             for piece in _with_waits(segments, ipu):
                 micro_batch = None if cycle is None or piece.lag is None else cycle - piece.lag
                 self._write(ipu, piece, 1, _label(piece), micro_batch)
@@ -350,7 +347,7 @@ class _Timeline:
         if not count:
             return
         every = tuple(segments)
-        for ipu in range(len(self._spans)):
+        for ipu in range(len(self.spans)):
             together: dict[tuple[str, int | None], Piece] = {}
             for piece in _with_waits(every, ipu):
                 known = together.get((piece.kind, piece.stage))
@@ -361,7 +358,7 @@ class _Timeline:
 
     def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
         seconds, start = piece.cycles.total / self._clock_hz, self._ends[ipu]
-        spans = self._spans[ipu]
+        spans = self.spans[ipu]
         if repeats == 1 and spans and piece.kind == spans[-1].kind == "wait" and spans[-1].repeats == 1:
             begun = spans.pop()  # merge consecutive waits
             start, seconds = begun.start, begun.seconds + seconds

@@ -16,7 +16,7 @@ from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, Storages, residents, schedules_of
-from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
+from ipu_model.predict.memory.tiles import Contents, Live, Spread, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import order_of
 from ipu_model.predict.program import Program, remembered
@@ -52,11 +52,10 @@ def memory_of(program: Program) -> profile.Memory:
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
         streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
         streamed += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
-        lives += [
-            Live(space.on_io_tiles(spread.total), 0, schedule.end, profile.STREAM_BUFFERS, Contents(what))
-            for what, spread in streamed
-            if space.io_tiles
-        ]
+        for what, spread in streamed if space.io_tiles else ():
+            share = spread.total / space.io_tiles
+            place = Spread(share, space.io_tiles, share, first=space.compute_tiles)
+            lives.append(Live(place, 0, schedule.end, profile.STREAM_BUFFERS, Contents(what)))
         memories.append(ipu_memory(ipu, schedule.ops, [*lives, *lifetimes.lives()], space))
         off_chip += lifetimes.off_chip_bytes
     return profile.Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)

@@ -22,7 +22,7 @@ def cost_softmax(op: OpView) -> OpWork:
     Maxima, exponentials and sums, and two passes that use them, with one value for each row; sums are taken in fp32.
     """
     source, device = op.needed(0), op.device
-    rows = _rows(source, op.argument(1, "dim", -1))
+    rows = source.elements // max(1, (source.shape or (1,))[op.argument(1, "dim", -1)])
     compute = 2 * vertices.broadcast_rows(device, source.on_tile, source.elements // rows, source.element)
     compute += vertices.elementwise(device, source.on_tile, source.element, ("exp",), vertices.UNARY)
     once = ("log",) if "log" in op.kind else ("reciprocal",)
@@ -38,15 +38,10 @@ def cost_softmax(op: OpView) -> OpWork:
 def cost_softmax_gradient(op: OpView) -> OpWork:
     """Cost the gradient of a softmax: three passes, one of them with the sum of each row."""
     output, device = op.needed(1), op.device
-    rows = _rows(output, op.argument(2, "dim", -1))
+    rows = output.elements // max(1, (output.shape or (1,))[op.argument(2, "dim", -1)])
     compute = 2 * vertices.elementwise(device, output.on_tile, output.element, ("add",), vertices.BINARY)
     compute += vertices.broadcast_rows(device, output.on_tile, output.elements // rows, output.element)
     return _along_rows(op, output, rows, compute, reductions=1)
-
-
-def _rows(source: Operand, dim: int) -> int:
-    shape = source.shape or (1,)
-    return source.elements // max(1, shape[dim])
 
 
 def _along_rows(op: OpView, source: Operand, rows: int, compute: float, reductions: int) -> OpWork:

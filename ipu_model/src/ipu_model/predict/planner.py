@@ -353,7 +353,10 @@ def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *,
 def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
     methods = _Methods(problem, unit, tiles)
     if problem.which is LayerPass.WEIGHT_GRADIENT:
-        yield from methods.weight_gradient()
+        # One matrix product over all samples, with either operand as the field.
+        rows, columns = problem.in_channels * problem.positions, problem.out_channels
+        yield methods.pointwise("product", rows, problem.samples, columns, (INPUTS, WEIGHTS))
+        yield methods.pointwise("product, swapped", columns, problem.samples, rows, (INPUTS, WEIGHTS))
     else:
         yield from methods.image_pass()
     if problem.in_channels * problem.out_channels <= 16:
@@ -378,30 +381,23 @@ class _Methods:
             # The transpose vertex moves square blocks of a vector's width. Channels of images lie in groups that are
             # filled up, and so are the samples of a weight gradient; lengths of other matrices are what they are.
             in_blocks = all(length % self.unit.vector_width == 0 for length in (field, ins, outs)) or not copied
-            yield replace(self._pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
+            yield replace(self.pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
             if problem.image == problem.result == (1, 1):
                 turned = tuple(WEIGHTS if operand == INPUTS else INPUTS for operand in copied)
-                yield replace(self._pointwise("pointwise, swapped", outs, ins, field, turned), in_blocks=in_blocks)
+                yield replace(self.pointwise("pointwise, swapped", outs, ins, field, turned), in_blocks=in_blocks)
             if min(field, ins, outs) <= TINY_FIELD:
                 yield self._dots(ins, outs)
             return
         yield self._rows("rows", problem, ins, outs)
         if problem.which is LayerPass.FORWARD or problem.stride == (1, 1):
             pixels = problem.samples if problem.which is LayerPass.FORWARD else problem.pixels
-            yield self._pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
+            yield self.pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield self._expanded_columns(ins, outs)
         # The SLIC vertex takes fp16, stride 1 or 2, groups of one, two or four channels (three are filled up).
         strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
         if self.unit.is_half and max(ins, outs) <= 4 and strides_fit and problem.dilation == (1, 1):
             yield self._windows()
-
-    def weight_gradient(self) -> Iterator[Split]:
-        """Yield the splits of one matrix product over all samples, with either operand as the field."""
-        problem = self.problem
-        rows, columns = problem.in_channels * problem.positions, problem.out_channels
-        for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
-            yield self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
 
     def channels(self) -> Split:
         """Split for the vector unit: groups, a vector of them at a time; the results of a group; the samples to sum."""
@@ -422,7 +418,7 @@ class _Methods:
         vertex, parts = vertices.conv_vmac(held, lt, self.unit), Parts(np.ceil(results / rt), i, o, g)
         return Split("channels", self.unit, vertex, inputs, weights, held, parts, vector_unit=True)
 
-    def _pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
+    def pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
         """Split field, input channels, output channels and groups; the field uses the remaining tiles."""
         unit, groups = self.unit, self.problem.groups
         in_groups, out_groups = math.ceil(ins / unit.channel_group), math.ceil(outs / unit.units)

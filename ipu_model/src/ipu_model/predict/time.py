@@ -118,7 +118,9 @@ class Call:
         self.start = (Segment("run start", wait, (waits,) * workload.ipus),) if wait else ()
         self.rounds = [(each, [(interval, self._interval(interval)) for interval in each.intervals]) for each in rounds]
         self.update = self._update() if training else ()
-        self.returned, self.results = self._returned(), conditions.returned
+        at_end = conditions.sends_data and not conditions.returns_all
+        sent = [self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in workload.stages if at_end]
+        self.returned, self.results = self._synchronised(*sent), conditions.returned
 
     def _interval(self, interval: Interval) -> tuple[Segment, ...]:
         """Return one of its cycles; of transfers beside the work, what takes longer than that is `exposed`."""
@@ -165,12 +167,6 @@ class Call:
                 pieces[ipu] = before + pieces[ipu]
         segment = Segment.of("update", pieces, self.workload.ipus)
         return (segment,) if segment.cycles else ()
-
-    def _returned(self) -> tuple[Segment, ...]:
-        if self.conditions.returns_all or not self.conditions.sends_data:
-            return ()
-        sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
-        return tuple(part for segment in sent for part in self._synchronised(segment))
 
     def _synchronised(self, *parts: Segment) -> list[Segment]:
         segments: list[Segment] = []

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ipu_model.errors import Error
 from ipu_model.optimiser import OptimiserSpec, StateTensor, weight_update
 from ipu_model.predict import vertices
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import Cycles, Element
-from ipu_model.predict.links import Ring, replicas_per_machine, ring_of
+from ipu_model.predict.links import replicas_per_machine, ring_of
 from ipu_model.predict.ops.updates import ACCUMULATION_PART, UPDATE_PART, VariableCost, variable_costs, variable_ipus
 from ipu_model.predict.order import Held, device_bytes, order_of
 from ipu_model.predict.profile import ACCUMULATORS, OPTIMISER_STATE, VARIABLES, PhaseCycles
@@ -228,13 +228,9 @@ class Moves:
         return Moves(self.remote_bytes + other.remote_bytes, seconds, self.transfers + other.transfers)
 
 
-@dataclass(frozen=True)
 class Mover:
-    program: Program
-
-    @cached_property
-    def ring(self) -> Ring:
-        return ring_of(self.program)
+    def __init__(self, program: Program) -> None:
+        self.program, self.ring = program, ring_of(program)
 
     def forward(self, variables: Iterable[DeviceVariable], held: Iterable[Held]) -> Moves:
         return sum([*map(self._use, variables), *map(self._keep, held)], Moves())

@@ -78,25 +78,18 @@ class Steps:
 
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
     """Return the steps of an IPU; ops of equal kind, shapes, types and attributes share code, wherever tensors lie."""
-    alike = _alike(step)
-    works: dict[object, Work] = {}
-    kinds: set[object] = set()
+    alike, kinds = _alike(step), set[object]()
+    many, few = dict[object, int](), dict[object, int]()
     named: list[tuple[object, object, Work]]
     named = [((alike[op.node], op.part), (op.target, op.part), op.work) for op in costs.of(ipu=ipu)]
     named += [((cost.part, cost.shape, cost.work), cost.part, cost.work) for cost in updates if cost.ipu == ipu]
     for key, kind, work in named:
         kinds.add(kind)
-        if key not in works or _phases(work) > _phases(works[key]):
-            works[key] = work
-    phases = sum(_phases(work) for work in works.values() if work.family not in _FEW_PIECES)
-    copies = sum(_phases(work) for work in works.values() if work.family in _FEW_PIECES)
-    compute_sets = sum(max(1, _phases(work)) for work in works.values())
-    return Steps(phases, copies, compute_sets, len(kinds), calls)
-
-
-def _phases(work: Work) -> int:
-    """Return the exchange phases of some work; the rounds of a loop share theirs."""
-    return math.ceil(work.cycles.phases / work.repeats)
+        phases = few if work.family in _FEW_PIECES else many
+        # The rounds of a loop share their exchange phases.
+        phases[key] = max(phases.get(key, 0), math.ceil(work.cycles.phases / work.repeats))
+    compute_sets = sum(max(1, count) for count in (*many.values(), *few.values()))
+    return Steps(sum(many.values()), sum(few.values()), compute_sets, len(kinds), calls)
 
 
 @remembered

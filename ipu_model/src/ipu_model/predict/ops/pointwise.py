@@ -9,6 +9,7 @@ from ipu_model.predict.program import remembered
 from ipu_model.step import Step, Tensor
 
 CHAINS = vertices.chains_of("elementwise")
+_BY_TANH = vertices.chains_of("by_tanh")
 _POWERS = {float(exponent): chain for exponent, chain in vertices.chains_of("powers").items()}
 
 # Ops that draw random numbers; those that draw the mask of a dropout, with the place of the mask among their results.
@@ -98,10 +99,8 @@ def cost_pointwise(op: OpView) -> OpWork:
         chain = ("scale",)  # by a number
     elif op.kind == "pow" and isinstance(exponent := op.argument(1), (int, float)):
         chain = _POWERS.get(exponent, chain)
-    elif op.kind == "gelu" and op.argument(1, "approximate") == "tanh":
-        chain = ("square", "scale", "add", "tanh", "add")
-    elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
-        chain = ("square", "tanh", "add", "square", "add", "add", "add")
+    elif op.kind in _BY_TANH and op.argument(2 if op.kind == "gelu_backward" else 1, "approximate") == "tanh":
+        chain = _BY_TANH[op.kind]
     work, layout = chained(op, chain)
     roots = {op.step.root(name).name for name in op.op.reads if name in op.step.tensors}
     if op.kind in _DRAWING or (op.is_backward and roots & _roots_of_masks(op.step)):

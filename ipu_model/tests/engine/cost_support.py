@@ -17,7 +17,6 @@ from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.memory import memory_of
-from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
 from ipu_model.step import Step
@@ -77,7 +76,7 @@ def program_of(graph: Graph, *, accumulation: int = 4, replicas: int = 1, **opti
 
 
 def memory_of_program(program: Program) -> Memory:
-    return memory_of(program, costs_of(program.step, program.settings), order_of(program))
+    return memory_of(program)
 
 
 def memory_for(graph: Graph, **options: Any) -> Memory:

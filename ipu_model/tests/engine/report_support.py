@@ -17,7 +17,7 @@ from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.links import HostLink
-from ipu_model.predict.order import Shape, rounds_of
+from ipu_model.predict.order import rounds_of
 from ipu_model.predict.profile import (
     SPAN_KINDS,
     ErrorBand,
@@ -35,7 +35,7 @@ from ipu_model.predict.profile import (
     Verdict,
 )
 from ipu_model.predict.program import Recomputation
-from ipu_model.predict.time import Conditions, run
+from ipu_model.predict.time import Call, Conditions, DeviceTime
 from ipu_model.predict.work import StageWork, Workload
 
 POD4 = Machine("POD4", "IPU-POD4", "GC200", ipus=4, tiles=1472, tile_bytes=638_976, clock_hz=1.33e9)
@@ -59,7 +59,7 @@ def pipeline_profile(
     work = Workload(stages, {0: SPLIT.times(480_000.0), 1: SPLIT.times(650_000.0)}, ipus=2)
     host_link = HostLink(system_named("POD4"), StreamConstants(5e9, 20e9, 20e9, 0.0))
     conditions = Conditions(host_link, copy_bytes_per_second=50e9, sync_cycles=0.0, clock_hz=POD4.clock_hz)
-    schedule = run(work, rounds_of(Shape(2, accumulation, updates)), conditions, training=True)
+    schedule = DeviceTime(Call(work, rounds_of(2, accumulation, updates), conditions, training=True))
     device, host, start = POD4.seconds(schedule.device_cycles), 0.034, 0.0 if overlaps else loader
     on_host = (
         Span("loader", "load", 0.0, loader, "loading the next call" if overlaps else "loading"),

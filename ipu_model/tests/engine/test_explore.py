@@ -36,7 +36,7 @@ from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.order import traffic_of
 from ipu_model.predict.profile import Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.remote import variables_of
+from ipu_model.predict.work import variables_of
 from ipu_model.step import FLOAT16, FLOAT32, UINT8
 from published.building import FLOAT
 from published.convolutional import day03_program

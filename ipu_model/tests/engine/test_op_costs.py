@@ -27,7 +27,7 @@ from ipu_model.predict.device import CostSettings, Device, Element, Work
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.memory import steps_of
 from ipu_model.predict.ops import indexing
-from ipu_model.predict.ops.estimates import estimated
+from ipu_model.predict.ops.reductions import estimated
 from ipu_model.step import FLOAT32, INT32, Phase, Serialisation
 from published.convolutional import day03
 

@@ -13,19 +13,21 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, stepped
+from cost_support import Trained, stepped
 from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from ipu_model.batching import Batching
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import vertices
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops import indexing, moves, normalisation, pointwise, reductions, updates
 from ipu_model.predict.ops.normalisation import Normalised
-from ipu_model.predict.ops.updates import Updated, accumulation_costs, update_costs, variable_ipus
+from ipu_model.predict.ops.updates import UPDATE_PART, Updated, VariableCost, variable_costs, variable_ipus
+from ipu_model.predict.program import Program
 from ipu_model.predict.vertices import MatrixUnit
 from ipu_model.step import FLOAT16, FLOAT32, UINT8
 from published.building import begin_block
@@ -328,25 +330,30 @@ ADAMW = OptimiserSpec("ADAMW", Hyper(weight_decay=0.01), loss_scaling=1e3, accum
 MODEL = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
 begin_block(MODEL[1], 1)
 STEP = stepped(Trained(MODEL), torch.zeros(8, 64))
+ACCUMULATING = Program(STEP, True, Batching(accumulation=2))
+
+
+def updates_of(program: Program) -> list[VariableCost]:
+    return [cost for cost in variable_costs(program) if cost.part == UPDATE_PART]
 
 
 class TestUpdatesOfPrograms:
     def test_each_gradient_is_accumulated_where_its_variable_is_first_used(self) -> None:
         ipus = {"module.0.weight": 0, "module.0.bias": 0, "module.1.weight": 1, "module.1.bias": 1}
         assert variable_ipus(STEP) == ipus
-        assert {cost.variable: cost.ipu for cost in accumulation_costs(STEP, SETTINGS)} == ipus
+        assert {cost.variable: cost.ipu for cost in variable_costs(ACCUMULATING)} == ipus
 
     def test_groups_have_their_own_numbers(self) -> None:
         spec = OptimiserSpec("SGD2", Hyper(lr=0.1), (Hyper(lr=0.1, weight_decay=0.1),))
-        plain = update_costs(STEP, SETTINGS, spec, accumulates=False)
-        decayed = update_costs(STEP, SETTINGS, spec, accumulates=False, group_of={"module.0.weight": 0})
+        plain = updates_of(Program(STEP, True, optimiser=spec))
+        decayed = updates_of(Program(STEP, True, optimiser=spec, groups={"module.0.weight": 0}))
         assert decayed[0].work.cycles.compute > plain[0].work.cycles.compute
         assert decayed[1:] == plain[1:]
 
     def test_clipping_adds_a_norm_and_a_pass_that_scales_each_gradient(self) -> None:
         """Of four tensors; scaling a tensor of one vector a worker takes 11 + 6 (20 + 2) cycles, here 64 elements."""
-        plain = update_costs(STEP, SETTINGS, ADAMW, accumulates=True)
-        clipped = update_costs(STEP, SETTINGS, replace(ADAMW, max_grad_norm=1.0), accumulates=True)
+        plain = updates_of(replace(ACCUMULATING, optimiser=ADAMW))
+        clipped = updates_of(replace(ACCUMULATING, optimiser=replace(ADAMW, max_grad_norm=1.0)))
         for before, after in zip(plain, clipped, strict=True):
             assert after.work.cycles.compute - before.work.cycles.compute > 11 + 6 * (20 + 2)
             assert after.work.cycles.phases > before.work.cycles.phases  # the factor goes to all tiles

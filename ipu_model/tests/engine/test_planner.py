@@ -6,17 +6,17 @@ import itertools
 import math
 import operator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipu_model.predict.device import Device, Work
+from ipu_model.predict.device import DEFAULT_PROPORTION, Device, Work
 from ipu_model.predict.planner import (
     LayerPass,
     Parts,
-    Precision,
     Problem,
     Split,
     contraction,
@@ -28,11 +28,10 @@ from ipu_model.predict.planner import (
 from ipu_model.predict.vertices import MatrixUnit, cast_stage, conv_1x1
 
 GC200 = Device()
-DEFAULT, HALF_PARTIALS = Precision(), Precision(half_partials=True)
 
 
-def total(problem: Problem, device: Device = GC200, precision: Precision = DEFAULT) -> float:
-    return device.total(contraction(problem, device, precision).cycles)
+def total(problem: Problem, device: Device = GC200, **precision: Any) -> float:
+    return device.total(contraction(problem, device, **precision).cycles)
 
 
 def with_tiles(tiles: int) -> Device:
@@ -136,11 +135,11 @@ class TestProperties:
     @settings(max_examples=80)
     def test_what_holds_for_every_layer(self, problem: Problem, tiles: int) -> None:
         cycles = total(problem)
-        assert total(problem, precision=HALF_PARTIALS) <= cycles * (1 + 1e-9)
+        assert total(problem, half_partials=True) <= cycles * (1 + 1e-9)
         # A very large field is cut as finely as possible or not at all; cutting it less can save a few bytes. Without a
         # limit of memory, because it is dropped where no plan keeps it: that can happen with fewer tiles alone.
-        without_limit = Precision(proportion=math.inf)
-        assert total(problem, with_tiles(tiles), without_limit) >= total(problem, precision=without_limit) * 0.99
+        few, all_tiles = (total(problem, device, proportion=math.inf) for device in (with_tiles(tiles), GC200))
+        assert few >= all_tiles * 0.99
         # No plan beats the matrix unit or fits nothing.
         work = contraction(problem, GC200)
         peak = GC200.chip.peak_flops(problem.element_bytes) / GC200.chip.clock_hz
@@ -156,7 +155,7 @@ class TestProperties:
         Where no plan keeps to the limit of memory, the limit is dropped, and more memory can buy time.
         """
         work = contraction(problem, GC200)
-        limit = max(work.temporary_bytes, DEFAULT.proportion * GC200.chip.tile_bytes)
+        limit = max(work.temporary_bytes, DEFAULT_PROPORTION * GC200.chip.tile_bytes)
         more = {size: getattr(problem, size) + 1 for size in ("batch", "in_channels", "out_channels", "groups")}
         changes = [*({size: count} for size, count in more.items()), {"batch": 2 * problem.batch}, {"element_bytes": 4}]
         # Only fp16 has fp32 partials to convert.
@@ -211,7 +210,7 @@ class TestMemory:
     LAYER = Problem(LayerPass.WEIGHT_GRADIENT, 1, 2, 64, 64, (256, 256), (256, 256), (3, 3))
 
     def work(self, proportion: float) -> Work:
-        return contraction(self.LAYER, GC200, Precision(proportion=proportion))
+        return contraction(self.LAYER, GC200, proportion=proportion)
 
     def test_less_memory_is_kept_and_never_faster(self) -> None:
         works = {proportion: self.work(proportion) for proportion in (1.0, 0.6, 0.4, 0.3, 0.2)}
@@ -226,11 +225,11 @@ class TestMemory:
     def test_a_dimension_without_small_factors_takes_a_multiple_of_the_proportion(self) -> None:
         """The head of GPT-2: 50,257 words are 29 x 1733, which slices do not divide, so 0.2 is doubled twice."""
         odd, padded = (
-            contraction(matrix_product(512, 768, words, 2), GC200, Precision(proportion=0.2)).temporary_bytes
+            contraction(matrix_product(512, 768, words, 2), GC200, proportion=0.2).temporary_bytes
             for words in (50_257, 50_272)
         )
         assert 0.4 < odd / GC200.chip.tile_bytes <= 0.8
         assert padded <= 0.2 * GC200.chip.tile_bytes
         # Small products do not depend on it.
         problem = matrix_product(64, 64, 64, 2)
-        assert contraction(problem, GC200, Precision(proportion=0.1)) == contraction(problem, GC200)
+        assert contraction(problem, GC200, proportion=0.1) == contraction(problem, GC200)

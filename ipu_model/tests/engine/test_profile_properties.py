@@ -21,10 +21,10 @@ from ipu_model.errors import Error
 from ipu_model.explore.options import with_byte_inputs, with_options
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import profile_program
+from ipu_model.predict.costs import naming_of
 from ipu_model.predict.device import CostSettings
 from ipu_model.predict.hardware import known_hardware, system_named
 from ipu_model.predict.host import HostWork, Loading
-from ipu_model.predict.op_profiles import naming_of
 from ipu_model.predict.profile import CODE, EXCHANGE_CODE, PARAMETERS, RESERVED, OpProfile, Profile, Span
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
 from ipu_model.report.files import from_json, to_json

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from ipu_model.predict.calibration import StreamConstants, calibrated
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import HostLink
-from ipu_model.predict.order import Beat, Shape, rounds_of
+from ipu_model.predict.order import Beat, Round, rounds_of
 from ipu_model.predict.profile import SPAN_KINDS, PhaseCycles, Span
 from ipu_model.predict.program import Execution
-from ipu_model.predict.time import Conditions, DeviceTime, run
+from ipu_model.predict.time import Call, Conditions, DeviceTime
 from ipu_model.predict.work import StageWork, Workload
 
 M2000 = system_named("M2000")
@@ -60,8 +60,9 @@ def scheduled(stages: Sequence[StageWork], micro_batches: int, *, updates: int =
     ipus = max(len(update), *(stage.ipu + 1 for stage in works))
     of_ipus = {ipu: PhaseCycles(on_tile_execute=cycles) for ipu, cycles in enumerate(update)}
     work = Workload(works, of_ipus, ipus, updates_in_turn=in_turn)
-    shape = Shape(len(stages), micro_batches, updates, training, execution, overlaps)
-    return run(work, rounds_of(shape), replace(PLAIN, **changes), training=training)
+    how = {"training": training, "execution": execution, "overlaps": overlaps}
+    rounds = rounds_of(len(works), micro_batches, updates, **how)
+    return DeviceTime(Call(work, rounds, replace(PLAIN, **changes), training=training))
 
 
 WORK, MOVED = CYCLES.map(lambda cycles: cycles + 1), dict.fromkeys(("inputs", "outputs", "on", "back"), CYCLES)
@@ -75,9 +76,9 @@ APART, SHARED = (
 # --- order: which passes run in which cycle (hardware reference, section E)
 
 
-def beats_of(shape: Shape) -> Iterator[tuple[int, int, Beat]]:
+def beats_of(rounds: tuple[Round, ...]) -> Iterator[tuple[int, int, Beat]]:
     """Yield the beats of one round one by one, with the cycle and the number in it."""
-    for interval in rounds_of(shape)[0].intervals:
+    for interval in rounds[0].intervals:
         for cycle in range(interval.start, interval.start + interval.count):
             for number, beat in enumerate(interval.beats):
                 yield cycle, number, beat
@@ -90,7 +91,7 @@ class TestOrder:
         forward: dict[tuple[int, int], tuple[int, int]] = {}
         backward: dict[tuple[int, int], tuple[int, int]] = {}
         passes = 0
-        for cycle, number, beat in beats_of(Shape(k, g, training=training, execution=way)):
+        for cycle, number, beat in beats_of(rounds_of(k, g, training=training, execution=way)):
             forward |= {(s, cycle - lag): (cycle, number) for s, lag in beat.forward.items()}
             backward |= {(s, cycle - lag): (cycle, number) for s, lag in beat.backward.items()}
             passes += len(beat.forward) + len(beat.backward)
@@ -108,7 +109,7 @@ class TestOrder:
     def test_micro_batches_under_way_fill_the_stashes(self, k: int, g: int, way: Execution) -> None:
         """2(K-1-s) + 1 of stage s in a pipeline, K - s where passes alternate (hardware reference, C3)."""
         under_way, most = [0] * k, [0] * k
-        for _, _, beat in beats_of(Shape(k, g, execution=way)):
+        for _, _, beat in beats_of(rounds_of(k, g, execution=way)):
             for stage in beat.forward:
                 under_way[stage] += 1
             most = [max(pair) for pair in zip(most, under_way)]

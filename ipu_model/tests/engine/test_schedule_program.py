@@ -26,9 +26,8 @@ from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import Ring, ring_of
 from ipu_model.predict.order import order_of, traffic_of
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.predict.remote import shared_seconds
 from ipu_model.predict.time import DeviceTime, time_of
-from ipu_model.predict.work import StageWork, workload_of
+from ipu_model.predict.work import StageWork, shared_seconds, workload_of
 from ipu_model.step import FLOAT16, Phase, Step
 from published.building import begin_block, captured
 
@@ -94,11 +93,11 @@ def placed(**where: Location) -> Locations:
 
 
 def works(program: Program) -> tuple[StageWork, ...]:
-    return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages
+    return workload_of(program).stages
 
 
 def profiled(program: Program) -> DeviceTime:
-    return time_of(program, costs_of(program.step, program.settings), order_of(program))
+    return time_of(program)
 
 
 class TestTraffic:

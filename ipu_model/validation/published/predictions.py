@@ -14,14 +14,12 @@ import torch
 from ipu_model.errors import Error
 from ipu_model.predict import profile_program
 from ipu_model.predict.calibration import Calibration, calibrated
-from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import Device
 from ipu_model.predict.hardware import chip
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import variable_ipus
-from ipu_model.predict.order import order_of
-from ipu_model.predict.planner import Precision, contraction, matrix_product
+from ipu_model.predict.planner import contraction, matrix_product
 from ipu_model.predict.profile import CODE, OPTIMISER_STATE, VARIABLES, Memory, PhaseCycles, Profile
 from ipu_model.predict.program import Program
 from ipu_model.predict.vertices import MatrixUnit, conv_1x1
@@ -154,7 +152,7 @@ class Predictions:
 
     def _small_stage(self, index: int) -> StageWork:
         program = self._calibrated(convolutional.small_resnet50_program())
-        return workload_of(program, costs_of(program.step, program.settings), order_of(program)).stages[index]
+        return workload_of(program).stages[index]
 
     def _all_reduces(self, ipu: int) -> float:
         """The cycles of summing the gradients of all weights of one IPU over both replicas."""
@@ -193,7 +191,7 @@ class Predictions:
         """TFLOP/s of 4096 x 4096 x `columns` on a whole Bow chip, with half partials in fp16."""
         device = Device(chip("Bow"), self._calibration)
         problem = matrix_product(4096, 4096, columns, element_bytes)
-        work = contraction(problem, device, Precision(half_partials=element_bytes == 2))
+        work = contraction(problem, device, element_bytes == 2)
         return work.flops / device.chip.seconds(device.total(work.cycles)) / 1e12
 
     def _profile(self, build: Build, host: HostWork | None = None) -> Profile:

@@ -23,7 +23,7 @@ from ipu_model.predict.hardware import System, is_chip, system_with_room
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Program
-from ipu_model.predict.remote import variables_of
+from ipu_model.predict.work import variables_of
 from ipu_model.report.quantities import KIB, MIB, counted
 
 if TYPE_CHECKING:

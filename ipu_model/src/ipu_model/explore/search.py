@@ -16,9 +16,7 @@ from ipu_model.explore.settings import Programs, Setting, Split
 from ipu_model.explore.split import repeated_blocks
 from ipu_model.explore.stages import SHARES, Plan, Stages
 from ipu_model.predict import check_machine, memory_of_program
-from ipu_model.predict.costs import costs_of
 from ipu_model.predict.host import HostWork, call_time
-from ipu_model.predict.order import order_of
 from ipu_model.predict.program import Execution, Recomputation
 from ipu_model.predict.time import time_of
 
@@ -134,7 +132,7 @@ class Search:
         if setting not in self._timed:
             program = self.programs.of(setting)
             check_machine(program)
-            time = time_of(program, costs_of(program.step, program.settings), order_of(program))
+            time = time_of(program)
             call = call_time(program, self.host, program.system.chip.seconds(time.device_cycles))
             steps = program.batching.steps
             busy = tuple((cycles.total - cycles.external_sync) / steps for cycles in time.cycles)

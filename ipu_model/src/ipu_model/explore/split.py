@@ -12,9 +12,8 @@ from itertools import groupby, pairwise
 from ipu_model.errors import Error
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings
-from ipu_model.predict.program import Program
+from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.recomputation import recomputation_over
-from ipu_model.predict.remembered import remembered
 from ipu_model.step import Op, Phase, Placement, Step, with_ops
 
 SMALLEST_SHARE = 0.03

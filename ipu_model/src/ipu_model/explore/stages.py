@@ -25,12 +25,11 @@ from ipu_model.explore.split import (
     work_of_scopes,
 )
 from ipu_model.predict.device import CostSettings
-from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import kept_for_backward, recomputation_over
-from ipu_model.predict.remote import Mover, variables_of
+from ipu_model.predict.work import Mover, variables_of
 from ipu_model.step import Step
 
 SHARES = (None, 0.4, 0.25, 0.2, 0.17, 0.14, 0.12, 0.1)
@@ -232,7 +231,7 @@ def held_by_scope(program: Program) -> Mapping[str, float]:
 
 def cycles_of_weights(program: Program, ipus: int) -> Mapping[str, float]:
     """Return cycles for each micro-batch of accumulating and updating weights, and moving their state, by module."""
-    device, mover, scopes = program.settings.device, Mover(program, ring_of(program)), scopes_of_variables(program.step)
+    device, mover, scopes = program.settings.device, Mover(program), scopes_of_variables(program.step)
     updates = 1 / program.batching.accumulation
     cycles: defaultdict[str, float] = defaultdict(float)
     for cost in variable_costs(program):

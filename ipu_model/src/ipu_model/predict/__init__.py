@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.optimiser import weight_update
 from ipu_model.predict.band import error_band
-from ipu_model.predict.costs import Costs, costs_of
-from ipu_model.predict.hardware import System
+from ipu_model.predict.costs import costs_of, ops_of, updates_of
 from ipu_model.predict.host import CallTime, HostWork, call_time
 from ipu_model.predict.memory import memory_of
 from ipu_model.predict.memory.out_of_memory import note_on_memory
-from ipu_model.predict.op_profiles import ops_of, updates_of
-from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import Machine, Memory, Profile, Span
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.time import DeviceTime, time_of
-from ipu_model.step import Phase, Source, Step
+from ipu_model.step import Phase, Source
 
 
 def profile_program(program: Program, host: HostWork | None = None) -> Profile:
     """Return everything the model says about a program; `Error`: too many IPUs, or hints that no device can follow."""
     host = host or HostWork()
     check_machine(program)
-    costs = costs_of(program.step, program.settings)
-    order = order_of(program)
-    memory = memory_of_program(program)
-    time = time_of(program, costs, order)
-    call = call_time(program, host, device_seconds=program.system.chip.seconds(time.device_cycles))
-    ops = ops_of(program, costs, order)
+    memory, time = memory_of_program(program), time_of(program)
+    system, chip, ops = program.system, program.system.chip, ops_of(program)
+    call = call_time(program, host, device_seconds=chip.seconds(time.device_cycles))
     band, reason = error_band(program, ops, time.shares)
+    rates = chip.clock_hz, chip.exchange_bytes_per_cycle, float(chip.data_path_bytes)
     return Profile(
         name=program.name,
-        machine=_machine(program.system),
+        machine=Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, *rates),
         training=program.training,
         samples_per_call=program.samples_per_call,
         device_seconds_per_call=call.device,
@@ -47,7 +40,7 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
         memory=memory,
         timeline=_timeline(time, call),
         ops=ops,
-        compilation_seconds=compilation_seconds(program, costs),
+        compilation_seconds=compilation_seconds(program),
         shares=time.shares,
         options=_options(program, host),
         flops_per_call=float(sum(op.flops * op.executions for op in ops)) * program.replicas,
@@ -63,31 +56,27 @@ def profile_program(program: Program, host: HostWork | None = None) -> Profile:
 
 
 def profile_lately(program: Program, host: HostWork | None = None) -> Profile:
-    return replace(_profile(program.step, program.choices, host or HostWork()), program=program)
+    return replace(_profile(program, host or HostWork()), program=program)
 
 
 @remembered
-def _profile(step: Step, choices: tuple[Any, ...], host: HostWork) -> Profile:
-    return replace(profile_program(Program(step, *choices), host), program=None)
+def _profile(program: Program, host: HostWork) -> Profile:
+    return replace(profile_program(program, host), program=None)
 
 
 def samples_per_second(program: Program, host: HostWork | None = None) -> float:
     check_machine(program)
-    time = time_of(program, costs_of(program.step, program.settings), order_of(program))
-    device_seconds = program.system.chip.seconds(time.device_cycles)
+    device_seconds = program.system.chip.seconds(time_of(program).device_cycles)
     return program.samples_per_call / call_time(program, host or HostWork(), device_seconds=device_seconds).total
 
 
 def memory_of_program(program: Program) -> Memory:
     """Return the memory of a program, cached for any number of micro-batches that accumulate, and of updates."""
     batching = replace(program.batching, device_iterations=1, accumulation=min(2, program.batching.accumulation))
-    return _memory(program.step, replace(program, batching=batching, name="").choices)
+    return _memory(replace(program, batching=batching, name=""))
 
 
-@remembered
-def _memory(step: Step, choices: tuple[Any, ...]) -> Memory:
-    program = Program(step, *choices)
-    return memory_of(program, costs_of(step, program.settings), order_of(program))
+_memory = remembered(memory_of)
 
 
 def check_machine(program: Program) -> None:
@@ -97,12 +86,6 @@ def check_machine(program: Program) -> None:
             f"The program needs {needed} IPUs ({program.ipus_per_replica} for each of {program.replicas} replicas), "
             f"and {program.system.name} has {program.system.ipus}. Use a larger machine or fewer replicas."
         )
-
-
-def _machine(system: System) -> Machine:
-    chip = system.chip
-    rates = chip.clock_hz, chip.exchange_bytes_per_cycle, float(chip.data_path_bytes)
-    return Machine(system.name, system.title, chip.name, system.ipus, chip.tiles, chip.tile_bytes, *rates)
 
 
 def _timeline(time: DeviceTime, call: CallTime) -> tuple[Span, ...]:
@@ -161,14 +144,14 @@ def _options(program: Program, host: HostWork) -> dict[str, str | int | float | 
     return chosen
 
 
-def compilation_seconds(program: Program, costs: Costs) -> float:
+def compilation_seconds(program: Program) -> float:
     """Return how long Graphcore's compiler would take: a x IPUs of one replica + b x convolutions and linear layers.
 
     The line goes through published compilations (hardware reference, section F). Products of attention are no layers.
     """
     constants, step = program.calibration.compilation, program.step
     layers = 0
-    for op in costs.of(phase=Phase.FORWARD):
+    for op in costs_of(step, program.settings).of(phase=Phase.FORWARD):
         if op.work.flops:
             operands = step.read_by(step.by_name[op.node])
             layers += any(t.of_weight or step.source(t.name) is Source.VARIABLE for t in operands)

@@ -26,7 +26,6 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_text(name: str) -> str:
-    """Return the text of `ipu_model/data/<name>`."""
     return (files("ipu_model") / "data" / name).read_text(encoding="utf-8")
 
 

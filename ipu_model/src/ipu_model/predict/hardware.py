@@ -13,11 +13,36 @@ from ipu_model.predict.calibration import Fact, fact, read_data
 
 
 @dataclass(frozen=True)
-class Chip:
-    """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile. Impossible numbers are refused."""
+class _Described:
+    """What chips and systems have in common: a name, a title and numbers, all of which must be possible."""
 
     name: str
     title: str
+
+    def __post_init__(self) -> None:
+        where = f"{type(self).__name__.lower()} {self.name!r}"
+        for name, kind in _numbers(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
+            if kind == "int" and int(value) != value:
+                raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
+            if value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
+                least = "not be negative" if name in _MAY_BE_ZERO else "be above 0"
+                raise Error(f"{where} cannot have {name} = {value}: it must {least}.")
+
+
+_MAY_BE_ZERO = {"link_hop_seconds", "gateway_link_bytes_per_second", "streaming_bytes", "streaming_bytes_per_second"}
+
+
+def _numbers(kind: type[_Described]) -> dict[str, str]:
+    return {f.name: str(f.type) for f in fields(kind) if f.type in ("int", "float")}  # annotations are strings here
+
+
+@dataclass(frozen=True)
+class Chip(_Described):
+    """One IPU. Sizes in bytes, the clock in Hz, rates per cycle and tile."""
+
     tiles: int
     tile_bytes: int
     clock_hz: float
@@ -32,9 +57,6 @@ class Chip:
     float_units: int
     half_channel_group: int
     float_channel_group: int
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, _CHIP_NUMBERS, f"chip {self.name!r}")
 
     def seconds(self, cycles: float) -> float:
         return cycles / self.clock_hz
@@ -57,11 +79,9 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class System:
+class System(_Described):
     """IPUs of one kind, in machines whose IPUs share host links and streaming memory; rates count one direction."""
 
-    name: str
-    title: str
     chip: Chip
     ipus: int
     ipus_per_machine: int
@@ -72,28 +92,6 @@ class System:
     device_to_host_bytes_per_second: float
     streaming_bytes: float
     streaming_bytes_per_second: float
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, _SYSTEM_NUMBERS, f"system {self.name!r}")
-
-
-_CHIP_NUMBERS = tuple(f.name for f in fields(Chip) if f.name not in ("name", "title"))
-_SYSTEM_NUMBERS = tuple(f.name for f in fields(System) if f.name not in ("name", "title", "chip"))
-_MAY_BE_ZERO = {"link_hop_seconds", "gateway_link_bytes_per_second", "streaming_bytes", "streaming_bytes_per_second"}
-_WHOLE = {f.name for cls in (Chip, System) for f in fields(cls) if f.type == "int"}  # annotations are strings here
-
-
-def _check_numbers(thing: Chip | System, names: Iterable[str], where: str) -> None:
-    for name in names:
-        value = getattr(thing, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Error(f"{where} cannot have {name} = {value!r}: it must be a finite number.")
-        if name in _WHOLE and int(value) != value:
-            raise Error(f"{where} cannot have {name} = {value!r}: it must be a whole number.")
-        if value < 0 and name in _MAY_BE_ZERO:
-            raise Error(f"{where} cannot have {name} = {value}: it must not be negative.")
-        if value <= 0 and name not in _MAY_BE_ZERO:
-            raise Error(f"{where} cannot have {name} = {value}: it must be above 0.")
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,6 @@ def known_hardware() -> Catalogue:
 
 
 def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
-    """Build chips and systems from the tables of a data file called `where`."""
     chip_tables, system_tables = data.get("chips", {}), data.get("systems", {})
     facts: dict[str, dict[str, Fact]] = {}
 
@@ -193,7 +190,7 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
     chips: dict[str, Chip] = {}
     for name in chip_tables:
         table = _inherited(chip_tables, name, where)
-        numbers = values_of(table, name, _CHIP_NUMBERS, f"{where}: chip {name}")
+        numbers = values_of(table, name, _numbers(Chip), f"{where}: chip {name}")
         chips[name] = Chip(name=name, title=str(table.get("title", name)), **numbers)
     systems: dict[str, System] = {}
     aliases: dict[str, str] = {}
@@ -201,7 +198,7 @@ def catalogue_of(data: Mapping[str, Any], where: str) -> Catalogue:
         table = _inherited(system_tables, name, where)
         if table.get("chip") not in chips:
             raise Error(f"{where}: system {name} has chip {table.get('chip')!r}; there are {', '.join(chips)}.")
-        numbers = values_of(table, name, _SYSTEM_NUMBERS, f"{where}: system {name}")
+        numbers = values_of(table, name, _numbers(System), f"{where}: system {name}")
         systems[name] = System(name, str(table.get("title", name)), chips[table["chip"]], **numbers)
         aliases |= {_plain(alias): name for alias in (*system_tables[name].get("aliases", ()), name)}
     for name in chips:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from ipu_model.predict.device import Element
-from ipu_model.predict.program import Execution, Program
+from ipu_model.predict.program import Execution, Program, remembered
 from ipu_model.predict.recomputation import OpRun, Recomputed, kept_for_backward, sequence_of, values_read_by
-from ipu_model.predict.remembered import remembered
 from ipu_model.step import Source, Step, Tensor
 
 
@@ -35,21 +34,20 @@ def order_of(program: Program) -> Order:
     step, batching, training = program.step, program.batching, program.training
     kept = kept_for_backward(program)
     stages = len(step.stages)
-    shape = Shape(
-        stages=stages,
-        micro_batches=batching.accumulation if training else batching.steps,
-        updates=batching.device_iterations if training else 1,  # in inference no update ends the pipeline
-        training=training,
-        execution=program.execution,
-        overlaps=program.overlaps_input or program.overlaps_output,
-    )
     return Order(
         kept=kept,
         sequence=sequence_of(step, kept),
         held=held_tensors(step, kept) if training else (),
         slots=tuple(stash_slots(program.execution, stages, s) if training else 0 for s in range(stages)),
         traffic=traffic_of(step),
-        rounds=rounds_of(shape),
+        rounds=rounds_of(
+            stages,
+            batching.accumulation if training else batching.steps,
+            batching.device_iterations if training else 1,  # in inference no update ends the pipeline
+            training=training,
+            execution=program.execution,
+            overlaps=program.overlaps_input or program.overlaps_output,
+        ),
         micro_batches=batching.steps,
         is_pipelined=program.execution is not Execution.SHARDED and stages > 1,
     )
@@ -205,66 +203,53 @@ class Round:
         return self.cycles - max(lag for beat in beats for lag in (*beat.forward.values(), *beat.backward.values()))
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The settings that determine the order of passes: `updates` updates of G = `micro_batches` micro-batches each."""
-
-    stages: int
-    micro_batches: int
-    updates: int = 1
-    training: bool = True
-    execution: Execution = Execution.PIPELINED
-    overlaps: bool = False
-
-
-def rounds_of(shape: Shape) -> tuple[Round, ...]:
-    """Return the rounds of one call; their number does not grow with the number of micro-batches or updates."""
-    if shape.execution is Execution.SHARDED or shape.stages == 1:
-        beats = _one_after_another(shape.stages, training=shape.training)
-        return _overlapping(shape, Interval(0, shape.micro_batches, beats, is_full=True))
-    if shape.execution is Execution.INTERLEAVED and shape.training:
-        return (Round(_intervals(_interleaved(shape.stages), shape), shape.updates),)
-    stages = range(shape.stages)
-    backward = {k: 2 * (shape.stages - 1) - k for k in stages} if shape.training else {}
-    beat = Beat({k: k for k in stages}, backward, tuple(stages[:-1]), tuple(stages[1:]) * shape.training)
-    return (Round(_intervals((beat,), shape), shape.updates),)
-
-
-def _one_after_another(stages: int, *, training: bool) -> tuple[Beat, ...]:
-    last = stages - 1
-    on = [Beat({k: 0}, {}, sends_on=(k,)) for k in range(last)]
-    if not training:
-        return (*on, Beat({last: 0}, {}))
-    back = [Beat({}, {k: 0}, sends_back=(k,) if k else ()) for k in reversed(range(last))]
-    return (*on, Beat({last: 0}, {last: 0}, sends_back=(last,) if last else ()), *back)
+def rounds_of(
+    stages: int,
+    micro_batches: int,
+    updates: int = 1,
+    *,
+    training: bool = True,
+    execution: Execution = Execution.PIPELINED,
+    overlaps: bool = False,
+) -> tuple[Round, ...]:
+    """Return the rounds of one call, `updates` of G `micro_batches` each; their number does not grow with either."""
+    every, last, passes = range(stages), stages - 1, list[tuple[dict[int, int], dict[int, int]]]()
+    if execution is Execution.SHARDED or stages == 1:
+        passes += [({k: 0}, {last: 0} if training and k == last else {}) for k in every]
+        passes += [({}, {k: 0}) for k in reversed(every[:-1]) if training]
+        interval = Interval(0, micro_batches, _beats(passes, last), is_full=True)
+        return _overlapping(interval, updates) if overlaps else (Round((interval,), updates),)
+    if execution is Execution.INTERLEAVED and training:
+        for parity in (0, 1):
+            forward = {k: k // 2 for k in every if k % 2 == parity}
+            passes.append((forward, {k: (2 * stages - 1 - k) // 2 for k in every if k % 2 != parity}))
+    else:
+        passes.append(({k: k for k in every}, {k: 2 * last - k for k in every if training}))
+    return (Round(_intervals(_beats(passes, last), micro_batches), updates),)
 
 
-def _overlapping(shape: Shape, interval: Interval) -> tuple[Round, ...]:
-    """Return the rounds of a loop whose first and last cycle do not overlap: N iterations overlap N - 2 transfers."""
-    if shape.overlaps and shape.micro_batches > 2:
-        first, last = replace(interval, count=1), replace(interval, start=interval.count - 1, count=1)
-        hidden = replace(interval, start=1, count=interval.count - 2, overlapped=True)
-        return (Round((first, hidden, last), shape.updates),)
-    if shape.overlaps and shape.micro_batches == 1 and shape.updates > 2:  # the loop over device iterations
-        hidden = replace(interval, overlapped=True)
-        return Round((interval,)), Round((hidden,), shape.updates - 2), Round((interval,))
-    return (Round((interval,), shape.updates),)
-
-
-def _interleaved(stages: int) -> tuple[Beat, ...]:
+def _beats(passes: Iterable[tuple[Mapping[int, int], Mapping[int, int]]], last: int) -> tuple[Beat, ...]:
+    """Return beats of these passes, forward and backward, after which all stages but the `last`, or 0, send results."""
     return tuple(
-        Beat(
-            {k: k // 2 for k in range(stages) if k % 2 == parity},
-            {k: (2 * stages - 1 - k) // 2 for k in range(stages) if (k + 1) % 2 == parity},
-            tuple(k for k in range(stages - 1) if k % 2 == parity),
-            tuple(k for k in range(1, stages) if (k + 1) % 2 == parity),
-        )
-        for parity in (0, 1)
+        Beat(forward, backward, tuple(k for k in forward if k < last), tuple(k for k in backward if k))
+        for forward, backward in passes
     )
 
 
-def _intervals(full: tuple[Beat, ...], shape: Shape) -> tuple[Interval, ...]:
-    count = shape.micro_batches
+def _overlapping(interval: Interval, updates: int) -> tuple[Round, ...]:
+    """Return the rounds of a loop whose first and last cycle do not overlap: N iterations overlap N - 2 transfers."""
+    if interval.count > 2:
+        first, last = replace(interval, count=1), replace(interval, start=interval.count - 1, count=1)
+        hidden = replace(interval, start=1, count=interval.count - 2, overlapped=True)
+        return (Round((first, hidden, last), updates),)
+    if interval.count == 1 and updates > 2:  # the loop over device iterations
+        hidden = replace(interval, overlapped=True)
+        return Round((interval,)), Round((hidden,), updates - 2), Round((interval,))
+    return (Round((interval,), updates),)
+
+
+def _intervals(full: tuple[Beat, ...], count: int) -> tuple[Interval, ...]:
+    """Return the cycles in which `count` micro-batches pass through `full` beats, alike ones together."""
     lags = {lag for beat in full for passes in (beat.forward, beat.backward) for lag in passes.values()}
     points = sorted({0} | lags | {lag + count for lag in lags})
     intervals = []

@@ -115,16 +115,10 @@ def matrix_product(
     return Problem(LayerPass.FORWARD, groups, m, k, n, element_bytes=element_bytes, transposed=transposed)
 
 
-@dataclass(frozen=True)
-class Precision:
-    """The program's settings for a contraction: half partials, and the share of tile memory for temporary data."""
-
-    half_partials: bool = False
-    proportion: float = DEFAULT_PROPORTION
-
-
 @lru_cache(maxsize=8192)
-def contraction(problem: Problem, device: Device, precision: Precision = Precision()) -> Work:
+def contraction(
+    problem: Problem, device: Device, half_partials: bool = False, proportion: float = DEFAULT_PROPORTION
+) -> Work:
     """Return the work of the fastest plan whose temporary memory stays within the proportion of tile memory.
 
     If the fastest plan needs more, plans in equal serial slices compete with plans that need less memory. If none fits,
@@ -133,15 +127,15 @@ def contraction(problem: Problem, device: Device, precision: Precision = Precisi
     """
     if problem.flops == 0:
         return Work("contraction")
-    whole = _Scheme(problem, device, precision.half_partials)
+    whole = _Scheme(problem, device, half_partials)
     fastest = whole.fastest()
     assert fastest is not None, "without a limit there is always a fastest plan"
-    bound = precision.proportion * device.chip.tile_bytes
+    bound = proportion * device.chip.tile_bytes
     if fastest.temporary_bytes <= bound:
         return fastest
     schemes = [whole]
     schemes += [
-        _Scheme(problem, device, precision.half_partials, axis, count)
+        _Scheme(problem, device, half_partials, axis, count)
         for axis in _SERIAL_AXES[problem.which]
         for count in SERIAL_STEPS
         if getattr(problem, _SIZES[axis]) % count == 0
@@ -164,7 +158,7 @@ class _Scheme:
 
     def __init__(self, problem: Problem, device: Device, half_partials: bool, axis: str = "", count: int = 1) -> None:
         self._problem, self._device, self._axis, self._count = problem, device, axis, count
-        self._step = problem if count == 1 else _slice_of(problem, axis, count)
+        self._step = problem if count == 1 else slice_of(problem, axis, count)
         chip, size, half = device.chip, problem.element_bytes, half_partials and problem.element_bytes == 2
         # With half partials, the matrix unit can also use only half of its units.
         settings = dict.fromkeys(chip.matrix_unit(size, half_partials=partials) for partials in (half, False))
@@ -188,7 +182,7 @@ class _Scheme:
                 break
             index -= len(candidates.temporary_bytes)
         work = _planned(self._step, self._device, candidates, index)
-        return work if self._count == 1 else _repeated(self._problem, work, self._axis, self._count, self._device)
+        return work if self._count == 1 else repeated(self._problem, work, self._axis, self._count, self._device)
 
 
 def _planned(problem: Problem, device: Device, candidates: Candidates, index: int) -> Work:
@@ -232,16 +226,12 @@ _SERIAL_AXES = {
 _REDUCED_AXIS = {LayerPass.FORWARD: "in", LayerPass.DATA_GRADIENT: "out", LayerPass.WEIGHT_GRADIENT: "batch"}
 
 
-def in_slices(problem: Problem, axis: str, count: int, device: Device, precision: Precision = Precision()) -> Work:
-    """Return the work of `problem` cut into `count` equal slices along `axis` that run one after another."""
-    return _repeated(problem, contraction(_slice_of(problem, axis, count), device, precision), axis, count, device)
-
-
-def _slice_of(problem: Problem, axis: str, count: int) -> Problem:
+def slice_of(problem: Problem, axis: str, count: int) -> Problem:
+    """Return one of `count` equal slices of a problem along `axis`, which run one after another."""
     return replace(problem, **{_SIZES[axis]: -(-getattr(problem, _SIZES[axis]) // count)})
 
 
-def _repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
+def repeated(problem: Problem, step: Work, axis: str, count: int, device: Device) -> Work:
     """Return `count` steps, each taking its slice and putting its results in place or adding them up."""
     element = problem.element
     around = vertices.dynamic_slice(device, 1, device.spread(problem.weight_elements // count, element), element)
@@ -363,7 +353,10 @@ def reduction(results: Array, depth: Array, unit: MatrixUnit, device: Device, *,
 def splits_of(problem: Problem, unit: MatrixUnit, tiles: int) -> Iterator[Split]:
     methods = _Methods(problem, unit, tiles)
     if problem.which is LayerPass.WEIGHT_GRADIENT:
-        yield from methods.weight_gradient()
+        # One matrix product over all samples, with either operand as the field.
+        rows, columns = problem.in_channels * problem.positions, problem.out_channels
+        yield methods.pointwise("product", rows, problem.samples, columns, (INPUTS, WEIGHTS))
+        yield methods.pointwise("product, swapped", columns, problem.samples, rows, (INPUTS, WEIGHTS))
     else:
         yield from methods.image_pass()
     if problem.in_channels * problem.out_channels <= 16:
@@ -388,30 +381,23 @@ class _Methods:
             # The transpose vertex moves square blocks of a vector's width. Channels of images lie in groups that are
             # filled up, and so are the samples of a weight gradient; lengths of other matrices are what they are.
             in_blocks = all(length % self.unit.vector_width == 0 for length in (field, ins, outs)) or not copied
-            yield replace(self._pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
+            yield replace(self.pointwise("pointwise", field, ins, outs, copied), in_blocks=in_blocks)
             if problem.image == problem.result == (1, 1):
                 turned = tuple(WEIGHTS if operand == INPUTS else INPUTS for operand in copied)
-                yield replace(self._pointwise("pointwise, swapped", outs, ins, field, turned), in_blocks=in_blocks)
+                yield replace(self.pointwise("pointwise, swapped", outs, ins, field, turned), in_blocks=in_blocks)
             if min(field, ins, outs) <= TINY_FIELD:
                 yield self._dots(ins, outs)
             return
         yield self._rows("rows", problem, ins, outs)
         if problem.which is LayerPass.FORWARD or problem.stride == (1, 1):
             pixels = problem.samples if problem.which is LayerPass.FORWARD else problem.pixels
-            yield self._pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
+            yield self.pointwise("expanded", pixels, ins * problem.positions, outs, (INPUTS,))
             if problem.kernel[1] > 1 and problem.kernel[0] > 1:
                 yield self._expanded_columns(ins, outs)
         # The SLIC vertex takes fp16, stride 1 or 2, groups of one, two or four channels (three are filled up).
         strides_fit = max(problem.stride) <= (2 if problem.which is LayerPass.FORWARD else 1)
         if self.unit.is_half and max(ins, outs) <= 4 and strides_fit and problem.dilation == (1, 1):
             yield self._windows()
-
-    def weight_gradient(self) -> Iterator[Split]:
-        """Yield the splits of one matrix product over all samples, with either operand as the field."""
-        problem = self.problem
-        rows, columns = problem.in_channels * problem.positions, problem.out_channels
-        for method, field, outs in (("product", rows, columns), ("product, swapped", columns, rows)):
-            yield self._pointwise(method, field, problem.samples, outs, (INPUTS, WEIGHTS))
 
     def channels(self) -> Split:
         """Split for the vector unit: groups, a vector of them at a time; the results of a group; the samples to sum."""
@@ -432,7 +418,7 @@ class _Methods:
         vertex, parts = vertices.conv_vmac(held, lt, self.unit), Parts(np.ceil(results / rt), i, o, g)
         return Split("channels", self.unit, vertex, inputs, weights, held, parts, vector_unit=True)
 
-    def _pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
+    def pointwise(self, method: str, field: int, ins: int, outs: int, copied: tuple[str, ...]) -> Split:
         """Split field, input channels, output channels and groups; the field uses the remaining tiles."""
         unit, groups = self.unit, self.problem.groups
         in_groups, out_groups = math.ceil(ins / unit.channel_group), math.ceil(outs / unit.units)

@@ -275,7 +275,6 @@ class Memory:
 
     @property
     def fullest(self) -> IpuMemory:
-        """The IPU with the fullest tile."""
         return max(self.ipus, key=lambda memory: memory.max_tile_bytes)
 
     @property
@@ -336,7 +335,6 @@ class OpProfile:
 
     @property
     def cycles_per_call(self) -> float:
-        """Cycles of all its executions in one call."""
         return self.cycles * self.executions
 
     @property
@@ -445,7 +443,6 @@ class Profile:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples per second of the whole program, end to end."""
         return self.samples_per_call / self.call_seconds
 
     @property

@@ -1,11 +1,14 @@
-"""The input of the performance model: one micro-batch, and all options for running it."""
+"""The input of the performance model: one micro-batch, all options for running it; and a cache of what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from ipu_model.batching import Batching, Returns
 from ipu_model.errors import Error
@@ -142,7 +145,57 @@ class Program:
         """Rows that one call of all replicas processes: micro-batch x D x A x R."""
         return self.samples_per_micro_batch * self.batching.steps * self.replicas
 
+    def part(self, elements: int, location: Location) -> float:
+        """The part of a tensor in `location` that each replica has."""
+        is_split = elements > 0 and location.is_sharded(elements)
+        return math.ceil(elements / self.replicas) / elements if is_split else 1.0
+
+    def is_sharded_update(self, elements: int) -> bool:
+        """Whether each replica updates a part of a variable with so many elements."""
+        where = self.locations
+        return any(
+            self.part(elements, location) < 1 for location in (where.weights, where.optimiser, where.accumulators)
+        )
+
     def has_variables_of(self, dtype: DType, *, trained: bool = False) -> bool:
         """Whether weights or buffers are of that type; only weights that are trained with `trained`."""
         step = self.step
         return any(step.tensors[v.tensor].dtype == dtype for v in step.variables if v.trainable or not trained)
+
+
+# --- a cache of results for each step, which programs that differ only in their options share
+
+
+Subject = TypeVar("Subject", bound=Step | Program)
+Key = ParamSpec("Key")
+Value = TypeVar("Value")
+_KEPT_PER_STEP = 8
+_all: list[WeakKeyDictionary[Step, Any]] = []
+
+
+def forget_everything() -> None:
+    """Clear all caches, after a change of the model itself, which no key covers."""
+    for known in _all:
+        known.clear()
+
+
+def remembered(find: Callable[Concatenate[Subject, Key], Value]) -> Callable[Concatenate[Subject, Key], Value]:
+    """Cache the last few results of `find` for each living step; a program's choices and other arguments are the key.
+
+    Neither results nor keys may refer to the step. If two threads compute the same value at once, each gets its own.
+    """
+    known: WeakKeyDictionary[Step, tuple[tuple[object, Value], ...]] = WeakKeyDictionary()
+    _all.append(known)
+
+    @wraps(find)
+    def recall(subject: Subject, /, *args: Key.args, **kwargs: Key.kwargs) -> Value:
+        step, choices = (subject.step, subject.choices) if isinstance(subject, Program) else (subject, ())
+        key = (*choices, *args, kwargs)
+        for other, value in known.get(step, ()):
+            if other == key:
+                return value
+        value = find(subject, *args, **kwargs)
+        known[step] = (*known.get(step, ())[1 - _KEPT_PER_STEP :], (key, value))
+        return value
+
+    return recall

@@ -9,8 +9,7 @@ from enum import Enum
 from ipu_model.predict.ops.contractions import CONTRACTIONS
 from ipu_model.predict.ops.normalisation import NORMS
 from ipu_model.predict.ops.pointwise import dropout_masks
-from ipu_model.predict.program import Execution, Program, Recomputation
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Execution, Program, Recomputation, remembered
 from ipu_model.step import Op, Step, Tensor, ipus_in_use
 
 _NON_LINEARITIES = ("relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu", "elu", "clamp")

@@ -8,39 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
 from ipu_model.batching import Keep
 from ipu_model.errors import Error
-from ipu_model.predict.costs import Costs
 from ipu_model.predict.links import HostLink, replicas_per_machine
-from ipu_model.predict.order import Beat, Interval, Order, Round
+from ipu_model.predict.order import Beat, Interval, Round, order_of
 from ipu_model.predict.profile import PhaseCycles, Span
 from ipu_model.predict.program import Program
 from ipu_model.predict.work import StageWork, Workload, workload_of
 
 
-@dataclass(frozen=True)
-class DeviceTime:
-    """One call on the device; `cycles` of each IPU, with waiting, sum up to `device_cycles`, `shares` of it to 1."""
-
-    cycles: tuple[PhaseCycles, ...]
-    device_cycles: float
-    shares: Mapping[str, float]
-    limited_by: str
-    call: Call = field(repr=False, compare=False)
-
-    @cached_property
-    def timeline(self) -> tuple[Span, ...]:
-        """What each IPU does, which a search for the fastest settings never looks at."""
-        return _Timeline(self.call).spans()
-
-
-def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
+def time_of(program: Program) -> DeviceTime:
     """Return the device time of a call (hardware reference, D and E); `Error`: transfers that it cannot do."""
-    workload = workload_of(program, costs, order)
+    workload, order = workload_of(program), order_of(program)
     overlaps = program.overlaps_input or program.overlaps_output
     if overlaps and not program.io_tiles:
         raise Error("Overlapped transfers need tiles of their own: reserve I/O tiles, 32 to 192 of them.")
@@ -60,19 +43,7 @@ def time_of(program: Program, costs: Costs, order: Order) -> DeviceTime:
         overlaps_input=program.overlaps_input,
         overlaps_output=program.overlaps_output,
     )
-    return run(workload, order.rounds, conditions, training=program.training)
-
-
-def run(workload: Workload, rounds: Iterable[Round], conditions: Conditions, *, training: bool) -> DeviceTime:
-    call = Call(workload, rounds, conditions, training=training)
-    sums = _Sums(call)
-    return DeviceTime(
-        cycles=tuple(PhaseCycles(*cycles) for cycles in sums.by_ipu),
-        device_cycles=sums.device_cycles,
-        shares=sums.shares(),
-        limited_by=sums.limited_by(workload.stages),
-        call=call,
-    )
+    return DeviceTime(Call(workload, order.rounds, conditions, training=program.training))
 
 
 # --------------------------------------------------------------------------- parts of a call
@@ -85,9 +56,6 @@ class Piece(NamedTuple):
     cycles: PhaseCycles
     stage: int | None = None
     lag: int | None = None
-
-    def times(self, count: float) -> Piece:
-        return self._replace(cycles=self.cycles.times(count))
 
 
 @dataclass(frozen=True)
@@ -104,7 +72,7 @@ class Segment:
         return Segment(kind, max(map(_length, by_ipu), default=0.0), by_ipu)
 
     def times(self, count: float) -> Segment:
-        pieces = tuple(tuple(piece.times(count) for piece in by_ipu) for by_ipu in self.pieces)
+        pieces = tuple(tuple(p._replace(cycles=p.cycles.times(count)) for p in by_ipu) for by_ipu in self.pieces)
         return Segment(self.kind, self.cycles * count, pieces)
 
     @property
@@ -150,11 +118,19 @@ class Call:
         self.start = (Segment("run start", wait, (waits,) * workload.ipus),) if wait else ()
         self.rounds = [(each, [(interval, self._interval(interval)) for interval in each.intervals]) for each in rounds]
         self.update = self._update() if training else ()
-        self.returned, self.results = self._returned(), conditions.returned
+        at_end = conditions.sends_data and not conditions.returns_all
+        sent = [self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in workload.stages if at_end]
+        self.returned, self.results = self._synchronised(*sent), conditions.returned
 
     def _interval(self, interval: Interval) -> tuple[Segment, ...]:
         """Return one of its cycles; of transfers beside the work, what takes longer than that is `exposed`."""
-        begin_share, exposed = self._begin_share(interval), 1.0
+        host, conditions, exposed = self.conditions.host, self.conditions, 1.0
+        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
+        transfers, rest = self._sums(interval, 0.0)
+        hides_inputs = interval.overlapped and conditions.overlaps_input
+        meanwhile = transfers if hides_inputs else transfers + rest
+        # The length of the begin phases, as a multiple of one replica's refill.
+        begin_share = host.begin_share(refill, meanwhile, conditions.prefetch_depth)
         if interval.overlapped:
             transfers, rest = self._sums(interval, begin_share)
             exposed = max(0.0, transfers - rest) / transfers if transfers else 0.0
@@ -163,14 +139,6 @@ class Call:
             parts = self._parts(beat, begin_share)
             segments += self._synchronised(*(part.times(exposed) if overlaps else part for part, overlaps in parts))
         return tuple(segments)
-
-    def _begin_share(self, interval: Interval) -> float:
-        """Return how long this interval's begin phases are, as a multiple of one replica's refill."""
-        host, conditions = self.conditions.host, self.conditions
-        refill = sum(host.refill_cycles(self._by_ipu(beat, self._read)) for beat in interval.beats)
-        transfers, rest = self._sums(interval, 0.0)
-        hides_inputs = interval.overlapped and conditions.overlaps_input
-        return host.begin_share(refill, transfers if hides_inputs else transfers + rest, conditions.prefetch_depth)
 
     def _sums(self, interval: Interval, begin_share: float) -> tuple[float, float]:
         """Return the cycles of transfers that may overlap with the rest of an interval, and those of the rest."""
@@ -199,12 +167,6 @@ class Call:
                 pieces[ipu] = before + pieces[ipu]
         segment = Segment.of("update", pieces, self.workload.ipus)
         return (segment,) if segment.cycles else ()
-
-    def _returned(self) -> tuple[Segment, ...]:
-        if self.conditions.returns_all or not self.conditions.sends_data:
-            return ()
-        sent = (self._transfer("stream out", {stage.ipu: stage.outputs}) for stage in self.workload.stages)
-        return tuple(part for segment in sent for part in self._synchronised(segment))
 
     def _synchronised(self, *parts: Segment) -> list[Segment]:
         segments: list[Segment] = []
@@ -264,17 +226,18 @@ def _pieces(kind: str, cycles: PhaseCycles, stage: int | None = None, lag: int |
 
 
 SHARES = ("main", "fill and flush", "stream", "copy", "sync", "update", "collective", "offload", "run start")
-"""The fractions of the device time; "main" is the work in cycles in which every stage does all its passes."""
+"""Fractions of the device time, which sum to 1; "main" is work in cycles in which every stage does all its passes."""
 
 _EXTERNAL_SYNC = [field.name for field in fields(PhaseCycles)].index("external_sync")
 
 
-class _Sums:
-    """The sums of one call: `by_ipu` are the cycles of each IPU by activity, where waiting counts as external sync."""
+class DeviceTime:
+    """One call on the device; `cycles` of each IPU, with waiting as external sync, sum up to `device_cycles`."""
 
     def __init__(self, call: Call) -> None:
         self.device_cycles = 0.0
-        self.by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
+        self._call = call
+        self._by_ipu = [[0.0] * len(fields(PhaseCycles)) for _ in range(call.workload.ipus)]
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)  # by kind of segment and share
         self._add(call.start, 1)
         for a_round, intervals in call.rounds:
@@ -283,15 +246,23 @@ class _Sums:
                 self._add(segments, interval.count * a_round.repeats, work)
             self._add(call.update, a_round.repeats, "update")
         self._add(call.returned, call.results)
+        self.cycles = tuple(PhaseCycles(*cycles) for cycles in self._by_ipu)
 
-    def shares(self) -> dict[str, float]:
+    # A search for the fastest settings looks at none of these.
+    @cached_property
+    def timeline(self) -> tuple[Span, ...]:
+        return tuple(span for own in _Timeline(self._call).spans for span in own)
+
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
         whole = sum(self._spent.values())
         spent = {name: sum(cycles for (_, share), cycles in self._spent.items() if share == name) for name in SHARES}
         return {name: spent[name] / whole if whole else float(name == "main") for name in SHARES}
 
-    def limited_by(self, stages: Iterable[StageWork]) -> str:
+    @cached_property
+    def limited_by(self) -> str:
         by_ipu: dict[int, list[StageWork]] = defaultdict(list)
-        for stage in stages:
+        for stage in self._call.workload.stages:
             by_ipu[stage.ipu].append(stage)
         busiest = max(by_ipu.values(), key=lambda own: sum(stage.total for stage in own))
         slowest = f"stage {max(busiest, key=lambda stage: stage.total).index}"
@@ -305,7 +276,7 @@ class _Sums:
     def _add(self, segments: Iterable[Segment], count: int, work: str = "main") -> None:
         for segment in segments:
             self.device_cycles += segment.cycles * count
-            for ipu, sums in enumerate(self.by_ipu):
+            for ipu, sums in enumerate(self._by_ipu):
                 for piece in segment.pieces[ipu]:
                     for kind, cycles in enumerate(piece.cycles.values):
                         sums[kind] += cycles * count
@@ -329,7 +300,7 @@ class _Timeline:
 
     def __init__(self, call: Call) -> None:
         self._clock_hz = call.conditions.clock_hz
-        self._spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
+        self.spans: list[list[Span]] = [[] for _ in range(call.workload.ipus)]
         self._ends = [0.0] * call.workload.ipus
         self._once(call.start)
         done = 0  # micro-batches
@@ -351,9 +322,6 @@ class _Timeline:
         else:
             self._together((segment.times(call.results) for segment in call.returned), call.results, "results")
 
-    def spans(self) -> tuple[Span, ...]:
-        return tuple(span for own in self._spans for span in own)
-
     def _micro_batches(self, intervals: Iterable[tuple[Interval, Sequence[Segment]]], done: int) -> None:
         """Write the passes of one update, before which the call has `done` so many micro-batches."""
         for interval, segments in intervals:
@@ -365,7 +333,7 @@ class _Timeline:
 
     def _once(self, segments: Sequence[Segment], cycle: int | None = None) -> None:
         """Write segments that happen once; `cycle` determines the micro-batches that they work on."""
-        for ipu in range(len(self._spans)):
+        for ipu in range(len(self.spans)):
             for piece in _with_waits(segments, ipu):
                 micro_batch = None if cycle is None or piece.lag is None else cycle - piece.lag
                 self._write(ipu, piece, 1, _label(piece), micro_batch)
@@ -375,7 +343,7 @@ class _Timeline:
         if not count:
             return
         every = tuple(segments)
-        for ipu in range(len(self._spans)):
+        for ipu in range(len(self.spans)):
             together: dict[tuple[str, int | None], Piece] = {}
             for piece in _with_waits(every, ipu):
                 known = together.get((piece.kind, piece.stage))
@@ -386,7 +354,7 @@ class _Timeline:
 
     def _write(self, ipu: int, piece: Piece, repeats: int, label: str, micro_batch: int | None) -> None:
         seconds, start = piece.cycles.total / self._clock_hz, self._ends[ipu]
-        spans = self._spans[ipu]
+        spans = self.spans[ipu]
         if repeats == 1 and spans and piece.kind == spans[-1].kind == "wait" and spans[-1].repeats == 1:
             begun = spans.pop()  # merge consecutive waits
             start, seconds = begun.start, begun.seconds + seconds

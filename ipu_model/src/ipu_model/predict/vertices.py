@@ -49,17 +49,12 @@ BINARY = Overheads(11, 29)
 BINARY_IN_PLACE = Overheads(11, 58)
 BROADCAST_SCALAR = Overheads(11, 20)
 BROADCAST_VECTOR = Overheads(13, 17)
-BROADCAST_ROWS = Overheads(11, 15)
 RELU = Overheads(9, 20)
 NONLINEARITY_GRADIENT = Overheads(9, 29)
 CAST = Overheads(12, 37)
 SCALED_ADD = Overheads(57, 24)
 FILL = Overheads(0, 26)
-REDUCE = Overheads(33, 20)
-DYNAMIC_SLICE = Overheads(25, 39)
 MULTI_SLICE = Overheads(0, 30)
-POOL = Overheads(7, 60)
-ARG_REDUCE = Overheads(9, 30)
 
 # Channels that lie together on a tile: the layout that contractions leave.
 CHANNELS_TOGETHER = 8
@@ -132,7 +127,7 @@ def broadcast_rows(device: Device, n: float, columns: int, element: Element) -> 
     start = ALIGNED_ROW if columns % width == 0 else MISALIGNED_ROW
     shared = rows * (start + 2 * math.ceil(columns / workers / width))
     apart = math.ceil(rows / workers) * (start + 2 * math.ceil(columns / width))
-    return call(device, BROADCAST_ROWS, min(shared, apart))
+    return call(device, Overheads(11, 15), min(shared, apart))
 
 
 def cast(device: Device, n: float) -> float:
@@ -169,13 +164,13 @@ def scaled_add(device: Device, n: float, element: Element, other: Element | None
 def reduce_rows(device: Device, n: float, element: Element) -> float:
     """Return tile cycles of adding up n elements: 16 bytes of them in five thread cycles."""
     wide = 8 if element is Element.HALF else 4 if element is Element.FLOAT else 1
-    return call(device, REDUCE, 5 * math.ceil(worker_share(device, n) / wide))
+    return call(device, Overheads(33, 20), 5 * math.ceil(worker_share(device, n) / wide))
 
 
 def dynamic_slice(device: Device, pieces: float, n: float, element: Element) -> float:
     """Return tile cycles of copying `pieces` slices of n elements to or from a place known at run time."""
     width = device.chip.vector_width(element.bytes)
-    return call(device, DYNAMIC_SLICE, pieces * (24 + 2 * math.ceil(worker_share(device, n) / width)))
+    return call(device, Overheads(25, 39), pieces * (24 + 2 * math.ceil(worker_share(device, n) / width)))
 
 
 def multi_slice(device: Device, hits: float, misses: float, row: float, element: Element) -> float:
@@ -193,13 +188,13 @@ def multi_update(device: Device, hits: float, seen: float, row: float, element: 
 
 
 def arg_reduce(device: Device, n: float) -> float:
-    return call(device, ARG_REDUCE, 3 * worker_share(device, n))
+    return call(device, Overheads(9, 30), 3 * worker_share(device, n))
 
 
 def pool(device: Device, outputs: float, window: int, element: Element, cycles_per_vector: float) -> float:
     """Return tile cycles of pooling: `cycles_per_vector` thread cycles for each vector and position of the window."""
     per_output = device.constants.pool_row_factor * cycles_per_vector * window
-    return call(device, POOL, per_output * worker_share(device, outputs) / device.width(element))
+    return call(device, Overheads(7, 60), per_output * worker_share(device, outputs) / device.width(element))
 
 
 # ----------------------------------------------------------------- convolutions and matrix products

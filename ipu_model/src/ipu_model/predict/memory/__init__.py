@@ -12,21 +12,20 @@ from dataclasses import dataclass
 
 from ipu_model.predict import profile
 from ipu_model.predict.calibration import MemoryConstants
-from ipu_model.predict.costs import Costs
+from ipu_model.predict.costs import Costs, costs_of
 from ipu_model.predict.device import Work
 from ipu_model.predict.links import ring_of
-from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, schedules_of
-from ipu_model.predict.memory.tensors import Storages, residents
-from ipu_model.predict.memory.tiles import Contents, Live, TileSpace, ipu_memory
+from ipu_model.predict.memory.lifetimes import IpuSchedule, Lifetimes, Storages, residents, schedules_of
+from ipu_model.predict.memory.tiles import Contents, Live, Spread, TileSpace, ipu_memory
 from ipu_model.predict.ops.updates import VariableCost, variable_costs, variable_ipus
-from ipu_model.predict.order import Order
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
-from ipu_model.step import Argument, Op, Ref, Step
+from ipu_model.predict.order import order_of
+from ipu_model.predict.program import Program, remembered
+from ipu_model.step import Argument, Ref, Step
 
 
-def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
+def memory_of(program: Program) -> profile.Memory:
     """Return the modelled memory of each IPU of one replica, without a margin; host buffers take no tile memory."""
+    costs, order = costs_of(program.step, program.settings), order_of(program)
     space = TileSpace(program.settings.device, program.io_tiles)
     storages = Storages(program.step, costs, space)
     updates, ipu_of = variable_costs(program), variable_ipus(program.step)
@@ -53,11 +52,10 @@ def memory_of(program: Program, costs: Costs, order: Order) -> profile.Memory:
             lives += [Live(space.everywhere(size), 0, schedule.end, category) for category, size in code.items()]
         streamed = [("buffer of an input", spread) for spread in lifetimes.inputs if program.overlaps_input]
         streamed += [("buffer of a result", spread) for spread in lifetimes.outputs if program.overlaps_output]
-        lives += [
-            Live(space.on_io_tiles(spread.total), 0, schedule.end, profile.STREAM_BUFFERS, Contents(what))
-            for what, spread in streamed
-            if space.io_tiles
-        ]
+        for what, spread in streamed if space.io_tiles else ():
+            share = spread.total / space.io_tiles
+            place = Spread(share, space.io_tiles, share, first=space.compute_tiles)
+            lives.append(Live(place, 0, schedule.end, profile.STREAM_BUFFERS, Contents(what)))
         memories.append(ipu_memory(ipu, schedule.ops, [*lives, *lifetimes.lives()], space))
         off_chip += lifetimes.off_chip_bytes
     return profile.Memory(tuple(memories), space.device.chip.tile_bytes, off_chip)
@@ -80,25 +78,18 @@ class Steps:
 
 def steps_of(step: Step, costs: Costs, ipu: int, calls: int, updates: Iterable[VariableCost] = ()) -> Steps:
     """Return the steps of an IPU; ops of equal kind, shapes, types and attributes share code, wherever tensors lie."""
-    alike = _alike(step)
-    works: dict[object, Work] = {}
-    kinds: set[object] = set()
+    alike, kinds = _alike(step), set[object]()
+    many, few = dict[object, int](), dict[object, int]()
     named: list[tuple[object, object, Work]]
     named = [((alike[op.node], op.part), (op.target, op.part), op.work) for op in costs.of(ipu=ipu)]
     named += [((cost.part, cost.shape, cost.work), cost.part, cost.work) for cost in updates if cost.ipu == ipu]
     for key, kind, work in named:
         kinds.add(kind)
-        if key not in works or _phases(work) > _phases(works[key]):
-            works[key] = work
-    phases = sum(_phases(work) for work in works.values() if work.family not in _FEW_PIECES)
-    copies = sum(_phases(work) for work in works.values() if work.family in _FEW_PIECES)
-    compute_sets = sum(max(1, _phases(work)) for work in works.values())
-    return Steps(phases, copies, compute_sets, len(kinds), calls)
-
-
-def _phases(work: Work) -> int:
-    """Return the exchange phases of some work; the rounds of a loop share theirs."""
-    return math.ceil(work.cycles.phases / work.repeats)
+        phases = few if work.family in _FEW_PIECES else many
+        # The rounds of a loop share their exchange phases.
+        phases[key] = max(phases.get(key, 0), math.ceil(work.cycles.phases / work.repeats))
+    compute_sets = sum(max(1, count) for count in (*many.values(), *few.values()))
+    return Steps(sum(many.values()), sum(few.values()), compute_sets, len(kinds), calls)
 
 
 @remembered
@@ -112,12 +103,12 @@ def _alike(step: Step) -> Mapping[str, int]:
             return None if tensor is None else (tensor.shape, tensor.dtype)
         return tuple(map(without_names, value)) if isinstance(value, tuple) else value
 
-    def number(op: Op) -> int:
+    alike = {}
+    for op in step.ops:
         arguments = without_names((*op.arguments, *(value for _, value in op.keywords)))
         results = tuple(None if result is None else (result.shape, result.dtype) for result in op.results)
-        return numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
-
-    return {op.name: number(op) for op in step.ops}
+        alike[op.name] = numbers.setdefault((op.target, arguments, results, op.hints), len(numbers))
+    return alike
 
 
 def code_bytes(

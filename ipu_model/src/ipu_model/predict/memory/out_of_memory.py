@@ -9,9 +9,6 @@ from ipu_model.predict import profile
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16, FLOAT32
 
-ERROR_TYPE = "poplar_graph_memory_allocation_error"
-"""The class of Poplar's exception as PopTorch names it (guide 6.1: always at compile time)."""
-
 _CATEGORIES_NAMED = 5
 
 
@@ -27,7 +24,8 @@ def out_of_memory(memory: profile.Memory, program: Program) -> Error | None:
         f"{worst.ipu}: {worst.max_tile_bytes:,.0f} bytes used but tiles only have {memory.tile_bytes:,} bytes of "
         f"memory (modelled; {tiles} over). {_what_helps(memory, program, 'Does not fit')}"
     )
-    return Error(text, type=ERROR_TYPE)
+    # Poplar's exception as PopTorch names it (guide 6.1: always at compile time).
+    return Error(text, type="poplar_graph_memory_allocation_error")
 
 
 def note_on_memory(memory: profile.Memory, program: Program) -> str | None:

@@ -75,10 +75,6 @@ class TileSpace:
         crowded = on_tile * self.tiles / self.compute_tiles
         return Spread(crowded, min(tiles, self.compute_tiles), crowded)
 
-    def on_io_tiles(self, total: float) -> Spread:
-        share = total / self.io_tiles
-        return Spread(share, self.io_tiles, share, first=self.compute_tiles)
-
 
 @dataclass(frozen=True)
 class Pieces:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from ipu_model.predict.ops import (  # noqa: F401 - each registers its rules
     contractions,
-    estimates,
     indexing,
     losses,
     moves,
     normalisation,
     pointwise,
-    recurrent,
     reductions,
     spatial,
 )

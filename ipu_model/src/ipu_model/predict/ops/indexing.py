@@ -11,7 +11,7 @@ from ipu_model.predict.device import DEFAULT_PROPORTION, Cycles, Device, Element
 from ipu_model.predict.ops.moves import copied
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs, kinds
+from ipu_model.predict.ops.rule import Operand, OpView, OpWork, costs
 from ipu_model.predict.planner import distinct
 from ipu_model.step import Step, Tensor
 
@@ -168,13 +168,12 @@ def cost_embedding_gradient(op: OpView) -> OpWork:
     return op.takes(scatter(op.device, rows, row, indices.elements, gradient.element, op.proportion))
 
 
-_BY_DIMENSION = kinds("index_select index_add index_copy index_fill index_reduce")
-_BY_POSITION = kinds("index index_put _unsafe_index _unsafe_index_put")
-_BY_ELEMENT = kinds("gather scatter scatter_add scatter_reduce")
+_BY_DIMENSION = ("index_select", "index_add", "index_copy", "index_fill", "index_reduce")
+_BY_POSITION = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
+_BY_ELEMENT = ("gather", "scatter", "scatter_add", "scatter_reduce")
 
 
 def _indices_of_rows(op: OpView) -> list[Operand]:
-    """Return the indices of an op that has one for each row."""
     chosen = op.argument(1) if op.kind in _BY_POSITION else (op.argument(2),) if op.kind in _BY_DIMENSION else ()
     return [operand for operand in op.operands() if operand.tensor.name in chosen]
 

@@ -22,7 +22,7 @@ def cost_softmax(op: OpView) -> OpWork:
     Maxima, exponentials and sums, and two passes that use them, with one value for each row; sums are taken in fp32.
     """
     source, device = op.needed(0), op.device
-    rows = _rows(source, op.argument(1, "dim", -1))
+    rows = source.elements // max(1, (source.shape or (1,))[op.argument(1, "dim", -1)])
     compute = 2 * vertices.broadcast_rows(device, source.on_tile, source.elements // rows, source.element)
     compute += vertices.elementwise(device, source.on_tile, source.element, ("exp",), vertices.UNARY)
     once = ("log",) if "log" in op.kind else ("reciprocal",)
@@ -38,15 +38,10 @@ def cost_softmax(op: OpView) -> OpWork:
 def cost_softmax_gradient(op: OpView) -> OpWork:
     """Cost the gradient of a softmax: three passes, one of them with the sum of each row."""
     output, device = op.needed(1), op.device
-    rows = _rows(output, op.argument(2, "dim", -1))
+    rows = output.elements // max(1, (output.shape or (1,))[op.argument(2, "dim", -1)])
     compute = 2 * vertices.elementwise(device, output.on_tile, output.element, ("add",), vertices.BINARY)
     compute += vertices.broadcast_rows(device, output.on_tile, output.elements // rows, output.element)
     return _along_rows(op, output, rows, compute, reductions=1)
-
-
-def _rows(source: Operand, dim: int) -> int:
-    shape = source.shape or (1,)
-    return source.elements // max(1, shape[dim])
 
 
 def _along_rows(op: OpView, source: Operand, rows: int, compute: float, reductions: int) -> OpWork:
@@ -172,9 +167,9 @@ def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int
     Tiles that share a sample exchange the two states at each border before every step. Each tile first looks up the
     log probabilities of its states. The second result is the number of states on the busiest tile.
     """
-    chain, element, parts = ("log-add", "log-add", "add"), problem.element, 1
-    recursions = []
-    while parts <= max(1, min(problem.states, device.chip.tiles // max(1, problem.samples))):
+    chain, element, recursions = ("log-add", "log-add", "add"), problem.element, []
+    most_parts = max(1, min(problem.states, device.chip.tiles // max(1, problem.samples)))
+    for parts in (2**power for power in range(most_parts.bit_length())):
         pieces = math.ceil(problem.samples * parts / device.chip.tiles)
         states = pieces * math.ceil(problem.states / parts)
         step = Cycles(compute=vertices.elementwise(device, states, element, chain, vertices.BINARY, extra_loads=2))
@@ -183,7 +178,6 @@ def _fastest_recursion(device: Device, problem: _Alignment) -> tuple[Cycles, int
         looked_up = problem.steps * states
         start = Cycles(compute=vertices.multi_slice(device, looked_up, 0, 1, element))
         recursions.append((start + device.exchange(looked_up * element.bytes) + step.times(problem.steps), states))
-        parts *= 2
     return min(recursions, key=lambda recursion: device.total(recursion[0]))
 
 

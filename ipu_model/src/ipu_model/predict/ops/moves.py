@@ -62,8 +62,7 @@ def cost_padded(op: OpView) -> OpWork:
 
 @costs(
     "roll flip rot90 unfold_backward im2col col2im max_unpool2d max_unpool3d repeat expand_copy repeat_interleave",
-    *(f"{kind}_pad{rank}d" for kind in _IMAGE_PADDINGS for rank in (1, 2, 3)),
-    *(f"{kind}_pad{rank}d_backward" for kind in _IMAGE_PADDINGS for rank in (1, 2, 3)),
+    *(f"{kind}_pad{rank}d{end}" for kind in _IMAGE_PADDINGS for rank in (1, 2, 3) for end in ("", "_backward")),
 )
 def cost_moved(op: OpView) -> OpWork:
     """Cost a copy in which elements change tiles, such as a broadcast that is written out."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Device, Element, Work
 from ipu_model.predict.ops.rule import Layout, OpView, OpWork, costs
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import remembered
 from ipu_model.step import Step, Tensor
 
 CHAINS = vertices.chains_of("elementwise")
+_BY_TANH = vertices.chains_of("by_tanh")
+_POWERS = {float(exponent): chain for exponent, chain in vertices.chains_of("powers").items()}
 
 # Ops that draw random numbers; those that draw the mask of a dropout, with the place of the mask among their results.
 _DRAWING = frozenset(kind for kind, chain in CHAINS.items() if "random" in chain)
@@ -97,10 +97,10 @@ def cost_pointwise(op: OpView) -> OpWork:
     chain = CHAINS[op.kind]
     if op.kind in ("mul", "div") and (op.tensor(1) is None or op.needed(1).shape == ()):
         chain = ("scale",)  # by a number
-    elif op.kind == "gelu" and op.argument(1, "approximate") == "tanh":
-        chain = ("square", "scale", "add", "tanh", "add")
-    elif op.kind == "gelu_backward" and op.argument(2, "approximate") == "tanh":
-        chain = ("square", "tanh", "add", "square", "add", "add", "add")
+    elif op.kind == "pow" and isinstance(exponent := op.argument(1), (int, float)):
+        chain = _POWERS.get(exponent, chain)
+    elif op.kind in _BY_TANH and op.argument(2 if op.kind == "gelu_backward" else 1, "approximate") == "tanh":
+        chain = _BY_TANH[op.kind]
     work, layout = chained(op, chain)
     roots = {op.step.root(name).name for name in op.op.reads if name in op.step.tensors}
     if op.kind in _DRAWING or (op.is_backward and roots & _roots_of_masks(op.step)):
@@ -111,27 +111,6 @@ def cost_pointwise(op: OpView) -> OpWork:
 @remembered
 def _roots_of_masks(step: Step) -> frozenset[str]:
     return frozenset(step.root(mask.name).name for mask in dropout_masks(step))
-
-
-_POWERS: Mapping[float, tuple[str, ...]] = {
-    -2: ("square", "reciprocal"),
-    -1: ("reciprocal",),
-    -0.5: ("rsqrt",),
-    0: ("copy",),
-    0.5: ("sqrt",),
-    1: ("copy",),
-    2: ("square",),
-    3: ("square", "add"),
-    4: ("square", "square"),
-}
-
-
-@costs("pow")
-def cost_power(op: OpView) -> OpWork:
-    """Cost a power: small whole exponents are multiplications, halves are roots."""
-    exponent = op.argument(1)
-    chain = _POWERS.get(exponent, ("power",)) if isinstance(exponent, (int, float)) else ("power",)
-    return op.takes(*chained(op, chain))
 
 
 @costs("relu")

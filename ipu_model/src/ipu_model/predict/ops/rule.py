@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ipu_model.errors import Error
 from ipu_model.predict.device import CostSettings, Device, Element, Work, check_proportion
-from ipu_model.predict.remembered import forget_everything
+from ipu_model.predict.program import forget_everything
 from ipu_model.step import Op, Ref, Step, Tensor
 
 
@@ -140,7 +140,7 @@ def costs(
     *names: str, words: str | Mapping[str, str] = "", further_results: tuple[str, ...] = ()
 ) -> Callable[[Cost], Cost]:
     """Make a function the rule for some kinds of ops: each text names one or more; `words` may be one name for all."""
-    named = tuple(kind for text in names for kind in kinds(text))
+    named = tuple(kind for text in names for kind in text.split())
 
     def add(cost: Cost) -> Cost:
         by_kind = dict.fromkeys(named, words) if isinstance(words, str) else words
@@ -148,10 +148,6 @@ def costs(
         return cost
 
     return add
-
-
-def kinds(names: str) -> tuple[str, ...]:
-    return tuple(names.split())
 
 
 def even_layout(tensor: Tensor, device: Device) -> Layout:

@@ -9,7 +9,7 @@ from ipu_model.predict import vertices
 from ipu_model.predict.device import Cycles, Element, Work
 from ipu_model.predict.ops.pointwise import pointwise
 from ipu_model.predict.ops.reductions import arg_reduced, reduced
-from ipu_model.predict.ops.rule import OpView, OpWork, costs, kinds
+from ipu_model.predict.ops.rule import OpView, OpWork, costs
 
 # Thread cycles for each vector and position of the window (PopLibs lib/popnn).
 FORWARD, BACKWARD_MAXIMUM = 3, 5
@@ -55,22 +55,16 @@ def _window(op: OpView, kernel: int, source: Sequence[int], target: Sequence[int
     return math.prod(op.argument(kernel))
 
 
-_RESAMPLINGS = kinds(
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
-    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d"
-)
-
-# Source pixels that one pixel of the result is made of; the first kind that is in the op's name counts.
-_TAPS = {"nearest": 1, "bilinear": 4, "bicubic": 16, "trilinear": 8, "linear": 2}
+# Source pixels that one pixel of the result is made of.
+_TAPS = {kind: int(taps) for taps, kinds in vertices.TABLE["taps"].items() for kind in kinds.split()}
 
 
-@costs(*_RESAMPLINGS, *(f"{kind}_backward" for kind in _RESAMPLINGS))
+@costs(*_TAPS, *(f"{kind}_backward" for kind in _TAPS))
 def cost_resampled(op: OpView) -> OpWork:
     """Cost resampling: every pixel of the larger image gathers its source pixels and their weighted sum."""
     pixels = max(op.needed(0).tensor, op.output(), key=lambda tensor: tensor.elements)
     n = op.spread(pixels)
-    taps = next((count for kind, count in _TAPS.items() if kind in op.kind), 4)
+    taps = _TAPS[op.kind.removesuffix("_backward")]
     work = pointwise(op.device, n, op.element, ("copy",) if taps == 1 else ("add",) * taps, operands=taps)
     return op.takes(work.plus(op.device.exchange(taps * n * op.element.bytes)))
 
@@ -118,8 +112,8 @@ def cost_nearest(op: OpView) -> OpWork:
     works = []
     device, tiles, element = op.device, op.device.chip.tiles, op.needed(0).element
     (n, features), m = op.needed(0).shape, op.needed(1).shape[0]
-    held, parts = device.spread(n, Element.INT), 1
-    while parts <= max(1, min(m, tiles)):
+    held = device.spread(n, Element.INT)
+    for parts in (2**power for power in range(max(1, min(m, tiles)).bit_length())):
         rows, others = math.ceil(n / max(1, min(n, tiles // parts))), math.ceil(m / parts)
         pairs = rows * others
         received = (rows + others) * features * element.bytes
@@ -131,5 +125,4 @@ def cost_nearest(op: OpView) -> OpWork:
             cycles = cycles + device.exchange(8 * held * parts) + compared
         temporary = received + others * element.bytes
         works.append(Work("points", cycles, temporary_bytes=temporary, outputs_on_busiest_tile=held))
-        parts *= 2
     return op.takes(min(works, key=lambda work: device.total(work.cycles)))

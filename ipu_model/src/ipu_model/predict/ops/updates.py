@@ -7,18 +7,18 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from ipu_model.optimiser import Algorithm, Hyper, OptimiserSpec, weight_update
 from ipu_model.predict import vertices
 from ipu_model.predict.device import CostSettings, Cycles, Device, Element, Work
 from ipu_model.predict.ops.reductions import reduced
-from ipu_model.predict.program import Program
-from ipu_model.predict.remembered import remembered
+from ipu_model.predict.program import Program, remembered
 from ipu_model.predict.vertices import Overheads
-from ipu_model.step import DType, Step
+from ipu_model.step import Step
 
 ACCUMULATION_PART, UPDATE_PART = "gradient accumulation", "update"
 
@@ -41,79 +41,57 @@ def variable_ipus(step: Step) -> dict[str, int]:
     return {name: ops[0].ipu if ops else 0 for name, ops in users.items()}
 
 
-def variable_costs(
-    program: Program, accumulated: Mapping[str, int] | None = None, updated: Mapping[str, int] | None = None
-) -> tuple[VariableCost, ...]:
-    """Return what accumulations and updates cost.
-
-    `accumulated` and `updated` say how many elements of a variable this replica works on, where it does not on all.
-    """
-    step, settings, spec = program.step, program.settings, program.optimiser
-    costs: tuple[VariableCost, ...] = ()
-    if program.accumulates:
-        costs += accumulation_costs(
-            step, settings, None if spec is None else spec.accum_dtype, held=accumulated or None
-        )
-    if program.training and spec is not None:
-        costs += update_costs(
-            step, settings, spec, accumulates=program.accumulates, group_of=program.groups, held=updated or None
-        )
-    return costs
+def variable_costs(program: Program, *, sharded: bool = False) -> tuple[VariableCost, ...]:
+    """Return what accumulations and updates cost, with `sharded` on the elements that one replica works on."""
+    step, spec = program.step, program.optimiser if program.training else None
+    accumulated, updated = dict[str, int](), dict[str, int]()
+    for variable in step.variables if sharded else ():
+        elements = step.tensors[variable.tensor].elements
+        own = math.ceil(elements / program.replicas)
+        if program.part(elements, program.locations.accumulators) < 1:
+            accumulated[variable.name] = own
+        if program.is_sharded_update(elements):
+            updated[variable.name] = own
+    return _costs(step, program.settings, spec, program.groups, program.accumulates, accumulated, updated)
 
 
 @remembered
-def accumulation_costs(
-    step: Step, settings: CostSettings, accumulator: DType | None = None, *, held: Mapping[str, int] | None = None
-) -> tuple[VariableCost, ...]:
-    """Return the cost of adding a micro-batch's gradients to the accumulators; `held`: this replica's elements."""
-    ipus = variable_ipus(step)
-    cost = lru_cache(maxsize=None)(partial(accumulate, settings.device))  # many tensors are alike
-    return tuple(
-        VariableCost(ACCUMULATION_PART, name, ipus[name], shape, cost(tensor))
-        for name, shape, tensor in _updated(step, accumulator, held or {})
-    )
-
-
-@remembered
-def update_costs(
+def _costs(
     step: Step,
     settings: CostSettings,
-    spec: OptimiserSpec,
-    *,
+    spec: OptimiserSpec | None,
+    groups: Mapping[str, int | None],
     accumulates: bool,
-    group_of: Mapping[str, int | None] | None = None,
-    held: Mapping[str, int] | None = None,
+    accumulated: Mapping[str, int],
+    updated: Mapping[str, int],
 ) -> tuple[VariableCost, ...]:
-    """Return the cost of one optimiser step for every trainable tensor that has a gradient.
-
-    `group_of` maps variables to parameter groups of `spec` (default: all have the default numbers); `held` says how
-    many elements of a variable this replica updates, where it does not all.
-    """
-    ipus, groups = variable_ipus(step), group_of or {}
-    cost = lru_cache(maxsize=None)(partial(_update, settings.device))  # many tensors are alike
-    costs = []
-    for name, shape, tensor in _updated(step, spec.accum_dtype if accumulates else None, held or {}):
-        hyper = spec.hyper(groups.get(name))
-        typed = replace(
-            tensor,
-            accumulates=accumulates,
-            weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
-            first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
-            second=Element.of(spec.second_dtype),
-        )
-        costs.append(VariableCost(UPDATE_PART, name, ipus[name], shape, cost(typed, spec, hyper)))
-    return tuple(costs)
-
-
-def _updated(
-    step: Step, accumulator: DType | None, held: Mapping[str, int]
-) -> Iterator[tuple[str, tuple[int, ...], Updated]]:
+    ipus = variable_ipus(step)
+    # Many tensors are alike.
+    add, update = (lru_cache(maxsize=None)(partial(cost, settings.device)) for cost in (accumulate, _update))
+    sums, updates = [], []
     for variable in step.variables:
-        if variable.name in step.gradients:
-            tensor = step.tensors[variable.tensor]
-            weight = Element.of(tensor.dtype)
-            kind = weight if accumulator is None else Element.of(accumulator)
-            yield variable.name, tensor.shape, Updated(held.get(variable.name, tensor.elements), weight, kind)
+        if variable.name not in step.gradients:
+            continue
+        name, tensor = variable.name, step.tensors[variable.tensor]
+        weight = Element.of(tensor.dtype)
+        accumulator = Element.of(spec.accum_dtype) if spec is not None and accumulates else weight
+        own = name, ipus[name], tensor.shape
+        if accumulates:
+            summed = Updated(accumulated.get(name, tensor.elements), weight, accumulator)
+            sums.append(VariableCost(ACCUMULATION_PART, *own, add(summed)))
+        if spec is not None:
+            hyper = spec.hyper(groups.get(name))
+            typed = Updated(
+                updated.get(name, tensor.elements),
+                weight,
+                accumulator,
+                first=Element.of(spec.velocity_dtype if spec.family.startswith("SGD") else spec.first_dtype),
+                second=Element.of(spec.second_dtype),
+                accumulates=accumulates,
+                weight_decay=hyper.weight_decay != 0.0 or "weight_decay" in hyper.variable,
+            )
+            updates.append(VariableCost(UPDATE_PART, *own, update(typed, spec, hyper)))
+    return (*sums, *updates)
 
 
 def _update(device: Device, tensor: Updated, spec: OptimiserSpec, hyper: Hyper) -> Work:

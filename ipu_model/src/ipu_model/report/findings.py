@@ -1,8 +1,8 @@
-"""A profile in words and a few numbers, and the words for each of its figures; this needs no matplotlib."""
+"""A profile in words and a few numbers, and the words for its pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -159,21 +159,8 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
     return _sentences(
-        f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
+        f"What the device does in one call of {duration(seconds)}: {listed(busy, len(rows))}",
         f"{repeated} stand for several equal stretches, which really take turns with others" if repeats else "",
-    )
-
-
-def describe_host_device(profile: Profile) -> str:
-    words = {"load": "loading", "call": "a call on the host", breakdown.DEVICE_WORKS: "the device's work"}
-    parts = [
-        f"{words.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
-        for row in breakdown.host_rows(profile.timeline)
-        for span in row.spans
-    ]
-    return _sentences(
-        f"Host and device in one call: {_listed(parts[:_MOST_NAMED], len(parts))}",
-        f"The next call starts {duration(profile.call_seconds)} after this one",
     )
 
 
@@ -183,15 +170,7 @@ def describe_memory_per_tile(profile: Profile) -> str:
         memory = profile.memory[place]
         mean = memory.total_bytes / max(1, len(memory.tiles))
         parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
-    return _sentences(f"Memory of each tile: {_listed(parts, len(profile.memory))}", f"Verdict: {verdict(profile)}")
-
-
-def describe_memory_categories(profile: Profile) -> str:
-    largest = [
-        f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
-        for category in breakdown.categories(profile)[:3]
-    ]
-    return _sentences(f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}")
+    return _sentences(f"Memory of each tile: {listed(parts, len(profile.memory))}", f"Verdict: {verdict(profile)}")
 
 
 def describe_liveness(profile: Profile) -> str:
@@ -206,22 +185,11 @@ def describe_liveness(profile: Profile) -> str:
                 f"with {f'room for {size(room)}' if room > 0 else 'no room at all'}"
             )
     return _sentences(
-        f"Bytes of the fullest tile besides what is always live, op by op: {_listed(parts, len(profile.memory))}"
+        f"Bytes of the fullest tile besides what is always live, op by op: {listed(parts, len(profile.memory))}"
     )
 
 
-def describe_cycles(profile: Profile) -> str:
-    shown = enumerate(profile.cycles[:_MOST_NAMED])
-    shares = [f"{percent(breakdown.compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
-    (_, *others) = breakdown.phases(profile).items()
-    most, _ = max(others, key=lambda phase: sum(phase[1]))
-    return _sentences(
-        f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",
-        f"Of all else, {most} takes most",
-    )
-
-
-def _listed(parts: Iterable[str], every: int) -> str:
+def listed(parts: Iterable[str], every: int) -> str:
     named = list(parts)
     more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
     return (", ".join(named) or "nothing is known") + more
@@ -229,14 +197,3 @@ def _listed(parts: Iterable[str], every: int) -> str:
 
 def _sentences(*sentences: str) -> str:
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
-
-
-DESCRIBED: Mapping[str, Callable[[Profile], str]] = {
-    "timeline": describe_timeline,
-    "host-device": describe_host_device,
-    "cycles": describe_cycles,
-    "memory-per-tile": describe_memory_per_tile,
-    "memory-categories": describe_memory_categories,
-    "liveness": describe_liveness,
-}
-"""What gives each figure's alternative text and caption."""

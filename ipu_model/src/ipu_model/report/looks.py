@@ -42,18 +42,8 @@ SPAN_LOOKS = {
 }
 """One for each of `predict.profile.SPAN_KINDS`, and for the device as a whole."""
 OTHER_LOOK = Look(WHITE, "++++", INK)
-"""For kinds and phases that are not known."""
+"""For kinds that are not known."""
 
-PHASE_LOOKS = {
-    "OnTileExecute": Look(BLUE, text=WHITE),
-    "DoExchange": Look(WHITE, "||||", PURPLE),
-    "GlobalExchange": Look(PURPLE, "||||", WHITE),
-    "StreamCopyBegin": Look(WHITE, "----", GREEN),
-    "StreamCopyMid": Look(GREEN, text=WHITE),
-    "StreamCopyEnd": Look(WHITE, "////", GREEN),
-    "InternalSync": Look(WHITE, "xxxx", INK),
-    "ExternalSync": Look(GREY, text=INK),
-}
 MEMORY_LOOKS = {
     "parameters": Look(BLUE, text=WHITE),
     "code": Look(GREY, text=INK),
@@ -62,8 +52,6 @@ MEMORY_LOOKS = {
     "other": Look(GREEN, text=WHITE),
 }
 """For groups of categories on top of each other: dark and light in turn."""
-IPU_LOOKS = (Look(BLUE), Look(YELLOW), Look(GREEN), Look(ORANGE))
-"""For bars of up to four IPUs side by side."""
 FAMILY_LOOKS = {
     "contraction": Look(BLUE, text=WHITE),
     "elementwise": Look(YELLOW, "////", HATCH),

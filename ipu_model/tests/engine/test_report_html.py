@@ -175,6 +175,25 @@ def test_a_search_has_a_section_with_what_fits_its_code_and_every_setting_or_wha
     assert "The nearest" in words
 
 
+def test_in_a_notebook_a_search_is_a_table_of_what_was_found_with_the_code_and_the_words() -> None:
+    found = search_result()
+    assert found.fastest is not None
+    hostile = replace(found.fastest, changes=(replace(found.fastest.changes[0], text=HOSTILE),), code=HOSTILE)
+    shown = Page(replace(found, cheapest=hostile, binds=HOSTILE)._repr_html_())
+    assert shown.closed
+    assert {tag for tag, _ in shown.elements} == {"table", "tr", "th", "td", "details", "summary", "pre", "p"}
+    assert shown.texts[:18] == [
+        "samples/s", "IPUs", "of a tile", "memory", "changes",
+        "as it is", "100.0", "1", "200%", "does not fit",
+        "cheapest", "1,330,000.0", "4", "0%", "fits", HOSTILE,
+        "fastest", "1,330,000.0",
+    ]  # fmt: skip
+    code = "poptorch.BeginBlock(model.layer, ipu_id=1)"
+    assert shown.texts[22:-1] == ["Lines of the cheapest", HOSTILE, "Lines of the fastest", code]
+    assert shown.texts[-1].startswith(f"{HOSTILE} All figures are modelled")
+    assert [attributes for tag, attributes in shown.elements if tag == "details"] == [{}, {"open": None}]
+
+
 # --- a profile in brief: its line at a prompt, and its card in a notebook
 
 

@@ -14,12 +14,13 @@ import msgspec
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, Profile
-from ipu_model.whole_files import read_text, refused, write_text, write_whole
+from ipu_model.whole_files import read_whole, refused, write_text, write_whole
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
 FILE_NAME, HTML_NAME = "profile.json", "report.html"
+_MOST_BYTES = 1 << 29  # profiles of the largest models have some ten million
 _EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
 _OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
 _KEPT = [field.name for field in fields(Profile) if field.compare]
@@ -81,9 +82,15 @@ def read_report(path: str | Path) -> Profile:
 def read(path: str | Path) -> Profile:
     """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one."""
     file = file_of(path)
-    text = read_text(file)
+    with refused(f"{file} cannot be read"):
+        data = read_whole(file, _MOST_BYTES)
     try:
-        return from_json(text)
+        return from_json(data.decode("utf-8"))
+    except UnicodeDecodeError as problem:
+        raise Error(
+            f"{file} is not a text file in UTF-8, as profiles are. Unpack it if it is compressed, or name the "
+            "folder of the report."
+        ) from problem
     except Error as problem:
         what_to_do = "" if "again" in problem.message else " Run or model the program again to write it anew."
         raise Error(f"{file}: {problem.message}{what_to_do}") from problem

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.findings import cycles_spent, setting
-from ipu_model.report.looks import SPENT_LOOKS, PageLook
+from ipu_model.report.looks import SPENT_LOOKS, Look
 from ipu_model.report.module_tree import what_of
 from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
 from ipu_model.report.quantities import aligned, change, cut, duration, percent, plain, short, whole
@@ -224,7 +224,7 @@ def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
 class Bar(NamedTuple):
     name: str
     total: str
-    parts: list[tuple[str, float, PageLook]]
+    parts: list[tuple[str, float, Look]]
 
 
 def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
@@ -282,5 +282,5 @@ def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tu
     yield "Bottleneck", _limit(before, after), "the same in both" * (before.limited_by == after.limited_by)
 
 
-def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:
+def _entries(bars: Sequence[Bar]) -> Mapping[str, Look]:
     return {part: look for bar in bars for part, value, look in bar.parts if value}

@@ -80,12 +80,24 @@ def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
 
 
 def _numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
-    every = (
+    busiest, later = (max(profile.cycles, key=lambda cycles: cycles.on_tile_execute) for profile in (before, after))
+    phases = [(name, getattr(busiest, field), getattr(later, field)) for field, name in PHASE_NAMES.items()]
+    held = [number for number in moved_in_order(by_category, before, after) if number.before or number.after]
+    return (
         Part("throughput", tuple(_throughput(before, after))),
-        Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
-        Part("bytes of the fullest tile", tuple(_memory(before, after))),
+        Part(
+            "cycles of one call on the IPU that computes most",
+            tuple(_row(*phase, whole) for phase in phases if any(phase[1:])),
+        ),
+        Part(
+            "bytes of the fullest tile",
+            (
+                *(_row(number.name, number.before, number.after, whole) for number in held),
+                _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole),
+                _words("verdict", str(before.verdict), str(after.verdict)),
+            ),
+        ),
     )
-    return tuple(part for part in every if part.rows)
 
 
 def _row(name: str, before: float, after: float, shown: Callable[[float], str]) -> Row:
@@ -110,22 +122,6 @@ def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
             points = "same" if texts[0] == texts[1] else f"{100 * (values[1] - values[0]):+.1f} points"
             yield (f"share of {share}", *texts, points)
     yield _words("limited by", before.limited_by, after.limited_by)
-
-
-def _phases(before: Profile, after: Profile) -> Iterator[Row]:
-    most = [max(profile.cycles, key=lambda cycles: cycles.on_tile_execute) for profile in (before, after)]
-    for field, name in PHASE_NAMES.items():
-        values = getattr(most[0], field), getattr(most[1], field)
-        if any(values):
-            yield _row(name, *values, whole)
-
-
-def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    for category in moved_in_order(by_category, before, after):
-        if category.before or category.after:
-            yield _row(category.name, category.before, category.after, whole)
-    yield _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole)
-    yield _words("verdict", str(before.verdict), str(after.verdict))
 
 
 def _differing(before: Profile, after: Profile) -> Part:
@@ -258,13 +254,13 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         cards=tuple(_cards(before, after, names)),
         differing=Table("What differs", ("option", *names), [row[:3] for row in _differing(before, after).rows]),
         time_bars=time_bars,
-        time_entries=_entries(time_bars),
         memory_bars=memory_bars,
-        memory_entries=_entries(memory_bars),
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
         data=data_script(data),
         tables=[
-            Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)
+            Table(f"{part.title}, modelled", ("", *names, "change"), part.rows)
+            for part in _numbers(before, after)
+            if part.rows
         ],
     )
 
@@ -280,7 +276,3 @@ def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tu
     for name, profile in zip(names, (before, after), strict=True):
         yield "Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", "", VERDICT_CLASSES[profile.verdict]
     yield "Bottleneck", _limit(before, after), "the same in both" * (before.limited_by == after.limited_by)
-
-
-def _entries(bars: Sequence[Bar]) -> Mapping[str, Look]:
-    return {part: look for bar in bars for part, value, look in bar.parts if value}

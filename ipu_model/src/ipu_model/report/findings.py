@@ -158,10 +158,8 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
     seconds = profile.device_seconds_per_call
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
-    return _sentences(
-        f"What the device does in one call of {duration(seconds)}: {listed(busy, len(rows))}",
-        f"{repeated} stand for several equal stretches, which really take turns with others" if repeats else "",
-    )
+    alike = f" {repeated} stand for several equal stretches, which really take turns with others." if repeats else ""
+    return f"What the device does in one call of {duration(seconds)}: {listed(busy, len(rows))}.{alike}"
 
 
 def describe_memory_per_tile(profile: Profile) -> str:
@@ -170,7 +168,7 @@ def describe_memory_per_tile(profile: Profile) -> str:
         memory = profile.memory[place]
         mean = memory.total_bytes / max(1, len(memory.tiles))
         parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
-    return _sentences(f"Memory of each tile: {listed(parts, len(profile.memory))}", f"Verdict: {verdict(profile)}")
+    return f"Memory of each tile: {listed(parts, len(profile.memory))}. Verdict: {verdict(profile)}."
 
 
 def describe_liveness(profile: Profile) -> str:
@@ -184,16 +182,10 @@ def describe_liveness(profile: Profile) -> str:
                 f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.name or peak.node} ({peak.phase}), "
                 f"with {f'room for {size(room)}' if room > 0 else 'no room at all'}"
             )
-    return _sentences(
-        f"Bytes of the fullest tile besides what is always live, op by op: {listed(parts, len(profile.memory))}"
-    )
+    return f"Bytes of the fullest tile besides what is always live, op by op: {listed(parts, len(profile.memory))}."
 
 
 def listed(parts: Iterable[str], every: int) -> str:
     named = list(parts)
     more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
     return (", ".join(named) or "nothing is known") + more
-
-
-def _sentences(*sentences: str) -> str:
-    return " ".join(f"{sentence}." for sentence in sentences if sentence)

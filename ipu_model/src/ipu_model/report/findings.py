@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
+from ipu_model.predict.calibration import read_data
 from ipu_model.predict.host import CallTime
 from ipu_model.predict.profile import OpProfile, Profile
 from ipu_model.report import breakdown
 from ipu_model.report.quantities import counted, duration, percent, size, whole
 
-_LIMITS = {
-    "host loader": "Loading and preparing samples on the host takes longer than everything that could hide it: "
-    "the device waits for data.",
-    "host call": "What the host does once per call takes longer than the device's part of the call.",
-    "run start": "Starting a call takes the device longer than any part of its work: let each call do more, with more "
-    "device iterations or larger micro-batches.",
-    "stream": "Moving inputs and results between host and device takes longer than working on them.",
-    "pipeline fill and flush": "Filling and draining the pipeline takes longer than the steady state: there are few "
-    "micro-batches for each weight update.",
-    "inter-IPU copy": "Moving activations and gradients between IPUs takes longer than working on them.",
-    "weight update": "Updating the weights takes longer than the micro-batches before each update.",
-}
 _MOST_NAMED = 4
 
 
@@ -49,13 +39,19 @@ def verdict(profile: Profile) -> str:
     )
 
 
+@cache
+def _explanations() -> Mapping[str, Mapping[str, str]]:
+    return read_data("explanations.toml")
+
+
+def explained(kind: str, name: str) -> str:
+    """Return what `data/explanations.toml` says, "" if nothing."""
+    return _explanations()[kind].get(name, "")
+
+
 def explained_limit(limited_by: str) -> str:
-    if limited_by.startswith("stage "):
-        return (
-            f"Stage {limited_by.removeprefix('stage ')} has the most work for each micro-batch; while it works, the "
-            "others wait."
-        )
-    return _LIMITS.get(limited_by, "")
+    name, _, number = limited_by.rpartition(" ")
+    return explained("limits", "stage N" if name == "stage" else limited_by).format(number)
 
 
 def device_range(profile: Profile) -> Range:
@@ -140,16 +136,16 @@ def cycles_spent(profile: Profile) -> tuple[Spent, ...]:
     between_ipus = sum(ipu.global_exchange for ipu in ipus)
     streams = sum(ipu.stream_copy_begin + ipu.stream_copy_mid + ipu.stream_copy_end for ipu in ipus)
     parts = (
-        ("at the matrix units' peak", ideal, "What all matrix products and convolutions would take at the peak."),
-        ("contractions below the peak", computing - ideal, "Shapes that do not fill the units, partial sums, casts."),
-        ("other computation", execute - computing, "Element-wise ops, norms, softmax, reductions, copies, updates."),
-        ("exchange between tiles", sum(i.do_exchange for i in ipus), "Moving operands to the tiles that need them."),
-        ("synchronisation of tiles", sum(i.internal_sync for i in ipus), "Tiles wait for each other between steps."),
-        ("copies between IPUs", between_ipus, "Activations, gradients, sums over replicas."),
-        ("host and streaming memory", streams, "Inputs, results, and state that is kept off the chip."),
-        ("waiting for other IPUs", sum(i.external_sync for i in ipus), "Filling the pipeline, and uneven stages."),
+        ("at the matrix units' peak", ideal),
+        ("contractions below the peak", computing - ideal),
+        ("other computation", execute - computing),
+        ("exchange between tiles", sum(i.do_exchange for i in ipus)),
+        ("synchronisation of tiles", sum(i.internal_sync for i in ipus)),
+        ("copies between IPUs", between_ipus),
+        ("host and streaming memory", streams),
+        ("waiting for other IPUs", sum(i.external_sync for i in ipus)),
     )
-    return tuple(Spent(name, cycles, cycles / total, words) for name, cycles, words in parts if cycles > 0)
+    return tuple(Spent(name, cycles, cycles / total, explained("cycles", name)) for name, cycles in parts if cycles > 0)
 
 
 def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:
@@ -185,7 +181,6 @@ def describe_liveness(profile: Profile) -> str:
     return f"Bytes of the fullest tile besides what is always live, op by op: {listed(parts, len(profile.memory))}."
 
 
-def listed(parts: Iterable[str], every: int) -> str:
-    named = list(parts)
-    more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
-    return (", ".join(named) or "nothing is known") + more
+def listed(parts: Sequence[str], every: int) -> str:
+    more = f", and {every - len(parts)} more" if every > len(parts) > 0 else ""
+    return (", ".join(parts) or "nothing is known") + more

@@ -19,7 +19,7 @@ from ipu_model.predict import check_machine, memory_of_program
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.host import HostWork, call_time
 from ipu_model.predict.order import order_of
-from ipu_model.predict.program import Execution, Recomputation
+from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.time import time_of
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Search:
         replicas = self.programs.start.replicas if "replicas" in self.limits.keep else 1
         for half in self._halves():
             rows = self._micro_batches(replicas)
-            size = next((size for size in rows if self.programs.can_be_captured(size, half)), None)
+            size = next((size for size in rows if isinstance(self.programs.captured(size, half), Program)), None)
             if size is None:  # say why
                 self.candidate(next(self._groups(Split(count), replicas, rows[0], half)))
                 continue
@@ -393,7 +393,7 @@ class Search:
         half = self._halves()[-1]
         groups: list[Setting] = []
         for split, replicas in shapes:
-            if size in self._micro_batches(replicas) and self.programs.can_be_captured(size, half):
+            if size in self._micro_batches(replicas) and isinstance(self.programs.captured(size, half), Program):
                 groups += self._groups(split, replicas, size, half)
         waiting = [(-self._promise_of(group), number, group) for number, group in enumerate(groups)]
         heapify(waiting)

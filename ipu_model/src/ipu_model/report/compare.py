@@ -14,7 +14,6 @@ from ipu_model.report.looks import SPENT_LOOKS, Look
 from ipu_model.report.module_tree import what_of
 from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
 from ipu_model.report.quantities import aligned, change, cut, duration, percent, plain, short, whole
-from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
 _CLOSE = 0.005
@@ -252,16 +251,13 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         programs=[f"{name}: {setting(profile)}" for name, profile in zip(names, both, strict=True)],
         conclusion=conclusion(before, after, names),
         cards=tuple(_cards(before, after, names)),
-        differing=Table("What differs", ("option", *names), [row[:3] for row in _differing(before, after).rows]),
+        names=list(names),
+        differing=[row[:3] for row in _differing(before, after).rows],
         time_bars=time_bars,
         memory_bars=memory_bars,
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
         data=data_script(data),
-        tables=[
-            Table(f"{part.title}, modelled", ("", *names, "change"), part.rows)
-            for part in _numbers(before, after)
-            if part.rows
-        ],
+        parts=[part for part in _numbers(before, after) if part.rows],
     )
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ipu_model.predict.band import known_errors
 from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, Profile, Verdict, close_band
-from ipu_model.report import breakdown, findings, quantities, tables
+from ipu_model.report import breakdown, findings, quantities
 from ipu_model.report.looks import HATCHED, MEMORY_LOOKS, OTHER_LOOK, SPAN_LOOKS, SPENT_LOOKS, Look, looks_json
 from ipu_model.report.module_tree import Module, module_tree
 from ipu_model.report.quantities import counted, percent, short
@@ -47,7 +48,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         data=data_script(page_data(profile, fit)),
         breakdown=breakdown,
         findings=findings,
-        tables=tables,
+        families=known_errors().families,
         fullest_parts=fullest_parts(profile),
         spent_looks=SPENT_LOOKS,
     )
@@ -80,6 +81,7 @@ def rendered(template: str, **values: Any) -> str:
 def _templates() -> Environment:
     environment = Environment(
         loader=PackageLoader("ipu_model.report"),
+        extensions=["jinja2.ext.do"],
         autoescape=True,
         finalize=_visible,
         trim_blocks=True,

@@ -12,7 +12,7 @@ from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.findings import cycles_spent, setting
 from ipu_model.report.looks import SPENT_LOOKS, Look
 from ipu_model.report.module_tree import what_of
-from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
+from ipu_model.report.page import data_script, fullest_parts, rendered
 from ipu_model.report.quantities import aligned, change, cut, duration, percent, plain, short, whole
 
 NAMES = ("before", "after")
@@ -250,7 +250,10 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         title=f"{title}: {names[0]} and {names[1]}",
         programs=[f"{name}: {setting(profile)}" for name, profile in zip(names, both, strict=True)],
         conclusion=conclusion(before, after, names),
-        cards=tuple(_cards(before, after, names)),
+        before=before,
+        after=after,
+        limit=_limit(before, after),
+        of_one=_OF_ONE,
         names=list(names),
         differing=[row[:3] for row in _differing(before, after).rows],
         time_bars=time_bars,
@@ -259,16 +262,3 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         data=data_script(data),
         parts=[part for part in _numbers(before, after) if part.rows],
     )
-
-
-def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield title, value, details and the tone of a verdict: of speed, memory with both verdicts, the bottleneck."""
-    rates = before.samples_per_second, after.samples_per_second
-    yield "Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s"
-    device = before.device_samples_per_second, after.device_samples_per_second
-    yield "Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s"
-    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
-    yield "Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes"
-    for name, profile in zip(names, (before, after), strict=True):
-        yield "Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", "", VERDICT_CLASSES[profile.verdict]
-    yield "Bottleneck", _limit(before, after), "the same in both" * (before.limited_by == after.limited_by)

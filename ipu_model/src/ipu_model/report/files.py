@@ -52,15 +52,13 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     from ipu_model.report.trace import trace_json
 
     folder = Path(directory)
-    paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / "trace.json")
-    contents = to_json(profile), html_report(profile, advice), trace_json(profile)
-    program, file = None, folder / program_file.FILE_NAME
-    if profile.program is not None:
-        program = program_file.to_bytes(profile.program)
+    texts = {FILE_NAME: to_json(profile), HTML_NAME: html_report(profile, advice), "trace.json": trace_json(profile)}
+    program = None if profile.program is None else program_file.to_bytes(profile.program)
     with refused(f"The folder {folder} cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    for path, text in zip((paths.profile, paths.html, paths.trace), contents):
-        write_text(path, text)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    paths, file = ReportFiles(*(folder / name for name in texts)), folder / program_file.FILE_NAME
     if program is not None:
         with refused(f"{file} cannot be written"):
             write_whole(file, program)

@@ -145,7 +145,7 @@ def _module(name: str, path: str, alike: Sequence[Called], layers: Mapping[str, 
     )
     below = [called.below() for called in alike]
     children = []
-    for (is_numbered, _), group in groupby(below[0].items(), key=lambda child: _kind(*child, layers)):
+    for (is_numbered, _), group in groupby(below[0].items(), key=lambda child: _kind(child[0], child[1], layers)):
         names = [child for child, _ in group]
         for row in [names] if is_numbered else [[child] for child in names]:
             title = row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}"

@@ -88,9 +88,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    names = ("counted", "duration", "percent", "rate", "short", "size", "whole")
+    names = ("change", "counted", "duration", "percent", "rate", "short", "size", "whole")
     environment.filters.update({name: getattr(quantities, name) for name in names})
-    environment.globals.update(hatched=HATCHED, span_looks=SPAN_LOOKS, looks_json=looks_json())
+    environment.globals.update(hatched=HATCHED, looks_json=looks_json(), span_looks=SPAN_LOOKS, tone=VERDICT_CLASSES)
     # Texts for terminals have arrows of two characters.
     environment.filters["arrows"] = lambda text: text.replace("->", "→")
     return environment

@@ -26,6 +26,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.report.quantities import counted
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02
@@ -259,8 +260,9 @@ def other_loaders(host: HostWork) -> Iterator[OtherLoader]:
     more, cores = 4 if host.workers < 2 else host.workers * 2, host.cores_per_host
     needed = "The host needs that many free cores."
     if 0 < cores < more:  # 0 stands for as many cores as there are processes
-        counted = "1 core" if cores == 1 else f"{cores} cores"
-        needed = f"The effect counts with {counted}; a host with a free core for each process loads faster."
+        needed = (
+            f"The effect counts with {counted(cores, 'core')}; a host with a free core for each process loads faster."
+        )
     yield OtherLoader(
         replace(host, workers=more, loading=Loading.ASYNC),
         f"loader workers: {host.workers} -> {more}",

@@ -95,9 +95,7 @@ class Search:
                 return
 
     def fitting(self) -> list[Candidate]:
-        return [
-            candidate for candidate in self.tried.values() if self.has_room(candidate) and self.is_allowed(candidate)
-        ]
+        return [one for one in self.tried.values() if self.has_room(one) and self.is_allowed(one)]
 
     def has_room(self, candidate: Candidate) -> bool:
         return self.limits.allow(candidate.share)

@@ -61,13 +61,8 @@ class Row:
 
 
 def memory_group(category: str) -> str:
-    if category in (*PARAMETERS, CONSTANTS):
-        return "parameters"
-    if category in OF_ACTIVATIONS:
-        return "activations"
-    if category == TEMPORARIES:
-        return "temporary data"
-    return "code" if category in CODE else "other"
+    groups = ((*PARAMETERS, CONSTANTS), CODE, OF_ACTIVATIONS, (TEMPORARIES,))
+    return next((name for name, group in zip(MEMORY_GROUPS, groups) if category in group), "other")
 
 
 def tiles_by_group(memory: IpuMemory) -> dict[str, list[float]]:

@@ -135,12 +135,7 @@ def _title(module: Module) -> str:
 def _module(name: str, path: str, alike: Sequence[Called], layers: Mapping[str, str], every: float) -> Module:
     """Return equal modules as one; all ops of the program together take `every` cycles."""
     ops = tuple(
-        FoldedOp(
-            same[0],
-            len(same),
-            Passes.together(map(_passes, same)),
-            sum(float(op.flops * op.executions) for op in same),
-        )
+        FoldedOp(same[0], len(same), Passes.together(map(_passes, same)), sum(op.flops * op.executions for op in same))
         for same in zip(*([op for op, scope in called.ops if not scope] for called in alike))
     )
     below = [called.below() for called in alike]

@@ -18,7 +18,7 @@ from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, Profile,
 from ipu_model.report import breakdown, findings, quantities
 from ipu_model.report.looks import HATCHED, MEMORY_LOOKS, OTHER_LOOK, SPAN_LOOKS, SPENT_LOOKS, Look, looks_json
 from ipu_model.report.module_tree import Module, module_tree
-from ipu_model.report.quantities import counted, percent, short
+from ipu_model.report.quantities import counted, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
@@ -42,7 +42,7 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        fit_described=_described(fit) if fit else "",
+        close_band=close_band(),
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
         data=data_script(page_data(profile, fit)),
@@ -51,18 +51,6 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         families=known_errors().families,
         fullest_parts=fullest_parts(profile),
         spent_looks=SPENT_LOOKS,
-    )
-
-
-def _described(result: FitResult) -> str:
-    low, high = close_band()
-    limits = result.limits
-    fitting = sum(limits.allow(candidate.share) for candidate in result.modelled)
-    return (
-        f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
-        f"{fitting} {'fits' if fitting == 1 else 'fit'} {limits.room}. Between {percent(low)} and {percent(high)} of a "
-        "tile the model cannot tell. No setting beats those on the line in both memory and throughput. Settings that "
-        "need more memory than the picture shows are drawn at its right edge."
     )
 
 

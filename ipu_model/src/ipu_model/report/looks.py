@@ -101,8 +101,6 @@ HATCHED = tuple({look.fill: look for look in _ALL_LOOKS if look.hatch}.values())
 
 
 def looks_json() -> Markup:
-    """Return the looks as the page's scripts read them."""
-
     def on_page(look: Look) -> dict[str, str]:
         text = "var(--ink)" if look.face == WHITE else _THEMED.get(look.text, look.text)
         return {"fill": look.fill, "face": look.paper, "text": text}

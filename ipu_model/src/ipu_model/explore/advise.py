@@ -216,16 +216,12 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
         yield {"replicas": batching.replicas * 2}
 
 
-def _splits(program: Program) -> Iterator[tuple[str, ...]]:
-    now = len(program.step.stages)
+def _splits(program: Program) -> list[tuple[str, ...]]:
     if program.execution is Execution.SHARDED:
-        return
-    known = {tuple(blocks_of(program))}
-    for count in (now, 2 * now):
-        for names in even_cuts(program, count) if count > 1 else ():
-            if names not in known:
-                known.add(names)
-                yield names
+        return []
+    now = len(program.step.stages)
+    cuts = (names for count in (now, 2 * now) if count > 1 for names in even_cuts(program, count))
+    return [names for names in dict.fromkeys(cuts) if names != tuple(blocks_of(program))]
 
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:

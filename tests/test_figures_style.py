@@ -6,18 +6,23 @@ import itertools
 import re
 from pathlib import Path
 
+import pytest
+from matplotlib.colors import to_rgb
+
 import ipu_course
 from ipu_course.figures import looks as course_looks
 from ipu_course.figures import style as course_style
-from ipu_model.report import figures, looks
+from ipu_course.figures.profiles import PHASE_LOOKS
+from ipu_model.predict.profile import SPAN_KINDS
+from ipu_model.report import looks
+from ipu_model.report.breakdown import PHASE_NAMES
 
 PACKAGE = Path(ipu_course.__file__).parent
 COLOURS = ("BLUE", "YELLOW", "ORANGE", "GREEN", "INK", "GREY", "HATCH")
 
 
-def test_both_have_the_same_colours_and_style() -> None:
+def test_both_have_the_same_colours() -> None:
     assert {name: getattr(looks, name) for name in COLOURS} == {name: getattr(course_style, name) for name in COLOURS}
-    assert (figures.STYLE, figures.WIDTH_INCHES) == (course_style.STYLE, course_style.WIDTH_INCHES)
 
 
 def test_forward_passes_and_waiting_look_the_same_in_both() -> None:
@@ -38,9 +43,22 @@ def test_what_happens_over_time_has_one_look_in_the_course_and_in_reports() -> N
     assert {name: tuple(looks.SPAN_LOOKS[name]) for name in of_the_course} == {
         name: tuple(look) for name, look in of_the_course.items()
     }
-    assert tuple(looks.PHASE_LOOKS["DoExchange"]) == tuple(course_looks.EXCHANGE)
-    assert tuple(looks.PHASE_LOOKS["InternalSync"]) == tuple(course_looks.SYNC)
-    assert looks.PHASE_LOOKS["OnTileExecute"].face == course_looks.COMPUTE.face
+
+
+def luminance(colour: str) -> float:
+    """Return how light a colour is on grey paper (Rec. 709)."""
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("table", [looks.SPAN_LOOKS, looks.FAMILY_LOOKS, PHASE_LOOKS])
+def test_looks_differ_on_grey_paper_by_lightness_or_hatching(table: dict[str, course_looks.Look]) -> None:
+    assert set(SPAN_KINDS) <= set(looks.SPAN_LOOKS)
+    assert set(PHASE_LOOKS) == set(PHASE_NAMES.values())
+    together = {name: look for name, look in table.items() if name not in ("load", "call", "works")}
+    for (name, look), (other, another) in itertools.combinations(together.items(), 2):
+        lighter = abs(luminance(look.face) - luminance(another.face)) > 0.05
+        assert lighter or look.hatch != another.hatch, (name, other)
 
 
 def test_what_is_compared_looks_like_nothing_that_has_a_meaning() -> None:

@@ -1,4 +1,4 @@
-"""The only module of the course that imports the IPU Model.
+"""The only module of the course that imports the IPU Model, besides ``figures.profiles`` that it imports with it.
 
 A machine with Graphcore's SDK has no IPU Model. There, every function that would model something returns
 ``NOT_MODELLED``, and programs show only what they measure. The IPU Model and PopTorch are imported when a function
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ipu_model.predict.program import Program
 
 __all__ = [
-    "FIGURES",
     "FITS_CELLS",
     "NOT_HERE",
     "NOT_MODELLED",
@@ -72,14 +71,6 @@ NOT_HERE = (
 DOES_NOT_FIT = "does not fit"
 # The engine's verdicts on memory as cells of a column called "fits".
 FITS_CELLS = {"fits": "yes", "too close to call": "too close to call", DOES_NOT_FIT: "no"}
-# The figures of a profile, and what the engine calls them.
-FIGURES = {
-    "memory": "memory-categories",
-    "memory per tile": "memory-per-tile",
-    "timeline": "timeline",
-    "host and device": "host-device",
-    "cycles": "cycles",
-}
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -423,17 +414,16 @@ def start_seconds(of: Profile) -> float:
 
 @needs_the_model
 def figure(kind: str, of: Profile) -> tuple[Figure, str]:
-    """Draw one of ``FIGURES`` for a profile, and return it with its description.
+    """Draw one of ``figures.profiles.FIGURES`` for a profile, and return it with its description.
 
     Raises ``ValueError`` for other kinds.
     """
+    from ipu_course.figures.profiles import FIGURES  # imports matplotlib and the IPU Model
+
     if kind not in FIGURES:
         raise ValueError(f"there is no figure {kind!r} of a profile; there are {', '.join(FIGURES)}")
-    from ipu_model.report.figures import DRAWN
-    from ipu_model.report.findings import DESCRIBED
-
-    name = FIGURES[kind]
-    return DRAWN[name](of), DESCRIBED[name](of)
+    draw, describe = FIGURES[kind]
+    return draw(of), describe(of)
 
 
 @needs_the_model

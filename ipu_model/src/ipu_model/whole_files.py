@@ -14,9 +14,6 @@ from typing import BinaryIO
 
 from ipu_model.errors import Error
 
-# Profiles of the largest models have some ten million.
-_MOST_CHARACTERS = 1 << 29
-
 
 @contextlib.contextmanager
 def refused(what: str) -> Iterator[None]:
@@ -105,13 +102,3 @@ def read_whole(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         if max(size, len(data)) > most_bytes:
             raise OSError(errno.EFBIG, f"It is too large: at most {most_bytes} bytes can be read")
         return data
-
-
-def read_text(path: Path) -> str:
-    """Return the contents of a UTF-8 text file that is no larger than any profile."""
-    with refused(f"{path} cannot be read"):
-        data = read_whole(path, _MOST_CHARACTERS)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        raise Error(f"{path} is not a text file in UTF-8.") from problem

@@ -93,6 +93,7 @@ def test_options_set_fields_of_the_program(options, read, wanted) -> None:
 def test_every_option_can_be_set() -> None:
     """And read back; half precision is tested below."""
     assert {name for options, _, _ in SET for name in options} | {"half_precision"} == set(OPTIONS)
+    assert all(option.explanation.endswith(".") for option in OPTIONS.values())
     for name, value in (("replicas", 2), ("optimiser_off_chip", True), ("half_optimiser_state", True)):
         assert OPTIONS[name].now(with_options(replace(PROGRAM, optimiser=SGD), **{name: value})) == value
     # Another optimiser brings its state: 4 bytes for an element of velocity, where the program had no optimiser.

@@ -16,7 +16,6 @@ from hand_written import op, tensor
 from hypothesis import given
 from report_support import ADVICE, PROFILES, inference_profile, pipeline_profile
 
-from ipu_model import whole_files
 from ipu_model.batching import Batching
 from ipu_model.errors import Error
 from ipu_model.optimiser import Hyper, OptimiserSpec
@@ -26,7 +25,7 @@ from ipu_model.predict.device import CostSettings, Device
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.profile import FORMAT
 from ipu_model.predict.program import Execution, Location, Locations, Program, Recomputation
-from ipu_model.report import program_file
+from ipu_model.report import files, program_file
 from ipu_model.report.files import from_json, read, read_report, to_json, write_report
 from ipu_model.report.program_file import from_bytes, to_bytes
 from ipu_model.step import FLOAT32, Hints, Op, Phase, Placement, Ref, Source, Step, Variable, step_of_ops
@@ -148,7 +147,7 @@ class TestFolder:
             read(tmp_path)
 
     def test_an_error_names_the_file_and_what_to_do(self, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr(whole_files, "_MOST_CHARACTERS", 1000)
+        monkeypatch.setattr(files, "_MOST_BYTES", 1000)
         with pytest.raises(Error, match=r"program\.ipu cannot be read: No such file.*model the program again"):
             program_file.read(tmp_path / "program.ipu")
         for contents, message in (

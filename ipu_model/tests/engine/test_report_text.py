@@ -120,6 +120,7 @@ def test_every_part_of_the_cycles_has_its_name_and_shares_add_up() -> None:
     }  # fmt: skip
     for make in PROFILE_KINDS.values():
         assert sum(part.share for part in cycles_spent(make())) == pytest.approx(1.0)
+        assert all(part.explanation.endswith(".") for part in cycles_spent(make()))
     # 128,000 FLOPs in 4,000 cycles are a quarter of 128 a cycle; in the contractions' own 2,000 they are half.
     found = roofline(one_op(PhaseCycles(on_tile_execute=1200.0, do_exchange=600.0, external_sync=2200.0)))
     assert found is not None

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from ipu_model.errors import Error
-from ipu_model.whole_files import check_writable, read_text, read_whole, write_text, write_whole
+from ipu_model.report.files import read
+from ipu_model.whole_files import check_writable, read_whole, write_text, write_whole
 
 CALLS_OF_A_WRITE = ["fsync", "replace"]
 
@@ -118,7 +119,7 @@ class TestReading:
             with pytest.raises(OSError, match=f"not a regular file: '{path}'"):
                 read_whole(path, 1 << 20)
             with pytest.raises(Error, match=f"^.*{path} cannot be read: It is not a regular file"):
-                read_text(Path(path))
+                read(Path(path))
         finally:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, alarm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import re
@@ -27,7 +28,6 @@ from ipu_model.report.page import html_report
 from ipu_model.sources import said_if_slow
 
 PROGRAM = Path(__file__).with_name("command_programs.py")
-EARLIER = Path(__file__).parents[1] / "engine" / "profile_format_1.json"
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -395,11 +395,17 @@ def test_a_damaged_report_names_the_file_and_stops_only_what_needs_it(folder: Pa
         printed("report", folder)
     else:
         assert re.search(rf"error: {re.escape(str(program))}: .* again", refused(command, folder))
-    for text, words in (
-        (profile.read_text()[:100], "is not JSON"),
-        (EARLIER.read_text(), "earlier version of the IPU"),
+    earlier = (
+        "The profile has format 3, and this version reads format 4 only. An earlier version of the IPU Model wrote it: "
+        "run or model the program again."
+    )
+    for contents, words in (
+        (profile.read_bytes()[:100], ": This is not JSON"),
+        (b'{"format": 3, "name": "net"}', f": {earlier}"),
+        (
+            gzip.compress(b'{"format": 3}'),
+            " is not a text file in UTF-8, as profiles are. Unpack it",
+        ),
     ):
-        profile.write_text(text)
-        err = refused(command, folder)
-        assert err.startswith(f"python -m ipu_model {command}: error: {profile}: ")
-        assert words in err
+        profile.write_bytes(contents)
+        assert refused(command, folder).startswith(f"python -m ipu_model {command}: error: {profile}{words}")

@@ -26,6 +26,7 @@ from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.predict.program import Execution, Program, Recomputation
+from ipu_model.report.quantities import counted
 from ipu_model.step import FLOAT16
 
 LEAST_GAIN = 1.02
@@ -215,16 +216,12 @@ def _worth_trying(program: Program) -> Iterator[dict[str, Any]]:
         yield {"replicas": batching.replicas * 2}
 
 
-def _splits(program: Program) -> Iterator[tuple[str, ...]]:
-    now = len(program.step.stages)
+def _splits(program: Program) -> list[tuple[str, ...]]:
     if program.execution is Execution.SHARDED:
-        return
-    known = {tuple(blocks_of(program))}
-    for count in (now, 2 * now):
-        for names in even_cuts(program, count) if count > 1 else ():
-            if names not in known:
-                known.add(names)
-                yield names
+        return []
+    now = len(program.step.stages)
+    cuts = (names for count in (now, 2 * now) if count > 1 for names in even_cuts(program, count))
+    return [names for names in dict.fromkeys(cuts) if names != tuple(blocks_of(program))]
 
 
 def _micro_batches(source: Source, host: HostWork, before: Profile) -> Iterator[Advice]:
@@ -259,8 +256,9 @@ def other_loaders(host: HostWork) -> Iterator[OtherLoader]:
     more, cores = 4 if host.workers < 2 else host.workers * 2, host.cores_per_host
     needed = "The host needs that many free cores."
     if 0 < cores < more:  # 0 stands for as many cores as there are processes
-        counted = "1 core" if cores == 1 else f"{cores} cores"
-        needed = f"The effect counts with {counted}; a host with a free core for each process loads faster."
+        needed = (
+            f"The effect counts with {counted(cores, 'core')}; a host with a free core for each process loads faster."
+        )
     yield OtherLoader(
         replace(host, workers=more, loading=Loading.ASYNC),
         f"loader workers: {host.workers} -> {more}",

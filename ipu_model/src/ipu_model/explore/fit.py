@@ -196,13 +196,15 @@ class Findings:
                 return fit, limits
         return None, None
 
-    def _elsewhere(self, fastest: Fit) -> Candidate | None:
+    def _elsewhere(self, fastest: Fit) -> Iterator[str]:
         limits = self.limits
         if limits.is_chip_given or "machine" in limits.keep or self.programs.base.system.chip.name == _BOW:
-            return None
+            return
         candidate = self.search.candidate(replace(fastest.candidate.setting, machine=_BOW))
         del self.search.tried[candidate.setting]
-        return candidate if self.search.has_room(candidate) else None
+        if self.search.has_room(candidate):
+            text = f"On {_BOW} IPUs the fastest program reaches {candidate.samples_per_second:,.1f} samples/s."
+            yield f'{text} machine="{_BOW}" searches there.'
 
     def _runners_up(self, fastest: Candidate) -> Iterator[tuple[str, Candidate]]:
         """Yield what would be faster with less room or more luck, and the next fastest of another kind."""
@@ -247,9 +249,8 @@ class Findings:
 
     def _notes(self, fastest: Fit | None) -> Iterator[str]:
         start, keep, processes = self.programs.start, self.limits.keep, self.programs.base.processes
-        if fastest is not None and (elsewhere := self._elsewhere(fastest)) is not None:
-            text = f"On {_BOW} IPUs the fastest program reaches {elsewhere.samples_per_second:,.1f} samples/s."
-            yield f'{text} machine="{_BOW}" searches there.'
+        if fastest is not None:
+            yield from self._elsewhere(fastest)
         asked = self.limits.ipus
         if asked is None:
             most = self.search.most * processes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ipu_model.errors import Error
 from ipu_model.explore.lines import code_block
@@ -261,8 +261,25 @@ class FitResult:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]
         return f"<FitResult of {self.name!r}: {what}; {counted(len(self.tried), 'program')} modelled>"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
+    def _repr_html_(self) -> str:
+        start = self.start
+        speed, share = f"{start.samples_per_second:,.1f}", f"{start.share:.0%}"
+        rows: list[tuple[object, ...]] = [("as it is", speed, start.ipus, share, start.verdict, "")]
+        codes = ""
+        fits = {"cheapest": self.cheapest, "fastest": self.fastest, "nearest": self.nearest}
+        for name, fit in {**fits, "within wider limits": self.instead}.items():
+            if fit is None:
+                continue
+            changes = "<br>".join(html.escape(change.text) for change in fit.changes)
+            speed = f"{fit.samples_per_second:,.1f}"
+            rows.append((name, speed, fit.candidate.ipus, f"{fit.share:.0%}", fit.profile.verdict, changes))
+            if fit.code:
+                summary = f"<summary>Lines of the {name}</summary><pre>{html.escape(fit.code)}</pre>"
+                codes += f"<details{' open' * (fit is self.best)}>{summary}</details>"
+        head = "".join(f"<th>{title}</th>" for title in ("", "samples/s", "IPUs", "of a tile", "memory", "changes"))
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        notes = html.escape(" ".join(text for text in (self.binds, *self._loading(), *self._remarks()) if text))
+        return f"<table><tr>{head}</tr>{body}</table>{codes}<p>{notes}</p>"
 
     def _loading(self) -> list[str]:
         fit = self.fastest

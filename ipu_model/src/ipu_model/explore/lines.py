@@ -23,10 +23,7 @@ def module_of(name: str) -> str:
     """Return the expression for a submodule of `model`: `layers.3.norm` is `model.layers[3].norm`."""
     text = "model"
     for part in name.split(".") if name else []:
-        if part.isdecimal():
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if part.isidentifier() else f"[{part!r}]"
+        text += f".{part}" if part.isidentifier() else f"[{part if part.isdecimal() else repr(part)}]"
     return text
 
 

@@ -17,6 +17,7 @@ from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.recomputation import default_recomputation, recomputation_over
+from ipu_model.report.findings import explained
 from ipu_model.step import FLOAT16, FLOAT32, UINT8, Step, fewest_micro_batches, ipus_in_use, with_tensors
 
 Chosen = TypeVar("Chosen", bound=Enum)
@@ -51,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how it is read and set, the line that a PopTorch user writes, and the texts that describe it.
+    """One option: how it is read and set, the line that a PopTorch user writes, and what describes a change of it.
 
     `what` names the option in the description of a change (default: its name), in which `shown(value)` is a value;
     `described(program, value)` replaces that description.
@@ -61,11 +62,14 @@ class Option:
     now: Getter
     set_to: Setter
     line: Callable[[Program, Any], str]
-    explanation: str
     risk: Risk = Risk.NONE
     what: str = ""
     shown: Callable[[Any], object] = str
     described: Callable[[Program, Any], str] | None = None
+
+    @property
+    def explanation(self) -> str:
+        return explained("options", self.name)
 
     def change(self, program: Program, value: Any) -> str:
         if self.described is not None:
@@ -245,24 +249,18 @@ OPTIONS: Mapping[str, Option] = {
             "gradient_accumulation",
             *_count("batching.accumulation"),
             lambda _, value: f"opts.Training.gradientAccumulation({value})",
-            "With more micro-batches per weight update, filling and draining the pipeline and updating the weights "
-            "take a smaller share of the time. The global batch grows too, so you may have to change the learning "
-            "rate.",
             risk=Risk.NUMERICS,
         ),
         Option(
             "device_iterations",
             *_count("batching.device_iterations"),
             lambda _, value: f"opts.deviceIterations({value})",
-            "The same work needs fewer calls, so the host's overhead of a call is shared by more samples.",
         ),
         # Options that change how many IPUs a program uses forget how many it has reserved.
         Option(
             "replicas",
             *_count("batching.replicas", forgets="reserved_ipus"),
             lambda _, value: f"opts.replicationFactor({value})",
-            "Idle IPUs of the machine work on more samples of a larger global batch. The host must load data for all "
-            "of them.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -271,7 +269,6 @@ OPTIONS: Mapping[str, Option] = {
             lambda program, value: (
                 f"poprun --num-replicas {program.batching.replicas * value} --num-instances {value} python program.py"
             ),
-            "Each process runs its own replicas and loads the samples for them.",
             risk=Risk.NUMERICS,
         ),
         Option(
@@ -279,7 +276,6 @@ OPTIONS: Mapping[str, Option] = {
             attrgetter("execution"),
             _execution,
             lambda _, value: lines.execution_line(Execution(value)),
-            "A pipeline keeps all IPUs busy; sharded execution runs them one after another and needs no stashes.",
             risk=Risk.SCHEDULE,
             shown=lambda value: Execution(value).value,
         ),
@@ -287,8 +283,6 @@ OPTIONS: Mapping[str, Option] = {
             "recomputation",
             *_field("recomputation", _choice("recomputation", Recomputation)),
             lambda _, value: lines.recomputation_line(Recomputation(value)),
-            "Activations that the backward pass computes again save memory and cost time; keeping them is faster if "
-            "they fit.",
             shown=lambda value: Recomputation(value).value,
         ),
         Option(
@@ -298,8 +292,6 @@ OPTIONS: Mapping[str, Option] = {
                 program, ("settings", "available_memory_proportion"), _proportions(program, value)
             ),
             lambda program, value: lines.proportion_line(_proportions(program, value)),
-            "This is the share of a tile that one convolution or matrix product may use for temporary data. A smaller "
-            "share saves memory, a larger one saves cycles.",
             described=_proportion_change,
         ),
         Option(
@@ -307,8 +299,6 @@ OPTIONS: Mapping[str, Option] = {
             blocks_of,
             split_before,
             lambda program, value: lines.split_lines(program, blocks_at(value)),
-            "A pipeline runs at the speed of its slowest stage. With blocks that begin at these modules, the modelled "
-            "times of the stages are most even.",
             risk=Risk.SCHEDULE,
             described=_split_change,
         ),
@@ -316,8 +306,6 @@ OPTIONS: Mapping[str, Option] = {
             "half_partials",
             *_field("settings.half_partials", forgets="settings.half_partials_of_convolutions"),
             lambda _, value: f"opts.Precision.setPartialsType(torch.{'half' if value else 'float'})",
-            "Matrix products keep their partial sums in float16, which doubles their rate and reduces exchange, but "
-            "causes more rounding.",
             risk=Risk.NUMERICS,
             shown=_switch("float16", "float32"),
         ),
@@ -326,8 +314,6 @@ OPTIONS: Mapping[str, Option] = {
             is_in_half_precision,
             lambda program, value: replace(program, step=in_half_precision(program.step)) if value else program,
             lambda *_: "model.half(), inputs in float16; an optimiser with accum_type=torch.float16 and a loss scaling",
-            "Matrix units multiply float16 at twice the rate, and every tensor takes half the memory. Small gradients "
-            "need loss scaling. The types of the optimiser state stay as they are.",
             risk=Risk.NUMERICS,
             shown=_switch("float16", "float32"),
         ),
@@ -336,8 +322,6 @@ OPTIONS: Mapping[str, Option] = {
             lambda program: all(not tensor.dtype.is_floating for tensor in program.step.inputs),
             lambda program, value: replace(program, step=with_byte_inputs(program.step)) if value else program,
             lambda *_: "send uint8 images, cast and normalise them at the start of forward",
-            "The host link carries only a half or a quarter of the bytes. The time that the host saves by not "
-            "converting them is not included, so measure your loader both ways.",
             risk=Risk.NUMERICS,
             described=lambda *_: "8-bit inputs",
         ),
@@ -346,7 +330,6 @@ OPTIONS: Mapping[str, Option] = {
             attrgetter("optimiser"),
             _optimiser,
             lambda _, value: f"poptorch.trainingModel(model, opts, optimizer=...): {value.family}",
-            "The other optimiser has different state, and its weight updates take a different number of cycles.",
             risk=Risk.NUMERICS,
             what="optimiser",
             shown=lambda spec: spec.family if spec else "none",
@@ -356,8 +339,6 @@ OPTIONS: Mapping[str, Option] = {
             has_half_state,
             lambda program, value: replace(program, optimiser=_half_state(program, value)),
             lambda program, value: lines.optimiser_lines(_half_state(program, value)),
-            "Gradient accumulators and first moments take half the memory, but sums of many small gradients are "
-            "rounded more.",
             risk=Risk.NUMERICS,
             what="types of accumulators and first moments",
             shown=_switch("float16", "float32"),
@@ -367,8 +348,6 @@ OPTIONS: Mapping[str, Option] = {
             lambda program: has_checkpoints(program.step),
             lambda program, value: replace(program, step=with_checkpoints(program.step, blocks_at(value))),
             lambda program, value: lines.checkpoint_lines(program, list(blocks_at(value))),
-            "With recomputation, the outputs of these modules are kept and everything between two of them is computed "
-            "again, so only one module's activations are live at a time.",
             described=_checkpoints_change,
         ),
         Option(
@@ -376,8 +355,6 @@ OPTIONS: Mapping[str, Option] = {
             lambda program: not program.locations.optimiser.on_chip,
             _field("locations.optimiser.on_chip", lambda value: not value)[1],
             lambda program, value: lines.optimiser_location_line(program, on_chip=not value),
-            "Optimiser state in streaming memory frees space on the tiles, but it has to be fetched for every weight "
-            "update.",
             what="optimiser state",
             shown=_switch("off chip", "on chip"),
         ),
@@ -385,7 +362,6 @@ OPTIONS: Mapping[str, Option] = {
             "optimiser_sharded",
             *_field("locations.optimiser.sharded"),
             lambda program, value: lines.optimiser_location_line(program, sharded=bool(value)),
-            "Each replica keeps and updates a part of the state, and the replicas exchange the weights.",
             risk=Risk.SCHEDULE,
             what="optimiser state in each replica",
             shown=_switch("its share", "all of it"),
@@ -394,20 +370,17 @@ OPTIONS: Mapping[str, Option] = {
             "prefetch_depth",
             *_count("prefetch_depth"),
             lambda _, value: f'opts._Popart.set("defaultBufferingDepth", {value})',
-            "The host prepares more micro-batches ahead.",
         ),
         Option(
             "synthetic_data",
             *_field("synthetic_data"),
             lambda _, value: f"opts.enableSyntheticData({bool(value)})",
-            "No data is sent or fetched, so only the time of the IPUs remains.",
             shown=_switch("on", "off"),
         ),
         Option(
             "output_mode",
             *_field("returns.keep", _choice("output_mode", Keep)),
             lambda program, value: lines.output_mode_line(program, Keep(value)),
-            "Fetching fewer results takes less time on the host link.",
             shown=lambda value: Keep(value).value,
         ),
         Option(
@@ -417,7 +390,6 @@ OPTIONS: Mapping[str, Option] = {
                 program, value if isinstance(value, System) else system_named(str(value))
             ),
             lambda _, value: f"IPU_MODEL_MACHINE={getattr(value, 'name', value)} python program.py",
-            "Other chips have different clocks and tile sizes, and larger systems have room for more replicas.",
             shown=lambda value: getattr(value, "name", value),
         ),
     )

@@ -17,7 +17,8 @@ from ipu_model.explore.split import repeated_blocks
 from ipu_model.explore.stages import SHARES, Plan, Stages
 from ipu_model.predict import check_machine, memory_of_program
 from ipu_model.predict.host import HostWork, call_time
-from ipu_model.predict.program import Execution, Recomputation
+from ipu_model.predict.order import order_of
+from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.time import time_of
 
 if TYPE_CHECKING:
@@ -93,9 +94,7 @@ class Search:
                 return
 
     def fitting(self) -> list[Candidate]:
-        return [
-            candidate for candidate in self.tried.values() if self.has_room(candidate) and self.is_allowed(candidate)
-        ]
+        return [one for one in self.tried.values() if self.has_room(one) and self.is_allowed(one)]
 
     def has_room(self, candidate: Candidate) -> bool:
         return self.limits.allow(candidate.share)
@@ -306,7 +305,7 @@ class Search:
         replicas = self.programs.start.replicas if "replicas" in self.limits.keep else 1
         for half in self._halves():
             rows = self._micro_batches(replicas)
-            size = next((size for size in rows if self.programs.can_be_captured(size, half)), None)
+            size = next((size for size in rows if isinstance(self.programs.captured(size, half), Program)), None)
             if size is None:  # say why
                 self.candidate(next(self._groups(Split(count), replicas, rows[0], half)))
                 continue
@@ -391,7 +390,7 @@ class Search:
         half = self._halves()[-1]
         groups: list[Setting] = []
         for split, replicas in shapes:
-            if size in self._micro_batches(replicas) and self.programs.can_be_captured(size, half):
+            if size in self._micro_batches(replicas) and isinstance(self.programs.captured(size, half), Program):
                 groups += self._groups(split, replicas, size, half)
         waiting = [(-self._promise_of(group), number, group) for number, group in enumerate(groups)]
         heapify(waiting)

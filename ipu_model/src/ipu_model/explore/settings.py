@@ -206,13 +206,15 @@ class Programs:
             )
         return captured
 
-    def can_be_captured(self, micro_batch: int, half: bool) -> bool:
-        """Whether the module takes micro-batches of so many rows, in float16 or in its own types."""
-        try:
-            self._captured_with(micro_batch, half)
-        except Error:
-            return False
-        return True
+    def captured(self, micro_batch: int, half: bool) -> Program | Error:
+        """Return the program with micro-batches of so many rows, in float16 or in its own types, or why not."""
+        key = micro_batch, half
+        if key not in self._captured:
+            try:
+                self._captured[key] = self._capture(micro_batch, half)
+            except Error as problem:
+                self._captured[key] = problem
+        return self._captured[key]
 
     def _on_ipus(self, micro_batch: int, half: bool, checkpoints: bool, split: Split) -> Program:
         """Return the captured program with its blocks and its checkpoints; equal settings share one step."""
@@ -226,22 +228,12 @@ class Programs:
                 program = self._on_ipus(micro_batch, half, False, split)
                 program = with_options(program, checkpoints=repeated_blocks(program.step))
             else:
-                program = self._captured_with(micro_batch, half)
-                program = program if split.starts is None else split_before(program, ())
+                captured = self.captured(micro_batch, half)
+                if isinstance(captured, Error):
+                    raise captured
+                program = captured if split.starts is None else split_before(captured, ())
             self._placed[key] = program
         return self._placed[key]
-
-    def _captured_with(self, micro_batch: int, half: bool) -> Program:
-        key = micro_batch, half
-        if key not in self._captured:
-            try:
-                self._captured[key] = self._capture(micro_batch, half)
-            except Error as problem:
-                self._captured[key] = problem
-        captured = self._captured[key]
-        if isinstance(captured, Error):
-            raise captured
-        return captured
 
     def _capture(self, micro_batch: int, half: bool) -> Program:
         own, halved = self.start.micro_batch, half and not self.start.half_precision

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ipu_model.explore.options import with_options
 from ipu_model.explore.split import (
     Unit,
     has_checkpoints,
@@ -25,6 +26,7 @@ from ipu_model.explore.split import (
     work_of_scopes,
 )
 from ipu_model.predict.device import CostSettings
+from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation
@@ -82,7 +84,8 @@ class Stages:
         mode = program.recomputation
         in_pipeline = mode is Recomputation.PIPELINE
         marked = has_checkpoints(program.step)
-        work = [work_of_scopes(costed, _with_share(program, share)) for share in shares]
+        chosen = ({} if share is None else {"available_memory_proportion": share} for share in shares)
+        work = [work_of_scopes(costed, with_options(program, **share).settings) for share in chosen]
         forward = np.array([_by_unit(each.forward, units) for each in work])
         backward = np.array([_by_unit(each.backward, units) for each in work])
         backward += _by_unit(cycles_of_weights(program, ipus), units)
@@ -203,12 +206,6 @@ def _by_unit(
     amounts: Mapping[str, float], units: Iterable[Unit], join: Callable[[Iterable[float]], float] = sum
 ) -> Numbers:
     return np.array([join([amounts.get(scope, 0.0) for scope in unit.scopes]) for unit in units])
-
-
-def _with_share(program: Program, share: float | None) -> CostSettings:
-    if share is None:
-        return program.settings
-    return replace(program.settings, available_memory_proportion=dict.fromkeys(program.step.ipus, share))
 
 
 def _first_after_blocks(program: Program, units: Sequence[Unit]) -> int:

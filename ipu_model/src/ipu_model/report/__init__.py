@@ -1,1 +1,1 @@
-"""What a `Profile` looks like; only `report.figures` needs matplotlib, and nothing here needs torch."""
+"""What a `Profile` looks like; nothing here needs torch."""

@@ -22,6 +22,7 @@ from ipu_model.predict.profile import (
     Profile,
     Span,
 )
+from ipu_model.report.quantities import percent, whole
 
 PHASE_NAMES = {field.name: field.name.title().replace("_", "") for field in fields(PhaseCycles)}
 """The names that PopVision gives to the fields of `PhaseCycles`."""
@@ -60,13 +61,8 @@ class Row:
 
 
 def memory_group(category: str) -> str:
-    if category in (*PARAMETERS, CONSTANTS):
-        return "parameters"
-    if category in OF_ACTIVATIONS:
-        return "activations"
-    if category == TEMPORARIES:
-        return "temporary data"
-    return "code" if category in CODE else "other"
+    groups = ((*PARAMETERS, CONSTANTS), CODE, OF_ACTIVATIONS, (TEMPORARIES,))
+    return next((name for name, group in zip(MEMORY_GROUPS, groups) if category in group), "other")
 
 
 def tiles_by_group(memory: IpuMemory) -> dict[str, list[float]]:
@@ -85,6 +81,15 @@ def tiles_by_group(memory: IpuMemory) -> dict[str, list[float]]:
 def phases(profile: Profile) -> Mapping[str, tuple[float, ...]]:
     """Return the cycles of every IPU by phase of the execution trace, in PopVision's order."""
     return {name: tuple(getattr(ipu, field) for ipu in profile.cycles) for field, name in PHASE_NAMES.items()}
+
+
+def cycle_rows(profile: Profile) -> list[tuple[str, ...]]:
+    """Return rows of texts: the cycles of every IPU by phase, their sums, and the shares of `OnTileExecute`."""
+    return [
+        *((phase, *map(whole, cycles)) for phase, cycles in phases(profile).items()),
+        ("total", *(whole(ipu.total) for ipu in profile.cycles)),
+        ("share of OnTileExecute", *(percent(compute_share(ipu)) for ipu in profile.cycles)),
+    ]
 
 
 def compute_share(cycles: PhaseCycles) -> float:

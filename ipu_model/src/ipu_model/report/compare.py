@@ -10,11 +10,10 @@ from typing import NamedTuple
 from ipu_model.predict.profile import Profile, Verdict
 from ipu_model.report.breakdown import PHASE_NAMES
 from ipu_model.report.findings import cycles_spent, setting
-from ipu_model.report.looks import SPENT_LOOKS, PageLook
+from ipu_model.report.looks import SPENT_LOOKS, Look
 from ipu_model.report.module_tree import what_of
-from ipu_model.report.page import VERDICT_CLASSES, data_script, fullest_parts, rendered
+from ipu_model.report.page import data_script, fullest_parts, rendered
 from ipu_model.report.quantities import aligned, change, cut, duration, percent, plain, short, whole
-from ipu_model.report.tables import Table
 
 NAMES = ("before", "after")
 _CLOSE = 0.005
@@ -80,12 +79,24 @@ def parts(before: Profile, after: Profile) -> tuple[Part, ...]:
 
 
 def _numbers(before: Profile, after: Profile) -> tuple[Part, ...]:
-    every = (
+    busiest, later = (max(profile.cycles, key=lambda cycles: cycles.on_tile_execute) for profile in (before, after))
+    phases = [(name, getattr(busiest, field), getattr(later, field)) for field, name in PHASE_NAMES.items()]
+    held = [number for number in moved_in_order(by_category, before, after) if number.before or number.after]
+    return (
         Part("throughput", tuple(_throughput(before, after))),
-        Part("cycles of one call on the IPU that computes most", tuple(_phases(before, after))),
-        Part("bytes of the fullest tile", tuple(_memory(before, after))),
+        Part(
+            "cycles of one call on the IPU that computes most",
+            tuple(_row(*phase, whole) for phase in phases if any(phase[1:])),
+        ),
+        Part(
+            "bytes of the fullest tile",
+            (
+                *(_row(number.name, number.before, number.after, whole) for number in held),
+                _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole),
+                _words("verdict", str(before.verdict), str(after.verdict)),
+            ),
+        ),
     )
-    return tuple(part for part in every if part.rows)
 
 
 def _row(name: str, before: float, after: float, shown: Callable[[float], str]) -> Row:
@@ -110,22 +121,6 @@ def _throughput(before: Profile, after: Profile) -> Iterator[Row]:
             points = "same" if texts[0] == texts[1] else f"{100 * (values[1] - values[0]):+.1f} points"
             yield (f"share of {share}", *texts, points)
     yield _words("limited by", before.limited_by, after.limited_by)
-
-
-def _phases(before: Profile, after: Profile) -> Iterator[Row]:
-    most = [max(profile.cycles, key=lambda cycles: cycles.on_tile_execute) for profile in (before, after)]
-    for field, name in PHASE_NAMES.items():
-        values = getattr(most[0], field), getattr(most[1], field)
-        if any(values):
-            yield _row(name, *values, whole)
-
-
-def _memory(before: Profile, after: Profile) -> Iterator[Row]:
-    for category in moved_in_order(by_category, before, after):
-        if category.before or category.after:
-            yield _row(category.name, category.before, category.after, whole)
-    yield _row("fullest tile", before.memory.max_tile_bytes, after.memory.max_tile_bytes, whole)
-    yield _words("verdict", str(before.verdict), str(after.verdict))
 
 
 def _differing(before: Profile, after: Profile) -> Part:
@@ -224,7 +219,7 @@ def _summed(numbers: Iterable[tuple[Key, float]]) -> Numbers:
 class Bar(NamedTuple):
     name: str
     total: str
-    parts: list[tuple[str, float, PageLook]]
+    parts: list[tuple[str, float, Look]]
 
 
 def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) -> str:
@@ -255,32 +250,15 @@ def compare_html(before: Profile, after: Profile, names: Sequence[str] = NAMES) 
         title=f"{title}: {names[0]} and {names[1]}",
         programs=[f"{name}: {setting(profile)}" for name, profile in zip(names, both, strict=True)],
         conclusion=conclusion(before, after, names),
-        cards=tuple(_cards(before, after, names)),
-        differing=Table("What differs", ("option", *names), [row[:3] for row in _differing(before, after).rows]),
+        before=before,
+        after=after,
+        limit=_limit(before, after),
+        of_one=_OF_ONE,
+        names=list(names),
+        differing=[row[:3] for row in _differing(before, after).rows],
         time_bars=time_bars,
-        time_entries=_entries(time_bars),
         memory_bars=memory_bars,
-        memory_entries=_entries(memory_bars),
         tile_bytes=min(profile.memory.tile_bytes for profile in both),
         data=data_script(data),
-        tables=[
-            Table(f"{part.title}, modelled", ("", *names, "change"), part.rows) for part in _numbers(before, after)
-        ],
+        parts=[part for part in _numbers(before, after) if part.rows],
     )
-
-
-def _cards(before: Profile, after: Profile, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield title, value, details and the tone of a verdict: of speed, memory with both verdicts, the bottleneck."""
-    rates = before.samples_per_second, after.samples_per_second
-    yield "Throughput end to end", change(*rates), f"{short(rates[0])} to {short(rates[1])} samples/s"
-    device = before.device_samples_per_second, after.device_samples_per_second
-    yield "Device alone", change(*device), f"{short(device[0])} to {short(device[1])} samples/s"
-    full = before.memory.max_tile_bytes, after.memory.max_tile_bytes
-    yield "Fullest tile", change(*full), f"{whole(full[0])} to {whole(full[1])} bytes"
-    for name, profile in zip(names, (before, after), strict=True):
-        yield "Does it fit?", f"{name} {_OF_ONE[profile.verdict]}", "", VERDICT_CLASSES[profile.verdict]
-    yield "Bottleneck", _limit(before, after), "the same in both" * (before.limited_by == after.limited_by)
-
-
-def _entries(bars: Sequence[Bar]) -> Mapping[str, PageLook]:
-    return {part: look for bar in bars for part, value, look in bar.parts if value}

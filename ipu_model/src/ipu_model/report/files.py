@@ -14,12 +14,13 @@ import msgspec
 
 from ipu_model.errors import Error
 from ipu_model.predict.profile import FORMAT, Profile
-from ipu_model.whole_files import read_text, refused, write_text, write_whole
+from ipu_model.whole_files import read_whole, refused, write_text, write_whole
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
 
 FILE_NAME, HTML_NAME = "profile.json", "report.html"
+_MOST_BYTES = 1 << 29  # profiles of the largest models have some ten million
 _EARLIER = "An earlier version of the IPU Model wrote it: run or model the program again."
 _OTHER = "Another version of the IPU Model wrote it: read it with that version, or model the program again."
 _KEPT = [field.name for field in fields(Profile) if field.compare]
@@ -51,15 +52,13 @@ def write_report(profile: Profile, directory: str | Path, advice: Sequence[Advic
     from ipu_model.report.trace import trace_json
 
     folder = Path(directory)
-    paths = ReportFiles(folder / FILE_NAME, folder / HTML_NAME, folder / "trace.json")
-    contents = to_json(profile), html_report(profile, advice), trace_json(profile)
-    program, file = None, folder / program_file.FILE_NAME
-    if profile.program is not None:
-        program = program_file.to_bytes(profile.program)
+    texts = {FILE_NAME: to_json(profile), HTML_NAME: html_report(profile, advice), "trace.json": trace_json(profile)}
+    program = None if profile.program is None else program_file.to_bytes(profile.program)
     with refused(f"The folder {folder} cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    for path, text in zip((paths.profile, paths.html, paths.trace), contents):
-        write_text(path, text)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    paths, file = ReportFiles(*(folder / name for name in texts)), folder / program_file.FILE_NAME
     if program is not None:
         with refused(f"{file} cannot be written"):
             write_whole(file, program)
@@ -81,9 +80,15 @@ def read_report(path: str | Path) -> Profile:
 def read(path: str | Path) -> Profile:
     """Read the profile in a file, or the one called `profile.json` in a folder or in its only folder with one."""
     file = file_of(path)
-    text = read_text(file)
+    with refused(f"{file} cannot be read"):
+        data = read_whole(file, _MOST_BYTES)
     try:
-        return from_json(text)
+        return from_json(data.decode("utf-8"))
+    except UnicodeDecodeError as problem:
+        raise Error(
+            f"{file} is not a text file in UTF-8, as profiles are. Unpack it if it is compressed, or name the "
+            "folder of the report."
+        ) from problem
     except Error as problem:
         what_to_do = "" if "again" in problem.message else " Run or model the program again to write it anew."
         raise Error(f"{file}: {problem.message}{what_to_do}") from problem

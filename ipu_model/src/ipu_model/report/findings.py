@@ -1,28 +1,18 @@
-"""A profile in words and a few numbers, and the words for each of its figures; this needs no matplotlib."""
+"""A profile in words and a few numbers, and the words for its pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
+from ipu_model.predict.calibration import read_data
 from ipu_model.predict.host import CallTime
 from ipu_model.predict.profile import OpProfile, Profile
 from ipu_model.report import breakdown
 from ipu_model.report.quantities import counted, duration, percent, size, whole
 
-_LIMITS = {
-    "host loader": "Loading and preparing samples on the host takes longer than everything that could hide it: "
-    "the device waits for data.",
-    "host call": "What the host does once per call takes longer than the device's part of the call.",
-    "run start": "Starting a call takes the device longer than any part of its work: let each call do more, with more "
-    "device iterations or larger micro-batches.",
-    "stream": "Moving inputs and results between host and device takes longer than working on them.",
-    "pipeline fill and flush": "Filling and draining the pipeline takes longer than the steady state: there are few "
-    "micro-batches for each weight update.",
-    "inter-IPU copy": "Moving activations and gradients between IPUs takes longer than working on them.",
-    "weight update": "Updating the weights takes longer than the micro-batches before each update.",
-}
 _MOST_NAMED = 4
 
 
@@ -49,13 +39,19 @@ def verdict(profile: Profile) -> str:
     )
 
 
+@cache
+def _explanations() -> Mapping[str, Mapping[str, str]]:
+    return read_data("explanations.toml")
+
+
+def explained(kind: str, name: str) -> str:
+    """Return what `data/explanations.toml` says, "" if nothing."""
+    return _explanations()[kind].get(name, "")
+
+
 def explained_limit(limited_by: str) -> str:
-    if limited_by.startswith("stage "):
-        return (
-            f"Stage {limited_by.removeprefix('stage ')} has the most work for each micro-batch; while it works, the "
-            "others wait."
-        )
-    return _LIMITS.get(limited_by, "")
+    name, _, number = limited_by.rpartition(" ")
+    return explained("limits", "stage N" if name == "stage" else limited_by).format(number)
 
 
 def device_range(profile: Profile) -> Range:
@@ -140,16 +136,16 @@ def cycles_spent(profile: Profile) -> tuple[Spent, ...]:
     between_ipus = sum(ipu.global_exchange for ipu in ipus)
     streams = sum(ipu.stream_copy_begin + ipu.stream_copy_mid + ipu.stream_copy_end for ipu in ipus)
     parts = (
-        ("at the matrix units' peak", ideal, "What all matrix products and convolutions would take at the peak."),
-        ("contractions below the peak", computing - ideal, "Shapes that do not fill the units, partial sums, casts."),
-        ("other computation", execute - computing, "Element-wise ops, norms, softmax, reductions, copies, updates."),
-        ("exchange between tiles", sum(i.do_exchange for i in ipus), "Moving operands to the tiles that need them."),
-        ("synchronisation of tiles", sum(i.internal_sync for i in ipus), "Tiles wait for each other between steps."),
-        ("copies between IPUs", between_ipus, "Activations, gradients, sums over replicas."),
-        ("host and streaming memory", streams, "Inputs, results, and state that is kept off the chip."),
-        ("waiting for other IPUs", sum(i.external_sync for i in ipus), "Filling the pipeline, and uneven stages."),
+        ("at the matrix units' peak", ideal),
+        ("contractions below the peak", computing - ideal),
+        ("other computation", execute - computing),
+        ("exchange between tiles", sum(i.do_exchange for i in ipus)),
+        ("synchronisation of tiles", sum(i.internal_sync for i in ipus)),
+        ("copies between IPUs", between_ipus),
+        ("host and streaming memory", streams),
+        ("waiting for other IPUs", sum(i.external_sync for i in ipus)),
     )
-    return tuple(Spent(name, cycles, cycles / total, words) for name, cycles, words in parts if cycles > 0)
+    return tuple(Spent(name, cycles, cycles / total, explained("cycles", name)) for name, cycles in parts if cycles > 0)
 
 
 def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> str:
@@ -158,23 +154,8 @@ def describe_timeline(profile: Profile, repeated: str = "Bars with a break") -> 
     seconds = profile.device_seconds_per_call
     busy = [f"{row.name} works {percent(row.busy_seconds / seconds)} of it" for row in rows[:_MOST_NAMED]]
     repeats = any(span.repeats > 1 for row in rows for span in row.spans)
-    return _sentences(
-        f"What the device does in one call of {duration(seconds)}: {_listed(busy, len(rows))}",
-        f"{repeated} stand for several equal stretches, which really take turns with others" if repeats else "",
-    )
-
-
-def describe_host_device(profile: Profile) -> str:
-    words = {"load": "loading", "call": "a call on the host", breakdown.DEVICE_WORKS: "the device's work"}
-    parts = [
-        f"{words.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
-        for row in breakdown.host_rows(profile.timeline)
-        for span in row.spans
-    ]
-    return _sentences(
-        f"Host and device in one call: {_listed(parts[:_MOST_NAMED], len(parts))}",
-        f"The next call starts {duration(profile.call_seconds)} after this one",
-    )
+    alike = f" {repeated} stand for several equal stretches, which really take turns with others." if repeats else ""
+    return f"What the device does in one call of {duration(seconds)}: {listed(busy, len(rows))}.{alike}"
 
 
 def describe_memory_per_tile(profile: Profile) -> str:
@@ -183,15 +164,7 @@ def describe_memory_per_tile(profile: Profile) -> str:
         memory = profile.memory[place]
         mean = memory.total_bytes / max(1, len(memory.tiles))
         parts.append(f"IPU {memory.ipu} up to {whole(memory.max_tile_bytes)} bytes, {whole(mean)} on average")
-    return _sentences(f"Memory of each tile: {_listed(parts, len(profile.memory))}", f"Verdict: {verdict(profile)}")
-
-
-def describe_memory_categories(profile: Profile) -> str:
-    largest = [
-        f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
-        for category in breakdown.categories(profile)[:3]
-    ]
-    return _sentences(f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}")
+    return f"Memory of each tile: {listed(parts, len(profile.memory))}. Verdict: {verdict(profile)}."
 
 
 def describe_liveness(profile: Profile) -> str:
@@ -205,38 +178,9 @@ def describe_liveness(profile: Profile) -> str:
                 f"IPU {memory.ipu} at most {size(peak.bytes_on_tile)} at {peak.name or peak.node} ({peak.phase}), "
                 f"with {f'room for {size(room)}' if room > 0 else 'no room at all'}"
             )
-    return _sentences(
-        f"Bytes of the fullest tile besides what is always live, op by op: {_listed(parts, len(profile.memory))}"
-    )
+    return f"Bytes of the fullest tile besides what is always live, op by op: {listed(parts, len(profile.memory))}."
 
 
-def describe_cycles(profile: Profile) -> str:
-    shown = enumerate(profile.cycles[:_MOST_NAMED])
-    shares = [f"{percent(breakdown.compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
-    (_, *others) = breakdown.phases(profile).items()
-    most, _ = max(others, key=lambda phase: sum(phase[1]))
-    return _sentences(
-        f"OnTileExecute takes {_listed(shares, len(profile.cycles))} of the cycles of one call",
-        f"Of all else, {most} takes most",
-    )
-
-
-def _listed(parts: Iterable[str], every: int) -> str:
-    named = list(parts)
-    more = f", and {every - len(named)} more" if every > len(named) > 0 else ""
-    return (", ".join(named) or "nothing is known") + more
-
-
-def _sentences(*sentences: str) -> str:
-    return " ".join(f"{sentence}." for sentence in sentences if sentence)
-
-
-DESCRIBED: Mapping[str, Callable[[Profile], str]] = {
-    "timeline": describe_timeline,
-    "host-device": describe_host_device,
-    "cycles": describe_cycles,
-    "memory-per-tile": describe_memory_per_tile,
-    "memory-categories": describe_memory_categories,
-    "liveness": describe_liveness,
-}
-"""What gives each figure's alternative text and caption."""
+def listed(parts: Sequence[str], every: int) -> str:
+    more = f", and {every - len(parts)} more" if every > len(parts) > 0 else ""
+    return (", ".join(parts) or "nothing is known") + more

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -14,6 +12,12 @@ SKY, PURPLE, WHITE = "#56B4E9", "#CC79A7", "#FFFFFF"
 INK, GREY, HATCH = "#333333", "#EBEBEB", "#D9A920"
 DARK = "#111111"
 """For text on light colours, which stay light where the page is dark."""
+_THEMED = {GREY: "var(--grid)", INK: "var(--ink)"}
+"""Colours that follow the theme of a page; what is white on paper has the colour of the page."""
+# Lines through a square of 7 by 7 that goes on in every direction, and what the hatching is called.
+_LINES = {"/": "M-1 1L1 -1M0 7L7 0M6 8L8 6", "\\": "M6 -1L8 1M0 0L7 7M-1 6L1 8", "-": "M0 3.5H7", "|": "M3.5 0V7"}
+_LINES |= {"+": _LINES["-"] + _LINES["|"], "x": _LINES["/"] + _LINES["\\"]}
+_HATCHINGS = {"/": "up", "\\": "down", "-": "flat", "|": "upright", "+": "grid", "x": "cross"}
 
 
 class Look(NamedTuple):
@@ -23,6 +27,22 @@ class Look(NamedTuple):
     hatch: str = ""
     edge: str = WHITE
     text: str = DARK
+
+    @property
+    def paper(self) -> str:
+        """The colour of the area on a page, below the hatching."""
+        return "var(--paper)" if self.face == WHITE else _THEMED.get(self.face, self.face)
+
+    @property
+    def pattern(self) -> tuple[str, str, str]:
+        """The name of the hatching on a page, the colour of its lines, and the lines as an SVG path."""
+        colours = f"{self.face.lstrip('#').lower()}-{self.edge.lstrip('#').lower()}"
+        kind = self.hatch[0]
+        return f"{_HATCHINGS[kind]}-{colours}", _THEMED.get(self.edge, self.edge), _LINES[kind]
+
+    @property
+    def fill(self) -> str:
+        return f"url(#{self.pattern[0]})" if self.hatch else self.paper
 
 
 SPAN_LOOKS = {
@@ -42,18 +62,8 @@ SPAN_LOOKS = {
 }
 """One for each of `predict.profile.SPAN_KINDS`, and for the device as a whole."""
 OTHER_LOOK = Look(WHITE, "++++", INK)
-"""For kinds and phases that are not known."""
+"""For kinds that are not known."""
 
-PHASE_LOOKS = {
-    "OnTileExecute": Look(BLUE, text=WHITE),
-    "DoExchange": Look(WHITE, "||||", PURPLE),
-    "GlobalExchange": Look(PURPLE, "||||", WHITE),
-    "StreamCopyBegin": Look(WHITE, "----", GREEN),
-    "StreamCopyMid": Look(GREEN, text=WHITE),
-    "StreamCopyEnd": Look(WHITE, "////", GREEN),
-    "InternalSync": Look(WHITE, "xxxx", INK),
-    "ExternalSync": Look(GREY, text=INK),
-}
 MEMORY_LOOKS = {
     "parameters": Look(BLUE, text=WHITE),
     "code": Look(GREY, text=INK),
@@ -62,8 +72,6 @@ MEMORY_LOOKS = {
     "other": Look(GREEN, text=WHITE),
 }
 """For groups of categories on top of each other: dark and light in turn."""
-IPU_LOOKS = (Look(BLUE), Look(YELLOW), Look(GREEN), Look(ORANGE))
-"""For bars of up to four IPUs side by side."""
 FAMILY_LOOKS = {
     "contraction": Look(BLUE, text=WHITE),
     "elementwise": Look(YELLOW, "////", HATCH),
@@ -76,73 +84,27 @@ FAMILY_LOOKS = {
 }
 """For families of ops; all others have `OTHER_LOOK`."""
 
-_THEMED = {GREY: "var(--grid)", INK: "var(--ink)"}
-"""Colours that follow the theme of a page; what is white on paper has the colour of the page."""
-# Lines through a square of 7 by 7 that goes on in every direction, and what the hatching is called.
-_LINES = {"/": "M-1 1L1 -1M0 7L7 0M6 8L8 6", "\\": "M6 -1L8 1M0 0L7 7M-1 6L1 8", "-": "M0 3.5H7", "|": "M3.5 0V7"}
-_LINES |= {"+": _LINES["-"] + _LINES["|"], "x": _LINES["/"] + _LINES["\\"]}
-_HATCHINGS = {"/": "up", "\\": "down", "-": "flat", "|": "upright", "+": "grid", "x": "cross"}
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A hatching: its name on the page, the colours of the area and of the lines, and the lines as an SVG path."""
-
-    name: str
-    face: str
-    edge: str
-    lines: str
-
-
-@dataclass(frozen=True)
-class PageLook:
-    """What fills an area (a colour or a pattern), the colour below the pattern, and that of text on it."""
-
-    fill: str
-    face: str
-    text: str
-
-
-@dataclass(frozen=True)
-class PageLooks:
-    spans: Mapping[str, PageLook]
-    families: Mapping[str, PageLook]
-    memory: Mapping[str, PageLook]
-    other: PageLook
-
-
-def _pattern(look: Look) -> Pattern:
-    colours = f"{look.face.lstrip('#').lower()}-{look.edge.lstrip('#').lower()}"
-    face = "var(--paper)" if look.face == WHITE else _THEMED.get(look.face, look.face)
-    name = f"{_HATCHINGS[look.hatch[0]]}-{colours}" if look.hatch else ""
-    return Pattern(name, face, _THEMED.get(look.edge, look.edge), _LINES[look.hatch[0]] if look.hatch else "")
-
-
-def _on_page(look: Look) -> PageLook:
-    pattern = _pattern(look)
-    text = "var(--ink)" if look.face == WHITE else _THEMED.get(look.text, look.text)
-    return PageLook(f"url(#{pattern.name})" if look.hatch else pattern.face, pattern.face, text)
-
-
-LOOKS = PageLooks(
-    {name: _on_page(look) for name, look in SPAN_LOOKS.items()},
-    {name: _on_page(look) for name, look in FAMILY_LOOKS.items()},
-    {name: _on_page(look) for name, look in MEMORY_LOOKS.items()},
-    _on_page(OTHER_LOOK),
-)
 SPENT_LOOKS = {
-    "at the matrix units' peak": LOOKS.spans["forward"],
-    "contractions below the peak": LOOKS.spans["recompute"],
-    "other computation": LOOKS.spans["update"],
-    "exchange between tiles": LOOKS.spans["backward"],
-    "synchronisation of tiles": LOOKS.other,
-    "copies between IPUs": LOOKS.spans["copy"],
-    "host and streaming memory": LOOKS.spans["stream in"],
-    "waiting for other IPUs": LOOKS.spans["wait"],
+    "at the matrix units' peak": SPAN_LOOKS["forward"],
+    "contractions below the peak": SPAN_LOOKS["recompute"],
+    "other computation": SPAN_LOOKS["update"],
+    "exchange between tiles": SPAN_LOOKS["backward"],
+    "synchronisation of tiles": OTHER_LOOK,
+    "copies between IPUs": SPAN_LOOKS["copy"],
+    "host and streaming memory": SPAN_LOOKS["stream in"],
+    "waiting for other IPUs": SPAN_LOOKS["wait"],
 }
 """For the parts of `findings.cycles_spent`."""
-LOOKS_JSON = Markup(json.dumps(asdict(LOOKS), separators=(",", ":")))
-"""The looks as the page's scripts read them."""
 _ALL_LOOKS = (*SPAN_LOOKS.values(), *FAMILY_LOOKS.values(), *MEMORY_LOOKS.values(), OTHER_LOOK)
-PATTERNS = tuple(dict.fromkeys(_pattern(look) for look in _ALL_LOOKS if look.hatch))
+HATCHED = tuple({look.fill: look for look in _ALL_LOOKS if look.hatch}.values())
 """Every hatching once."""
+
+
+def looks_json() -> Markup:
+    def on_page(look: Look) -> dict[str, str]:
+        text = "var(--ink)" if look.face == WHITE else _THEMED.get(look.text, look.text)
+        return {"fill": look.fill, "face": look.paper, "text": text}
+
+    tables = {"spans": SPAN_LOOKS, "families": FAMILY_LOOKS, "memory": MEMORY_LOOKS}
+    looks = {kind: {name: on_page(look) for name, look in table.items()} for kind, table in tables.items()}
+    return Markup(json.dumps({**looks, "other": on_page(OTHER_LOOK)}, separators=(",", ":")))

@@ -7,15 +7,28 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ipu_model.predict.profile import OpProfile, Profile
 
-Scoped: TypeAlias = tuple[OpProfile, list[str]]
-"""An op, and the names of the modules around it below the one at hand."""
 _WORK = attrgetter("part", "phase", "family", "operands", "results", "executions", "recomputations")
 _HALF = 0.5
 _FEW = 8
+
+
+class Called(NamedTuple):
+    """A module by its path, with its ops and the names of the modules below it that are around each."""
+
+    path: str
+    ops: list[tuple[OpProfile, list[str]]]
+
+    def below(self) -> dict[str, Called]:
+        children: dict[str, Called] = {}
+        for op, scope in self.ops:
+            if scope:
+                child = children.setdefault(scope[0], Called(_joined(self.path, scope[0]), []))
+                child.ops.append((op, scope[1:]))
+        return children
 
 
 class Passes(NamedTuple):
@@ -84,7 +97,8 @@ class Part(NamedTuple):
 def module_tree(profile: Profile) -> Module:
     """Return the tree of a program's modules, with everything that runs on the tiles in the passes and the update."""
     every = sum(op.cycles_per_call for op in profile.work)
-    return _module("", "", [(op, op.scope.split(".")) for op in profile.work], profile.layers, every)
+    called = Called("", [(op, [name for name in op.scope.split(".") if name]) for op in profile.work])
+    return _module("", "", [called], profile.layers, every)
 
 
 def main_parts(tree: Module, least: int = 5) -> tuple[Part, ...]:
@@ -118,19 +132,22 @@ def _title(module: Module) -> str:
     return f"{name} x {module.count}" if module.count > 1 else name
 
 
-def _module(name: str, path: str, ops: Sequence[Scoped], layers: Mapping[str, str], every: float) -> Module:
-    """Return a module with its equal children folded; all ops together take `every` cycles."""
-    own: list[FoldedOp] = []
-    below: dict[str, list[Scoped]] = {}
-    for op, scope in ops:
-        names = list(filter(None, scope))
-        if names:
-            below.setdefault(names[0], []).append((op, names[1:]))
-        else:
-            own.append(FoldedOp(op, 1, _passes(op), float(op.flops * op.executions)))
-    children = [_module(child, _joined(path, child), theirs, layers, every) for child, theirs in below.items()]
-    ipus = tuple(sorted({op.ipu for op, _ in ops}))
-    made = Module(name, path, layers.get(path, ""), 1, tuple(own), _folded(children, path), 0.0, ipus)
+def _module(name: str, path: str, alike: Sequence[Called], layers: Mapping[str, str], every: float) -> Module:
+    """Return equal modules as one; all ops of the program together take `every` cycles."""
+    ops = tuple(
+        FoldedOp(same[0], len(same), Passes.together(map(_passes, same)), sum(op.flops * op.executions for op in same))
+        for same in zip(*([op for op, scope in called.ops if not scope] for called in alike))
+    )
+    below = [called.below() for called in alike]
+    children = []
+    for (is_numbered, _), group in groupby(below[0].items(), key=lambda child: _kind(child[0], child[1], layers)):
+        names = [child for child, _ in group]
+        for row in [names] if is_numbered else [[child] for child in names]:
+            title = row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}"
+            those = [of_one[child] for of_one in below for child in row]
+            children.append(_module(title, _joined(path, title), those, layers, every))
+    ipus = tuple(sorted({op.ipu for called in alike for op, _ in called.ops}))
+    made = Module(name, path, layers.get(alike[0].path, ""), len(alike), ops, tuple(children), 0.0, ipus)
     return replace(made, share=made.cycles / every if every else 0.0)
 
 
@@ -146,37 +163,8 @@ def _passes(op: OpProfile) -> Passes:
     return Passes(backward=once) if op.phase == "backward" else Passes(forward=once, recompute=again)
 
 
-def _folded(modules: Sequence[Module], path: str) -> tuple[Module, ...]:
-    """Return modules with neighbours that have numbers for names and do the same as one."""
-    folded: list[Module] = []
-    for (is_numbered, _), group in groupby(modules, key=lambda module: (module.name.isdigit(), _signature(module))):
-        alike = list(group)
-        if is_numbered and len(alike) > 1:
-            name = f"{alike[0].name}-{alike[-1].name}"
-            alike = [_merged(alike, name, _joined(path, name))]
-        folded += alike
-    return tuple(folded)
-
-
-def _merged(alike: Sequence[Module], name: str, path: str) -> Module:
-    ops = tuple(
-        FoldedOp(
-            same[0].op,
-            sum(op.count for op in same),
-            Passes.together(op.passes for op in same),
-            sum(op.flops for op in same),
-        )
-        for same in zip(*(module.ops for module in alike))
-    )
-    children = tuple(
-        _merged(same, same[0].name, f"{path}.{same[0].name}") for same in zip(*(module.children for module in alike))
-    )
-    count, share = sum(module.count for module in alike), sum(module.share for module in alike)
-    ipus = tuple(sorted({ipu for module in alike for ipu in module.ipus}))
-    return Module(name, path, alike[0].layer, count, ops, children, share, ipus)
-
-
-def _signature(module: Module) -> tuple[object, ...]:
-    """Return what equal modules have in common: the same ops on the same shapes, as often, in the same children."""
-    ops = tuple((what_of(folded.op), *_WORK(folded.op), folded.count) for folded in module.ops)
-    return (module.layer, ops, tuple((child.name, child.count, _signature(child)) for child in module.children))
+def _kind(name: str, called: Called, layers: Mapping[str, str]) -> tuple[bool, object]:
+    """Return whether a module has a number for a name, and what it has in common with those that do the same."""
+    ops = sorted(called.ops, key=lambda op: op[1])
+    own = tuple((scope, layers.get(".".join((called.path, *scope))), what_of(op), _WORK(op)) for op, scope in ops)
+    return name.isdigit(), (layers.get(called.path), own)

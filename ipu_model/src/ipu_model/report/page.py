@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ipu_model.predict.band import known_errors
 from ipu_model.predict.profile import IpuMemory, LiveTensor, OpProfile, Profile, Verdict, close_band
-from ipu_model.report import breakdown, findings, quantities, tables
-from ipu_model.report.looks import LOOKS, LOOKS_JSON, PATTERNS, SPENT_LOOKS, PageLook
+from ipu_model.report import breakdown, findings, quantities
+from ipu_model.report.looks import HATCHED, MEMORY_LOOKS, OTHER_LOOK, SPAN_LOOKS, SPENT_LOOKS, Look, looks_json
 from ipu_model.report.module_tree import Module, module_tree
-from ipu_model.report.quantities import counted, percent, short
+from ipu_model.report.quantities import counted, short
 
 if TYPE_CHECKING:
     from ipu_model.explore.advise import Advice
@@ -41,53 +42,43 @@ def html_report(profile: Profile, advice: Sequence[Advice] = (), fit: FitResult 
         profile=profile,
         advice=advice,
         fit=fit,
-        fit_described=_described(fit) if fit else "",
+        close_band=close_band(),
         first_steps=first_steps(profile, advice, fit),
         holders=holders(profile),
         data=data_script(page_data(profile, fit)),
         breakdown=breakdown,
         findings=findings,
-        tables=tables,
+        families=known_errors().families,
         fullest_parts=fullest_parts(profile),
         spent_looks=SPENT_LOOKS,
     )
 
 
-def _described(result: FitResult) -> str:
-    low, high = close_band()
-    limits = result.limits
-    fitting = sum(limits.allow(candidate.share) for candidate in result.modelled)
-    return (
-        f"Memory of the fullest tile against throughput: {counted(len(result.modelled), 'setting')}, of which "
-        f"{fitting} {'fits' if fitting == 1 else 'fit'} {limits.room}. Between {percent(low)} and {percent(high)} of a "
-        "tile the model cannot tell. No setting beats those on the line in both memory and throughput. Settings that "
-        "need more memory than the picture shows are drawn at its right edge."
-    )
-
-
-def fullest_parts(profile: Profile) -> list[tuple[str, float, PageLook]]:
+def fullest_parts(profile: Profile) -> list[tuple[str, float, Look]]:
     held = dict.fromkeys(breakdown.MEMORY_GROUPS, 0.0)
     for category in profile.memory.fullest.categories:
         held[breakdown.memory_group(category.name)] += category.bytes_on_fullest_tile
-    return [(name, count, LOOKS.memory[name]) for name, count in held.items() if count]
+    return [(name, count, MEMORY_LOOKS[name]) for name, count in held.items() if count]
 
 
 def rendered(template: str, **values: Any) -> str:
-    return _templates().get_template(template).render(values, patterns=PATTERNS, looks=LOOKS, looks_json=LOOKS_JSON)
+    return _templates().get_template(template).render(values)
 
 
 @lru_cache(maxsize=1)
 def _templates() -> Environment:
     environment = Environment(
         loader=PackageLoader("ipu_model.report"),
+        extensions=["jinja2.ext.do"],
         autoescape=True,
         finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    names = ("counted", "duration", "percent", "rate", "short", "size", "whole")
+    names = ("change", "counted", "duration", "percent", "rate", "short", "size", "whole")
     environment.filters.update({name: getattr(quantities, name) for name in names})
+    environment.globals.update(hatched=HATCHED, looks_json=looks_json(), span_looks=SPAN_LOOKS, tone=VERDICT_CLASSES)
     # Texts for terminals have arrows of two characters.
     environment.filters["arrows"] = lambda text: text.replace("->", "→")
     return environment
@@ -275,7 +266,7 @@ class Holder:
     what: str
     bytes_on_tile: float
     share: float
-    look: PageLook
+    look: Look
 
 
 @dataclass(frozen=True)
@@ -295,7 +286,7 @@ def holders(profile: Profile) -> tuple[Holder, ...]:
     memory, limit = profile.memory.fullest, profile.memory.tile_bytes
 
     def holder(name: str, what: str, category: str, count: float) -> Holder:
-        return Holder(name, what, count, count / limit, LOOKS.memory[breakdown.memory_group(category)])
+        return Holder(name, what, count, count / limit, MEMORY_LOOKS[breakdown.memory_group(category)])
 
     groups: dict[tuple[str, str], list[LiveTensor]] = {}
     for tensor in memory.live_at_peak:
@@ -314,7 +305,7 @@ def holders(profile: Profile) -> tuple[Holder, ...]:
     rest = memory.max_tile_bytes - sum(part.bytes_on_tile for part in shown)
     left = len(parts) - len(shown)
     if left and rest > 0:
-        shown.append(Holder("all else", counted(left, "smaller part"), rest, rest / limit, LOOKS.other))
+        shown.append(Holder("all else", counted(left, "smaller part"), rest, rest / limit, OTHER_LOOK))
     return tuple(shown)
 
 

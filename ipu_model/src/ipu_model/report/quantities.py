@@ -93,11 +93,5 @@ def cut(text: str, width: int) -> str:
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, indent: int = 2) -> list[str]:
     """Return a table's lines, the first `left` columns flush left, the others right; rows may be short."""
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows)))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths))
-        ]
-        lines.append((" " * indent + "  ".join(cells)).rstrip())
-    return lines
+    cells = ((*map(str.ljust, row[:left], widths), *map(str.rjust, row[left:], widths[left:])) for row in rows)
+    return [(" " * indent + "  ".join(row)).rstrip() for row in cells]

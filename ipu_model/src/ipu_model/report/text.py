@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import zip_longest
 
 from ipu_model.predict.profile import LiveTensor, Profile, Verdict
-from ipu_model.report import breakdown, tables
+from ipu_model.report import breakdown
 from ipu_model.report.findings import Range, device_range, end_to_end_range, heading, verdict
 from ipu_model.report.module_tree import main_parts, module_tree
 from ipu_model.report.quantities import aligned, counted, cut, duration, percent, plain, rate, short, whole
@@ -68,7 +68,7 @@ def _cycles(profile: Profile) -> list[str]:
     by_work = sorted(range(len(profile.cycles)), key=lambda ipu: -profile.cycles[ipu].on_tile_execute)
     ipus = sorted(by_work[:_MOST_IPUS])
     rows = [("modelled cycles of one call", *(f"IPU {ipu}" for ipu in ipus))]
-    rows += [(name, *(cells[ipu] for ipu in ipus)) for name, *cells in tables.cycles(profile).rows]
+    rows += [(name, *(cells[ipu] for ipu in ipus)) for name, *cells in breakdown.cycle_rows(profile)]
     return [*_headed(rows), *_left_out(len(profile.cycles), len(ipus), "compute most")]
 
 

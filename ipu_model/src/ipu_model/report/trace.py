@@ -8,7 +8,7 @@ control) is left at the end of a forward pass and at the start of a backward pas
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -33,7 +33,7 @@ _MOST_OPS = 50_000
 def trace_json(profile: Profile) -> str:
     """Return the timeline of one call as trace-event JSON; all times are modelled."""
     rows = [Row(row.name, tuple(passes(row.spans))) for row in all_rows(profile.timeline)]
-    times = OpTimes(profile)
+    times = op_times(profile)
     drawn, words = _drawn(times, [span for row in rows for span in row.spans])
     memory = {ipu.ipu: ipu for ipu in profile.memory}
     names = [_metadata("process_name", 0, name=f"{profile.name} (modelled on {profile.machine.name})")]
@@ -120,37 +120,36 @@ class OpTime(NamedTuple):
     seconds: float
 
 
-class OpTimes:
-    """The ops of each pass of a profile, in order, with how long each takes."""
+# The ops of a pass in order, by its IPU, its kind and its stage; an update belongs to no stage.
+OpTimes: TypeAlias = Mapping[tuple[int | None, str, int | None], Sequence[OpTime]]
 
-    def __init__(self, profile: Profile) -> None:
-        ops = {(op.node, op.part): op for op in profile.work}
-        computing = profile.machine.tiles - profile.io_tiles
-        slower = profile.machine.tiles / computing if computing > 0 else 1.0
-        # By IPU, pass and stage; an update belongs to no stage. They start at 0 there.
-        self._passes: dict[tuple[int, str, int | None], list[OpTime]] = {}
-        for memory in profile.memory:
-            for place, step in enumerate(memory.liveness):
-                op, during = ops.get((step.node, step.part)), _PASS_OF.get(step.phase)
-                if op is not None and during is not None:
-                    key = memory.ipu, during, None if during == UPDATE else step.stage
-                    seconds = profile.machine.seconds(op.cycles * slower)
-                    self._passes.setdefault(key, []).append(OpTime(op, step, place, 0.0, seconds))
 
-    def within(self, span: Span) -> tuple[OpTime, ...]:
-        if span.ipu is None or span.kind not in (FORWARD, BACKWARD, UPDATE):
-            return ()
-        timed = self._passes.get((span.ipu, span.kind, None if span.kind == UPDATE else span.stage), [])
-        total = sum(op.seconds for op in timed)
-        if not total or span.seconds <= 0:
-            return ()
+def op_times(profile: Profile) -> OpTimes:
+    """Return the ops of each pass, with how long each takes, as if all began at 0."""
+    ops = {(op.node, op.part): op for op in profile.work}
+    computing = profile.machine.tiles - profile.io_tiles
+    slower = profile.machine.tiles / computing if computing > 0 else 1.0
+    times = defaultdict[tuple[int | None, str, int | None], list[OpTime]](list)
+    for memory in profile.memory:
+        for place, step in enumerate(memory.liveness):
+            op, during = ops.get((step.node, step.part)), _PASS_OF.get(step.phase)
+            if op is not None and during is not None:
+                seconds = profile.machine.seconds(op.cycles * slower)
+                stage = None if during == UPDATE else step.stage
+                times[memory.ipu, during, stage].append(OpTime(op, step, place, 0.0, seconds))
+    return times
+
+
+def within(span: Span, times: OpTimes) -> Iterator[OpTime]:
+    """Yield the ops of a span, one after the other: no longer than it, at its start forward and else at its end."""
+    timed = times.get((span.ipu, span.kind, None if span.kind == UPDATE else span.stage), ())
+    total = sum(op.seconds for op in timed)
+    if total and span.seconds > 0:
         scale = min(1.0, span.seconds / total)
         at = span.start if span.kind == FORWARD else span.end - total * scale
-        placed = []
         for op in timed:
-            placed.append(op._replace(start=at, seconds=op.seconds * scale))
+            yield op._replace(start=at, seconds=op.seconds * scale)
             at += op.seconds * scale
-        return tuple(placed)
 
 
 def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
@@ -158,7 +157,7 @@ def _drawn(times: OpTimes, spans: Sequence[Span]) -> tuple[frozenset[int], str]:
     counts: Counter[int] = Counter()
     for span in spans:
         if span.repeats == 1 and span.micro_batch is not None:
-            counts[span.micro_batch] += len(times.within(span))
+            counts[span.micro_batch] += sum(1 for _ in within(span, times))
     ordered = sorted(counts)
     totals = accumulate(counts[micro_batch] for micro_batch in ordered)
     chosen = frozenset(number for number, total in zip(ordered, totals) if total <= _MOST_OPS or number == ordered[0])
@@ -179,7 +178,7 @@ def _ops(
         is_drawn = span.repeats == 1 and (span.micro_batch is None or span.micro_batch in drawn)
         if memory is None or not is_drawn:
             continue
-        for timed in times.within(span):
+        for timed in within(span, times):
             step, when = timed.step, clock.times(timed)
             about = _micro_batch(span) if timed.place in described else _facts(timed.op, step, span)
             described.add(timed.place)

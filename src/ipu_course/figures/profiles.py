@@ -1,10 +1,9 @@
-"""The figures of a profile with matplotlib, shown nowhere; `report.findings` has the words for each."""
+"""The figures of a profile, each with its description. ``engine.figure`` imports this where there is an IPU Model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -17,32 +16,34 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
+from ipu_course.figures.looks import BLACK, COMPUTE, EXCHANGE, PURPLE, SYNC, WAIT, WHITE, Look
+from ipu_course.figures.style import BLUE, GREEN, INK, ORANGE, STYLE, WIDTH_INCHES, YELLOW, new_figure, only_grid
 from ipu_model.predict.profile import IpuMemory, Profile, Span
 from ipu_model.report import breakdown, looks
 from ipu_model.report.breakdown import MEMORY_GROUPS, Row
-from ipu_model.report.looks import BLUE, DARK, GREY, INK, IPU_LOOKS, MEMORY_LOOKS, ORANGE, WHITE, Look
+from ipu_model.report.findings import describe_memory_per_tile, describe_timeline, listed
 from ipu_model.report.quantities import KIB, cut, duration, percent, time_unit, whole
 
-# Any: matplotlib types the settings as one Literal of all their names, and older versions as plain strings.
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-    "hatch.linewidth": 0.8,
+SPAN_LOOKS = {kind: Look(*look) for kind, look in looks.SPAN_LOOKS.items()}
+MEMORY_LOOKS = {group: Look(*look) for group, look in looks.MEMORY_LOOKS.items()}
+OTHER_LOOK = Look(*looks.OTHER_LOOK)  # of kinds that are not known
+PHASE_LOOKS = {
+    "OnTileExecute": COMPUTE,
+    "DoExchange": EXCHANGE,
+    "GlobalExchange": Look(PURPLE, "||||", WHITE),
+    "StreamCopyBegin": Look(WHITE, "----", GREEN),
+    "StreamCopyMid": Look(GREEN, text=WHITE),
+    "StreamCopyEnd": Look(WHITE, "////", GREEN),
+    "InternalSync": SYNC,
+    "ExternalSync": WAIT,
 }
-WIDTH_INCHES = 9.5
+IPU_LOOKS = (Look(BLUE), Look(YELLOW), Look(GREEN), Look(ORANGE))  # of bars side by side
 PLOT_POINTS = (WIDTH_INCHES - 1.2) * 72
 """About how many points an axis is wide, for deciding whether a text has room."""
 CHARACTER_POINTS = 4.9
 """About how wide a character of the small size is."""
 SMALL = 8
+_MOST_NAMED = 4
 _KEYS_A_ROW = 5
 _LAST_LETTER = 0x500  # of Latin, Greek and Cyrillic
 _LONGEST_NAME = 44
@@ -54,39 +55,31 @@ _in_style = matplotlib.rc_context({**STYLE, "text.parse_math": False})
 
 
 def words(text: object) -> str:
+    """Return a text on one line, without characters that the font lacks."""
     line = " ".join(str(text).split())
     return cut("".join(c if ord(c) < _LAST_LETTER and c.isprintable() else "?" for c in line), _LONGEST_NAME)
 
 
-def new_figure(height: float) -> Figure:
-    return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-
-
-def area(look: Look, line: float = 0.6) -> dict[str, Any]:
-    return {"facecolor": look.face, "edgecolor": look.edge, "hatch": look.hatch, "linewidth": line}
-
-
-def plate(look: Look) -> dict[str, Any] | None:
-    """Return the box for dark text on a hatched area, in the lighter of its two colours; plain areas need none."""
+def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
+    """Write on an area; on a hatched one in a box, in the lighter of its two colours."""
 
     def lightness(colour: str) -> float:  # on grey paper, from 0 to 1 (weights of Rec. 709)
         red, green, blue = to_rgb(colour)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    if not look.hatch:
-        return None
-    return {"facecolor": max(look.face, look.edge, key=lightness), "edgecolor": "none", "pad": 1.2}
-
-
-def write_inside(axes: Axes, at: tuple[float, float], text: str, look: Look, **more: Any) -> None:
-    axes.text(*at, text, ha="center", va="center", color=look.text, bbox=plate(look), **more)
+    if look.hatch:
+        lighter = max(look.face, look.edge, key=lightness)
+        more["bbox"] = {"facecolor": lighter, "edgecolor": "none", "pad": 1.2}
+    axes.text(*at, text, ha="center", va="center", color=look.text, **more)
 
 
 def key(name: str, look: Look) -> Patch:
-    return Rectangle((0.0, 0.0), 1, 1, label=name, **{**area(look), "edgecolor": look.edge if look.hatch else INK})
+    """Return what stands for a look in a legend."""
+    return Rectangle((0.0, 0.0), 1, 1, label=name, **{**look.area(), "edgecolor": look.edge if look.hatch else INK})
 
 
 def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW) -> None:
+    """Put a legend below everything else, in rows of about the same length."""
     entries = list(keys)
     if entries:
         rows = -(-len(entries) // columns)
@@ -94,12 +87,8 @@ def legend_below(figure: Figure, keys: Iterable[Any], columns: int = _KEYS_A_ROW
         figure.legend(handles=entries, loc="outside lower center", ncol=even, frameon=False, fontsize=9)
 
 
-def only_grid(axes: Axes, axis: Any) -> None:
-    axes.grid(axis=axis, color=GREY)
-    axes.set_axisbelow(True)
-
-
 def without_frame(axes: Axes) -> None:
+    """Take away the marks of both axes and the line on the left."""
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
 
@@ -168,14 +157,13 @@ def host_device_figure(profile: Profile) -> Figure:
 @_in_style
 def cycles_figure(profile: Profile) -> Figure:
     """Return the shares of the phases in the cycles of one call: a bar for each IPU."""
-    figure = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
-    axes = figure.add_subplot()
+    figure, axes = new_figure(1.75 + _CYCLES_ROW_INCHES * len(profile.cycles))
     for ipu, cycles in enumerate(profile.cycles):
         left = 0.0
         for phase, spent in breakdown.phases(profile).items():
             share = spent[ipu] / cycles.total if cycles.total else 0.0
-            look = looks.PHASE_LOOKS[phase]
-            axes.barh(ipu, share, 0.8, left=left, **area(look))
+            look = PHASE_LOOKS[phase]
+            axes.barh(ipu, share, 0.8, left=left, **look.area())
             if share >= _LEAST_LABELLED:
                 write_inside(axes, (left + share / 2, ipu), percent(share), look, fontsize=8.5)
             left += share
@@ -186,7 +174,7 @@ def cycles_figure(profile: Profile) -> Figure:
     axes.set_title(f"{words(profile.name)}: what the IPUs spend their cycles on (modelled)")
     without_frame(axes)
     used = [phase for phase, spent in breakdown.phases(profile).items() if any(spent)]
-    legend_below(figure, [key(name, looks.PHASE_LOOKS[name]) for name in used], columns=4)
+    legend_below(figure, [key(name, PHASE_LOOKS[name]) for name in used], columns=4)
     return figure
 
 
@@ -196,8 +184,7 @@ def _end(rows: Iterable[Row]) -> float:
 
 def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str) -> Figure:
     """Draw rows of spans up to `end`, in seconds; `kinds` gives kinds their names in the legend."""
-    figure = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
-    axes = figure.add_subplot()
+    figure, axes = new_figure(1.5 + _ROW_INCHES * max(1, len(rows)))
     if not rows or end <= 0:
         nothing_here(axes, "nothing was scheduled")
         return figure
@@ -213,7 +200,7 @@ def _gantt(rows: Sequence[Row], end: float, kinds: Mapping[str, str], time: str)
     axes.set_xlabel(f"{time} ({unit})")
     without_frame(axes)
     axes.tick_params(axis="x", length=3)
-    looks_of = {kind: looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK) for kind in breakdown.kinds_of(shown)}
+    looks_of = {kind: SPAN_LOOKS.get(kind, OTHER_LOOK) for kind in breakdown.kinds_of(shown)}
     keys: list[Any] = [key(words(kinds[kind]), look) for kind, look in looks_of.items()]
     if any(span.repeats > 1 for row in shown for span in row.spans):
         look: Any = {"linestyle": "none", "marker": _BREAK_SIGN, "markersize": 8, "markeredgewidth": 1.6}
@@ -237,12 +224,12 @@ def _draw_row(axes: Axes, row: Row, place: int, factor: float, points: float, as
                 axes.plot([at - slant, at + slant], [place + _HALF_ROW, place - _HALF_ROW], **line)
             middle -= 2 * _BREAK_POINTS * factor / points
             width -= 4 * _BREAK_POINTS
-        text, look = _words_on(span), looks.SPAN_LOOKS.get(span.kind, looks.OTHER_LOOK)
+        text, look = _words_on(span), SPAN_LOOKS.get(span.kind, OTHER_LOOK)
         if text and (len(text) + 0.3) * CHARACTER_POINTS < width:
             write_inside(axes, (middle, place), text, look, fontsize=SMALL, clip_on=True, zorder=5)
     for (kind, narrow), bars in by_kind.items():
-        look = looks.SPAN_LOOKS.get(kind, looks.OTHER_LOOK)
-        bars_together = PatchCollection(bars, **area(look, 0.0 if narrow else 0.6))
+        look = SPAN_LOOKS.get(kind, OTHER_LOOK)
+        bars_together = PatchCollection(bars, **look.area(0.0 if narrow else 0.6))
         # Thousands of vector shapes would make a page slow; as a picture they cost the same as ten.
         bars_together.set_rasterized(as_picture)
         axes.add_collection(bars_together, autolim=False)
@@ -263,7 +250,7 @@ def _words_on(span: Span) -> str:
 _MOST_IPUS = len(IPU_LOOKS)
 _BAR_INCHES = 0.135
 _SHARED_HATCH = "////"
-_ABOVE = Look("none", "xxxx", DARK)
+_ABOVE = Look("none", "xxxx", BLACK)
 _LONGER = {"activations": "activations, gradients"}
 
 
@@ -273,8 +260,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     limit, fullest = profile.memory.tile_bytes, profile.memory.fullest
     shown = [profile.memory[place] for place in breakdown.fullest_ipus(profile, _MOST_IPUS)]
     starts = list(accumulate((len(memory.tiles) for memory in shown), initial=0))
-    figure = new_figure(3.4)
-    axes = figure.add_subplot()
+    figure, axes = new_figure(3.4)
     groups: set[str] = set()
     for memory, start in zip(shown, starts):
         groups |= _draw_tiles(axes, memory, start, limit)
@@ -293,7 +279,7 @@ def memory_per_tile_figure(profile: Profile) -> Figure:
     axes.set_xticks(middles, names)
     axes.tick_params(axis="x", length=0)
     point = (starts[shown.index(fullest)] + fullest.fullest_tile, fullest.max_tile_bytes / KIB)
-    axes.plot(*point, "D", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=5, clip_on=False)
+    axes.plot(*point, "D", color=ORANGE, markeredgecolor=BLACK, markersize=6, zorder=5, clip_on=False)
     text = f"fullest: {whole(fullest.max_tile_bytes)} bytes (tile {fullest.fullest_tile})"
     note_point(axes, point, text, limit / KIB)
     axes.set_title(f"{words(profile.name)}: memory of each tile at its fullest (modelled)")
@@ -311,8 +297,7 @@ def memory_category_figure(profile: Profile) -> Figure:
     """Return what fills the fullest tile of at most four IPUs, by category; hatched is what shares its place."""
     places = breakdown.fullest_ipus(profile, _MOST_IPUS)
     rows = [row for row in breakdown.categories(profile) if any(row.bytes_on_fullest_tile)]
-    figure = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
-    axes = figure.add_subplot()
+    figure, axes = new_figure(1.4 + max(1, len(rows)) * (0.12 + _BAR_INCHES * len(places)))
     axes.set_title(f"{words(profile.name)}: what the fullest tile holds (modelled)")
     if not rows:
         nothing_here(axes, "nothing is held")
@@ -321,10 +306,10 @@ def memory_category_figure(profile: Profile) -> Figure:
     for bar, place in enumerate(places):
         for row, category in enumerate(rows):
             hatch = "" if category.always_live else _SHARED_HATCH
-            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else DARK)
+            look = Look(IPU_LOOKS[bar].face, hatch, WHITE if bar != 1 else BLACK)
             count = category.bytes_on_fullest_tile[place]
             at = row + (bar - (len(places) - 1) / 2) * height
-            axes.barh(at, count, height, **area(look))
+            axes.barh(at, count, height, **look.area())
             if count:
                 axes.annotate(
                     whole(count), (count, at), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
@@ -338,7 +323,7 @@ def memory_category_figure(profile: Profile) -> Figure:
     only_grid(axes, "x")
     keys = [key(f"IPU {profile.memory[place].ipu}", look) for place, look in zip(places, IPU_LOOKS)]
     if any(not c.always_live and c.bytes_on_fullest_tile for memory in profile.memory for c in memory.categories):
-        keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, DARK)))
+        keys.append(key("hatched: shares its place with other data over time", Look(WHITE, _SHARED_HATCH, BLACK)))
     legend_below(figure, keys)
     return figure
 
@@ -353,24 +338,62 @@ def _draw_tiles(axes: Axes, memory: IpuMemory, start: int, limit: int) -> set[st
     if not groups:
         axes.fill_between(numbers, most, step="mid", color=BLUE, linewidth=0)
         if is_above:
-            axes.fill_between(numbers, most, limit / KIB, **above, **area(Look(ORANGE, "////", DARK), 0.0))
+            axes.fill_between(numbers, most, limit / KIB, **above, **Look(ORANGE, "////", BLACK).area(0.0))
         return set()
     floor = np.zeros(len(most))
     for name, held in groups.items():
         top = floor + held / KIB
-        axes.fill_between(numbers, top, floor, step="mid", **area(MEMORY_LOOKS[name], 0.0))
+        axes.fill_between(numbers, top, floor, step="mid", **MEMORY_LOOKS[name].area(0.0))
         floor = top
     axes.step(numbers, most, where="mid", color=INK, linewidth=0.8)
     if is_above:
-        axes.fill_between(numbers, most, limit / KIB, **above, **area(_ABOVE, 0.0))
+        axes.fill_between(numbers, most, limit / KIB, **above, **_ABOVE.area(0.0))
     return set(groups)
 
 
-DRAWN: Mapping[str, Callable[[Profile], Figure]] = {
-    "timeline": timeline_figure,
-    "host-device": host_device_figure,
-    "cycles": cycles_figure,
-    "memory-per-tile": memory_per_tile_figure,
-    "memory-categories": memory_category_figure,
+# --- what the descriptions say
+
+
+def describe_host_device(profile: Profile) -> str:
+    """Say when the host and the device work."""
+    names = {"load": "loading", "call": "a call on the host", breakdown.DEVICE_WORKS: "the device's work"}
+    parts = [
+        f"{names.get(span.kind, span.kind)} from {duration(span.start)} to {duration(span.end)}"
+        for row in breakdown.host_rows(profile.timeline)
+        for span in row.spans
+    ]
+    return (
+        f"Host and device in one call: {listed(parts[:_MOST_NAMED], len(parts))}. "
+        f"The next call starts {duration(profile.call_seconds)} after this one."
+    )
+
+
+def describe_memory_categories(profile: Profile) -> str:
+    """Say what the fullest tiles hold most of."""
+    largest = [
+        f"{category.name} with up to {whole(max(category.bytes_on_fullest_tile))} bytes"
+        for category in breakdown.categories(profile)[:3]
+    ]
+    return f"What the fullest tile of each IPU holds; the most is {', then '.join(largest) or 'nothing'}."
+
+
+def describe_cycles(profile: Profile) -> str:
+    """Say how much of the cycles is computation, and what else takes most."""
+    shown = enumerate(profile.cycles[:_MOST_NAMED])
+    shares = [f"{percent(breakdown.compute_share(cycles))} on IPU {ipu}" for ipu, cycles in shown]
+    (_, *others) = breakdown.phases(profile).items()
+    most, _ = max(others, key=lambda phase: sum(phase[1]))
+    return (
+        f"OnTileExecute takes {listed(shares, len(profile.cycles))} of the cycles of one call. "
+        f"Of all else, {most} takes most."
+    )
+
+
+FIGURES: Mapping[str, tuple[Callable[[Profile], Figure], Callable[[Profile], str]]] = {
+    "memory": (memory_category_figure, describe_memory_categories),
+    "memory per tile": (memory_per_tile_figure, describe_memory_per_tile),
+    "timeline": (timeline_figure, describe_timeline),
+    "host and device": (host_device_figure, describe_host_device),
+    "cycles": (cycles_figure, describe_cycles),
 }
-"""The figures of a profile, by the names that `report.findings.DESCRIBED` has for them."""
+"""What draws each figure of a profile, and what describes it."""

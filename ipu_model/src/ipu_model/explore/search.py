@@ -17,7 +17,6 @@ from ipu_model.explore.split import repeated_blocks
 from ipu_model.explore.stages import SHARES, Plan, Stages
 from ipu_model.predict import check_machine, memory_of_program
 from ipu_model.predict.host import HostWork, call_time
-from ipu_model.predict.order import order_of
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.predict.time import time_of
 

@@ -25,8 +25,6 @@ from ipu_model.explore.split import (
     units_of,
     work_of_scopes,
 )
-from ipu_model.predict.device import CostSettings
-from ipu_model.predict.links import ring_of
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation

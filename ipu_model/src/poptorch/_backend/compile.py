@@ -288,7 +288,7 @@ def program_text(graph: Graph, options: Options, spec: OptimiserSpec) -> dict[st
         groups.append(f"{numbers}, variable: {' '.join(sorted(hyper.variable)) or 'none'}")
     return {
         "the model's parameters and buffers": _short(str(weights_of(graph))),
-        "the model's operations": _short(str([op.target for op in step.ops])),
+        "the model's operations": _short(str([op.target for op in step_of(graph).ops])),
         "the inputs of a micro-batch": str([list(spec.shape) for spec in graph.inputs.values()]),
         **options_text(options),
         "the optimiser": f"{shared.pop('family')} {_short(str(shared))} with {'; '.join(dict.fromkeys(groups))}",

@@ -248,15 +248,6 @@ def test_lists_dicts_and_single_samples(mode: DataLoaderMode) -> None:
     assert (len(loader), loader.combinedBatchSize) == (3, None)
 
 
-def test_a_terminated_loader_is_over() -> None:
-    loader = load(Numbers(6), batch_size=2)
-    loader.terminate()
-    loader.terminate()
-    with pytest.raises(AssertionError, match="terminated"):
-        iter(loader)
-    assert len(loader) == 3
-
-
 SAMPLER = {"batch_sampler": PAIRS_OF_INDICES}
 SHARE = {"options": options(of=2)}
 CHUNKS = {"batch_size": 4, "mode": REBATCHED}

@@ -239,21 +239,6 @@ class TestSeeds:
         assert len({tuple(row.tolist()) for row in rows}) == 4
         assert (rows == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
 
-    def test_distributions_are_those_of_the_host(self) -> None:
-        draws_and_means: list[tuple[Any, float]] = [
-            (lambda x: torch.rand_like(x), 0.5),
-            (lambda x: torch.randn(x.shape), 0.0),
-            (lambda x: x.uniform_(2, 4), 3.0),
-            (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), 0.3),
-            (lambda x: x.random_(3, 6) / 2, 2.0),  # 3, 4 or 5
-            (lambda x: x.random_(2**24 - 3, None) - 2**24, -1.5),  # up to 2**24, where float32 stops: -3 to 0
-            (lambda x: x.random_(11), 5.0),
-            (lambda x: torch.distributions.Normal(x, x.exp()).rsample(), 0.0),  # their validation is off in a trace
-        ]
-        results = noise(draw=lambda x: [draw(x * 1) for draw, _ in draws_and_means])(torch.zeros(4000))
-        for drawn, (_, mean) in zip(results, draws_and_means, strict=True):
-            assert drawn.mean().item() == pytest.approx(mean, abs=0.1)
-
 
 class TestState:
     def test_before_the_first_run_it_is_what_was_asked_for_then_the_seed_and_the_states_words(self) -> None:

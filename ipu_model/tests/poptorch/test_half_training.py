@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, quiet, runs, scale, sgd, training, with_loss
+from executor_support import Module, inference, quiet, scale, sgd, training, with_loss
 from torch import Tensor, nn
 
 import poptorch
@@ -108,15 +108,6 @@ def test_half_accumulators_lose_small_addends_and_overflow(
     executor = training(model, options, lr=2.0**-10, accum_type=accum_type, use_combined_accum=False)
     executor(torch.tensor(gradients)[:, None])
     assert -1024 * model.weight.item() == total
-
-
-def test_floating_point_exceptions_stop_an_overflow() -> None:
-    """All of them: `engine/test_floating_point_exceptions.py`."""
-    model = runs(lambda x: x * 2, enableFloatingPointExceptions=True)
-    for _ in range(2):
-        assert model(torch.tensor([30000.0], dtype=HALF)).item() == 60000.0
-        with pytest.raises(poptorch.Error, match=r"Floating point exception: .*overflowed"):
-            model(torch.tensor([60000.0], dtype=HALF))
 
 
 def test_outputs_losses_weights_and_statistics_of_a_half_model_are_half() -> None:

@@ -437,24 +437,6 @@ class TestCrossReplicaOps:
             shared(lambda m, x, i: (m.linear(x)[i], forward(m, x)))(X[:4], torch.tensor([7] * 4))
 
 
-@pytest.mark.parametrize("wrap", [on_device, in_training])
-def test_a_forward_runs_on_the_ipu_while_it_is_traced(wrap: Any) -> None:
-    seen: list[bool] = []
-
-    def forward(model: Any, x: Tensor) -> Tensor:
-        seen.append(poptorch.isRunningOnIpu())
-        return poptorch.identity_loss(model.linear(x), "sum")
-
-    executor = wrap(forward)
-    assert not poptorch.isRunningOnIpu()
-    executor(X)
-    executor(X)
-    assert seen == [True]
-    FunctionModel(forward)(X)
-    assert seen == [True, False]
-    assert not poptorch.isRunningOnIpu()
-
-
 class WithHostLayer(nn.Linear):
     """A layer that calls one of its own methods, with a layer of its own, on the host."""
 

@@ -42,6 +42,7 @@ def test_before_compiling_there_is_no_device_state(name: str) -> None:
 class TestReading:
     def test_the_state_is_read_once_between_two_runs_and_can_be_taken_and_given_alone(self) -> None:
         _, optimizer, executor = scale(momentum=0.5)
+        assert optimizer.get_state_dict() == {"ipu_state": None, "ipu_param": None}
         executor.compile(ONES)
         assert optimizer.has_state()
         reader = Mock(wraps=optimizer._reader)
@@ -68,6 +69,7 @@ class TestReading:
         assert numbers(optimizer) == (1.5, RATE)
         # In another executor it continues with its state, but with newer numbers, read from Python at wrapping.
         executor.destroy()
+        assert numbers(optimizer) == (1.5, RATE)
         optimizer.param_groups[0]["lr"] = 2 * RATE
         poptorch.trainingModel(model, quiet(), optimizer)(ONES)
         assert numbers(optimizer) == (1.75, 2 * RATE)

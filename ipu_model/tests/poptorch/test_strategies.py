@@ -175,13 +175,6 @@ def test_places_are_checked_when_a_model_is_compiled() -> None:
     assert not poptorch.isRunningOnIpu()
 
 
-def test_inference_without_accumulation_suggests_no_pipeline() -> None:
-    options = quiet(accumulation=2, setExecutionStrategy=SerialPhasedExecution("a", "b"))
-    with pytest.raises(poptorch.Error, match="gradientAccumulation to 1") as refusal:
-        inference(phased(0, 0), options)
-    assert "pipeline" not in refusal.value.message
-
-
 Blocks = Sequence[tuple[str | None, int | None]]
 AUTO = AutoStage.AutoIncrement
 
@@ -317,11 +310,6 @@ class TestMinima:
 
 
 class TestNumberOfIpus:
-    def test_sixty_four_are_the_limit_of_a_process(self) -> None:
-        options = quiet(replicationFactor=64, deviceIterations=2)
-        with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(128\): 2 for the model x 64 replicas"):
-            inference(chain([("A", 0), ("B", 1)]), options)(torch.ones(128, 2))
-
     def test_the_log_says_whether_they_are_rounded_up(self, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet(autoRoundNumIPUs=True, deviceIterations=3)
         inference(chain([("A", 0), ("B", 1), ("C", 2)]), options)(torch.ones(3, 2))

@@ -97,7 +97,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda x, text, lengths, words: F.ctc_loss(x.log_softmax(-1), text, lengths, words),
         numbers(10, 2, 5), torch.tensor([[1, 2, 2], [4, 3, 1]]), torch.tensor([10, 9]), torch.tensor([3, 2])),
     "half": (lambda x: (x.half() * 2).float(), A),
-    "made in forward": (lambda x: x + torch.tensor([1.0, 2, 3, 4]) + x.new_ones(4) + torch.linspace(0, 1, 4), A),
+    "made in forward": (
+        lambda x: (x + torch.tensor([1.0, 2, 3, 4]), x + torch.tensor(2), x.new_ones(4) + torch.linspace(0, 1, 4) * x,
+                   x * torch.full((4,), 5.0) + torch.ones(4) - torch.zeros(4) + torch.arange(4),
+                   x + torch.as_tensor([7.0, 8, 9, 0]), x + torch.scalar_tensor(3.0)), A),
     "made on its device": (lambda x: x + torch.arange(4, device=x.device, dtype=x.dtype).to(x.device).type_as(x), A),
     "a distribution": (lambda x: torch.distributions.Normal(x, 1.0).log_prob(torch.ones(4)), A),
     "a checkpoint": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), A),

@@ -172,13 +172,9 @@ class TestDevice:
         """That it has to be: `test_mistakes.py`."""
 
         def forward(m: Any, x: Tensor) -> list[Tensor]:
-            held = (
-                HOST,
-                torch.FloatTensor([[5, 6]]),
-                torch.full((1, 2), 5.0, device="cpu") + torch.arange(2.0, device="cpu"),
-            )
+            made = torch.full((1, 2), 5.0, device="cpu") + torch.arange(2.0, device=HOST.device)
             ways = (lambda t: t.to(x.device), lambda t: t.to(x), lambda t: t.to("ipu"), torch.tensor)
-            return [x + way(t) for t in held for way in ways]
+            return [x + way(t) for t in (HOST, torch.FloatTensor([[5, 6]]), made) for way in ways]
 
         assert [found.tolist() for found in inference(Module(forward))(X)] == [(X + HOST).tolist()] * 12
 

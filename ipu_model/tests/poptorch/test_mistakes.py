@@ -422,8 +422,8 @@ x * <x[0, 0].item() | float(x[0, 0]) | x.tolist()[0][0]> -> Error: branches on d
 <x.bool() - x.bool() | True - x.bool() | x.bool().sub_(x.bool())> -> RuntimeError: Subtraction, the `-`
 x + <x | m.linear.weight>.data_ptr() -> Error: data_ptr(): a tensor on the IPU has no address
 x.<numpy | __array__>() -> Error: Illegal move to CPU
-x.<cpu() | to('cpu') | to(device='cpu') | to(torch.device('cpu')) | to(X)> -> Error: Illegal move to CPU ... Instead, return
-m.linear.weight.to(X.device, torch.float16) -> Error: Illegal move to CPU
+x.<cpu() | to('cpu') | to(device='cpu')> -> Error: Illegal move to CPU ... Instead, return this output as an IPU tensor
+<x.to(torch.device('cpu')) | x.to(X) | m.linear.weight.to(X.device, torch.float16)> -> Error: Illegal move to CPU
 x.<cuda() | to('cuda') | to(torch.device('cuda:1')) | to(0) | to(device='cuda')> -> Error: 'cuda' ... Leave out .cuda()
 x + <torch.zeros(4, device='cuda') | torch.FloatTensor([3] * 4).cuda()> -> Error: 'cuda' ... device=x.device
 nn.Linear(4, 4).cuda()(x) -> Error: on the device 'cuda' ... Leave out .cuda() ... device=x.device

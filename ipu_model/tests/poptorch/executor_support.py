@@ -118,6 +118,18 @@ def in_plain_pytorch(model: Any, *batches: tuple[Any, ...], lr: float = 0.1) -> 
     return model
 
 
+def trains_alike(model: Any, plain: Any, *inputs: Tensor) -> None:
+    """Check two steps of `model`, whose last result is the loss, against `plain` in PyTorch, and then the state."""
+    executor, optimiser = training(model, lr=RATE), torch.optim.SGD(plain.parameters(), lr=RATE)
+    for _ in range(2):
+        optimiser.zero_grad()
+        expected = plain(*inputs)
+        expected[-1].backward()
+        optimiser.step()
+        torch.testing.assert_close(executor(*inputs), tuple(result.detach() for result in expected))
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+
+
 def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
     return poptorch.inferenceModel(model, options or quiet())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, training, with_loss
+from executor_support import Module, inference, training, trains_alike, with_loss
 from torch import Tensor, nn
 
 import poptorch
@@ -91,18 +91,11 @@ FINDS: dict[str, Any] = {
 class TestParameters:
     @pytest.mark.parametrize("name", FINDS)
     def test_they_are_parameters_as_in_pytorch(self, name: str) -> None:
-        if name in ("the module moved", "assigned and moved"):
-            plain = penalised(lambda m: m.layer.parameters() if name == "the module moved" else [m.w, m.layer.weight])
-        else:
-            plain = penalised(FINDS[name])
-        model = penalised(FINDS[name])
-        expected, loss = plain(X)
-        loss.backward()
-        torch.optim.SGD(plain.parameters(), lr=0.125).step()
-        executor = training(model, lr=0.125)
-        out, found = executor(X)
-        torch.testing.assert_close((out, found), (expected.detach(), loss.detach()))
-        torch.testing.assert_close(model.state_dict(), plain.state_dict())
+        plain = {
+            "the module moved": lambda m: m.layer.parameters(),
+            "assigned and moved": lambda m: [m.w, m.layer.weight],
+        }
+        trains_alike(penalised(FINDS[name]), penalised(plain.get(name, FINDS[name])), X)
 
     def test_other_tensors_are_none(self) -> None:
         seen: list[Any] = []

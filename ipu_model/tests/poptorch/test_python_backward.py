@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_mode
-from executor_support import Module, inference, training
+from executor_support import Module, inference, training, trains_alike
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -39,17 +39,9 @@ def model_of(function: Callable[..., Tensor]) -> Any:
 
 def trains_as(function: Callable[..., Tensor], plain: Callable[..., Tensor], prepare: Any = lambda model: None) -> None:
     """Check that a model, `prepare`d, trains on the device as another does in plain PyTorch."""
-    model, other = model_of(function), model_of(plain)
+    model = model_of(function)
     prepare(model)
-    executor = training(model, lr=0.125)
-    optimiser = torch.optim.SGD(other.parameters(), lr=0.125)
-    for _ in range(2):
-        optimiser.zero_grad()
-        out, loss = other(X)
-        loss.backward()
-        optimiser.step()
-        torch.testing.assert_close(executor(X)[0], out.detach())
-    torch.testing.assert_close(model.state_dict(), other.state_dict())
+    trains_alike(model, model_of(plain), X)
 
 
 class StraightThrough(Function):
@@ -168,7 +160,7 @@ class TestFunctions:
         checkpointed,
         lambda m, h: torch.utils.checkpoint.checkpoint(lambda x: Squared.apply(x, 2)[0], h, use_reentrant=False),
     ])  # fmt: skip
-    def test_one_with_the_derivative_of_its_forward_trains_as_in_pytorch(self, function: Any) -> None:
+    def test_one_with_the_derivative_of_its_forward_trains_alike(self, function: Any) -> None:
         trains_as(function, function)
 
     def test_what_forward_detaches_gets_no_gradient_inside_and_outside_of_a_function(self) -> None:

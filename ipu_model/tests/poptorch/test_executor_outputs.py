@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from executor_support import Module, inference, quiet, runs, saved, training
 from hypothesis import given
 from hypothesis import strategies as st
@@ -232,12 +231,6 @@ class TestSeeds:
         assert len({*beside.tolist(), *executor(ROWS).tolist()}) == 8
         alone = noise(deviceIterations=2)(torch.zeros(2))
         assert torch.equal(beside[::2], alone)  # [device iteration, replica]: every second row is replica 0's
-
-    def test_each_micro_batch_of_a_step_drops_other_elements(self) -> None:
-        options = quiet(randomSeed=7, outputMode=ALL, accumulation=4)
-        rows = training(returns(lambda weight, x: F.dropout(x, training=True)), options)(torch.ones(4, 64))[0]
-        assert len({tuple(row.tolist()) for row in rows}) == 4
-        assert (rows == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
 
 
 class TestState:

@@ -214,23 +214,16 @@ class TestHooks:
 
     def test_a_hook_runs_once_for_each_compilation_and_not_after_it_was_removed(self) -> None:
         seen: list[bool] = []
-        kept: list[Tensor] = []
         model = two()
-        handles = [
-            model.first.register_forward_hook(lambda module, args, out: seen.append(poptorch.isRunningOnIpu())),
-            model.first.register_forward_hook(lambda module, args, out: kept.append(out)),
-        ]
+        handle = model.first.register_forward_hook(lambda module, args, out: seen.append(poptorch.isRunningOnIpu()))
         executor = inference(model)
         executor(X2)
         executor(X2)
         assert seen == [True]
-        for handle in handles:
-            handle.remove()
+        handle.remove()
         executor.destroy()
         executor(X2)
         assert seen == [True]
-        with pytest.raises(poptorch.Error, match=r"has no data.*anchorTensor"):
-            inference(two())(kept[0])
 
     def test_global_hooks_of_the_program_see_its_own_modules_only(self) -> None:
         seen: list[str] = []

@@ -127,12 +127,6 @@ def test_training_is_what_an_optimizer_is_for() -> None:
         ipu_model.profile_module(model, batch(options), options, optimizer=optimizer, training=False)
 
 
-def test_large_modules_need_no_memory() -> None:
-    with torch.device("meta"):
-        model, x = nn.Linear(2**16, 2**16), torch.empty(1, 2**16)  # 16 GiB of weights
-    assert not ipu_model.profile_module(model, x, quiet()).fits
-
-
 def test_more_than_the_64_ipus_of_one_process_are_spread_over_the_fewest_processes() -> None:
     for replicas, processes in ((32, 1), (64, 2), (128, 4), (96, 3)):
         program = trained(trainable().replicationFactor(replicas))

@@ -278,11 +278,6 @@ class TestMinima:
         train(blocks, ShardedExecution(*arguments), 1)
         infer(blocks, ShardedExecution(*arguments), 1)
 
-    @pytest.mark.parametrize("blocks", [[("A", 0), ("B", 0)], [("-", None)], [("A", 2), ("B", 2)]])
-    def test_one_ipu_is_no_pipeline(self, blocks: Blocks) -> None:
-        train(blocks, PipelinedExecution(), 1)
-        infer(blocks, PipelinedExecution(), 1)
-
     def test_a_block_without_ops_makes_no_pipeline_but_counts_in_one(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             with poptorch.Block("A", ipu_id=0):

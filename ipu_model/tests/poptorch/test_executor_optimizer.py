@@ -157,7 +157,7 @@ def velocity(optimiser: Any) -> Any:
 
 
 class TestState:
-    """The table of section 8.2; what is loaded and when it is shown: `test_optim_state_dict.py`."""
+    """The table of section 8.2; what is loaded and when it is shown: `test_optim.py`."""
 
     def test_on_an_offline_target_and_for_plain_sgd_there_is_none(self) -> None:
         _, optimiser, executor = scale(momentum=0.5, options=quiet().useOfflineIpuTarget())

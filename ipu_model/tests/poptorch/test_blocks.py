@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, pickled, quiet, saved
-from function_models import graph_of
+from executor_support import Module, graph_of, inference, pickled, quiet, saved
 from torch import Tensor, nn
 
 import poptorch

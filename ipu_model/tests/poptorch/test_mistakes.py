@@ -20,8 +20,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, inference, quiet, training
-from function_models import in_training, on_device
+from executor_support import Module, in_training, inference, on_device, quiet, training
 from torch import Tensor, nn
 
 import popart

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from executor_support import Module, quiet, training
-from function_models import FunctionModel, in_training, on_device
+from executor_support import FunctionModel, Module, in_training, on_device, quiet, training
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn

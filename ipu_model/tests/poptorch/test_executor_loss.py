@@ -134,13 +134,6 @@ class TestTheFinalLoss:
         result = check(keeps, X, REAL, plain=lambda o, t: (o - t) ** 2)
         assert (result is None) == (returns(0) is None)
 
-    @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_a_combination_is_marked_with_identity_loss(self, reduction: str) -> None:
-        def both(out: Tensor, target: Tensor) -> Tensor:
-            return F.mse_loss(out, target) + 0.5 * F.l1_loss(out, target)
-
-        check(lambda o, t: poptorch.identity_loss(both(o, t), reduction), X, REAL, plain=both)
-
     def test_the_last_mark_that_is_returned_counts(self) -> None:
         def chained(out: Tensor, target: Tensor) -> Any:
             inner = F.mse_loss(out, target)

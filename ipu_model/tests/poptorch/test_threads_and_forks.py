@@ -91,6 +91,7 @@ DRAWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "exponential_": lambda m, x: x.clone().exponential_(),
     "rrelu": lambda m, x: nn.functional.rrelu(-x.abs() - 1, training=True),
     "alpha_dropout": lambda m, x: nn.functional.alpha_dropout(x, 0.5, training=True),
+    "feature_alpha_dropout": lambda m, x: nn.FeatureAlphaDropout()(x[None]),
     "feature_dropout": lambda m, x: nn.functional.dropout1d(x[None], 0.5, training=True),
     "attention": lambda m, x: nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
 }

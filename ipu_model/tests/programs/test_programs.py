@@ -23,10 +23,9 @@ _PATIENCE_IN_S = 180.0
 
 # What repeats the programs of every run at length.
 _NIGHT = {
-    "dcgan", "score_langevin", "gps_hybrid", "bilstm_tagger", "distillation_and_lora", "linear_attention", "nanogpt",
-    "sentence_embeddings", "transformer_translation", "dlrm", "ppo_cartpole", "abc_epidemic", "fourier_operator",
-    "gaussian_process", "conformer_ctc", "fastpitch_tts", "dino_two_models", "mae_pretrain", "mobilenet_finetune",
-    "spiking_network", "multi_task",
+    "dcgan", "gps_hybrid", "bilstm_tagger", "distillation_and_lora", "nanogpt", "transformer_translation", "dlrm",
+    "ppo_cartpole", "abc_epidemic", "fourier_operator", "gaussian_process", "conformer_ctc", "fastpitch_tts",
+    "dino_two_models", "mae_pretrain", "mobilenet_finetune", "spiking_network", "multi_task",
 }  # fmt: skip
 
 # Programs are forked from a process that has imported torch: that import takes longer than most of the programs.

@@ -219,29 +219,26 @@ def keep(model: Any, *inputs: Tensor) -> None:
     call("Average", [*inputs], [inputs[0]])
 
 
-class Learner(nn.Module):
-    """A student of 1 that learns nothing, and a teacher that follows it by half of the distance in each step."""
+def learner(update: Callable[..., Any], teacher: Tensor | None = None, trainable: bool = False) -> Any:
+    """Return a student of 1 that learns nothing, and a teacher that follows it by half of the distance in each step."""
 
-    def __init__(self, update: Callable[..., Any], teacher: Tensor | None = None, trainable: bool = False) -> None:
-        super().__init__()
-        self.student = nn.Parameter(torch.ones(2))
-        self.update = update
-        if teacher is None:
-            self.teacher = nn.Parameter(torch.zeros(2), requires_grad=trainable)
-        else:
-            self.register_buffer("teacher", teacher)
-
-    def forward(self, x: Tensor) -> Any:
+    def forward(m: Any, x: Tensor) -> Any:
         with torch.no_grad():
-            self.update(self, self.teacher, self.student)
-        return self.teacher + 0, poptorch.identity_loss((x * self.student).sum(), "sum")
+            update(m, m.teacher, m.student)
+        return m.teacher + 0, poptorch.identity_loss((x * m.student).sum(), "sum")
+
+    student = nn.Parameter(torch.ones(2))
+    if teacher is None:
+        return Module(forward, student=student, teacher=nn.Parameter(torch.zeros(2), requires_grad=trainable))
+    return Module(forward, {"teacher": teacher}, student=student)
 
 
-def learned(model: Learner, options: poptorch.Options | None = None, rows: int = 1) -> list[float]:
+def learned(model: Any, options: poptorch.Options | None = None, rows: int = 1) -> list[float]:
     executor = training(model, options or quiet(), lr=0.0)
     for _ in range(3):
         executor(torch.ones(rows, 2))
-    return model.teacher.tolist()
+    found: list[float] = model.teacher.tolist()
+    return found
 
 
 class TestEffects:
@@ -250,7 +247,7 @@ class TestEffects:
     @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
     def test_what_a_function_changes_in_place_lasts_though_nobody_uses_its_results(self, way: Any) -> None:
         register("Average", DOMAIN, 1, way)
-        assert learned(Learner(keep)) == [0.875] * 2
+        assert learned(learner(keep)) == [0.875] * 2
 
     @pytest.mark.parametrize("kind", ["parameter", "trained", "buffer", "half", "view", "twice", "plain op"])
     @pytest.mark.parametrize(("options", "rows", "steps"), [
@@ -265,7 +262,7 @@ class TestEffects:
             "twice": lambda m, t, s: keep(m, t, s, t),
             "plain op": lambda m, t, s: average(t, s),
         }
-        model = Learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))
+        model = learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))
         expected = [1 - 0.5**steps] * 2
         if kind == "half":
             expected = torch.tensor(expected).half().tolist()

@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import poptorch
 
 SHARDED = {"accumulation": 4, "setExecutionStrategy": poptorch.ShardedExecution()}
+PHASED = {"accumulation": 4, "setExecutionStrategy": poptorch.SerialPhasedExecution("a")}
 
 
 class TestWrapping:
@@ -46,6 +47,7 @@ class TestWrapping:
             (lambda model: inference(model, quiet(accumulation=4)), "gradientAccumulation to 1.*deviceIterations"),
             # Only a pipeline is told of deviceIterations.
             (lambda model: inference(model, quiet(**SHARDED)), r"gradientAccumulation to 1(?!.*deviceIterations)"),
+            (lambda model: inference(model, quiet(**PHASED)), r"gradientAccumulation to 1(?!.*deviceIterations)"),
             (lambda model: (model.register_buffer("b", nn.Parameter(X)), training(model)), "All buffers must be"),
         ],
     )

@@ -207,6 +207,8 @@ def test_a_module_can_be_wrapped_afterwards_and_profiled_while_it_is() -> None:
     [
         # `python -m ipu_model --help` must not wait for torch.
         ("from ipu_model import profile_module", ("torch",)),
+        # poprun tells mistakes at once; agents import torch when there is something to run.
+        ("import popdist.run.command, popdist.run.agent", ("torch",)),
         # PopTorch brings no part of the performance model.
         ("import poptorch", ("ipu_model.predict", "ipu_model.report")),
     ],

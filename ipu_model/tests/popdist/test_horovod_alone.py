@@ -29,32 +29,31 @@ def initialised() -> Iterator[None]:
     popdist.finalizeBackend()
 
 
-def test_there_is_one_rank() -> None:
+def test_one_rank_gets_back_what_it_gives_and_waits_for_nobody() -> None:
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
     assert hvd.is_initialized()
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Min, hvd.Max])
-def test_reductions_return_new_tensors_of_the_same_values(op: Any) -> None:
-    x = torch.tensor([1.0, -2.0])
-    reduced = hvd.allreduce(x, op=op)
-    assert torch.equal(reduced, x)
-    assert reduced is not x
-    assert [t.tolist() for t in hvd.grouped_allreduce([x, x.long()], op=op)] == [[1.0, -2.0], [1, -2]]
-
-
-def test_gathering_and_broadcasting_return_what_was_given() -> None:
-    x = torch.arange(4).reshape(2, 2)
+    x = torch.tensor([[1.0, -2.0]])
+    for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max):
+        reduced = hvd.allreduce(x, op=op)
+        assert torch.equal(reduced, x)
+        assert reduced is not x
+        assert [t.tolist() for t in hvd.grouped_allreduce([x, x.long()], op=op)] == [[[1.0, -2.0]], [[1, -2]]]
     assert torch.equal(hvd.allgather(x), x)
     assert torch.equal(hvd.broadcast(x, root_rank=0), x)
+    assert hvd.broadcast_object({"a": 1}, root_rank=0) == {"a": 1}
+    hvd.barrier()
+    assert hvd.join() == 0
 
 
-def test_parameters_are_taken_as_state_dict_or_by_name() -> None:
+def test_parameters_are_taken_as_state_dict_or_by_name_and_stay_as_the_optimiser_does() -> None:
     model = nn.BatchNorm1d(2)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimiser, root_rank=0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert (optimiser.param_groups[0]["lr"], optimiser.param_groups[0]["momentum"]) == (0.25, 0.5)
 
 
 def test_calls_before_init_are_refused() -> None:

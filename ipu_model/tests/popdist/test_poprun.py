@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -307,9 +306,3 @@ def test_an_end_names_instance_host_replicas_and_how(status: int, said: str, sho
     assert text.startswith(f"instance 2 (host b, replicas 4 to 5) {said}")
     assert end.exit_status == shown
     assert divide(["a"], 1, 1).instance(0).description == "instance 0 (host a, replica 0)"
-
-
-def test_it_needs_no_torch_to_start() -> None:
-    """It tells mistakes at once; agents import torch when there is something to run."""
-    program = "import sys, popdist.run.command, popdist.run.agent; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

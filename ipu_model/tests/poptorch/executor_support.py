@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 import poptorch
@@ -118,6 +119,18 @@ def in_plain_pytorch(model: Any, *batches: tuple[Any, ...], lr: float = 0.1) -> 
     return model
 
 
+def trains_alike(model: Any, plain: Any, *inputs: Tensor) -> None:
+    """Check two steps of `model`, whose last result is the loss, against `plain` in PyTorch, and then the state."""
+    executor, optimiser = training(model, lr=RATE), torch.optim.SGD(plain.parameters(), lr=RATE)
+    for _ in range(2):
+        optimiser.zero_grad()
+        expected = plain(*inputs)
+        expected[-1].backward()
+        optimiser.step()
+        torch.testing.assert_close(executor(*inputs), tuple(result.detach() for result in expected))
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+
+
 def inference(model: Any, options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
     return poptorch.inferenceModel(model, options or quiet())
 
@@ -156,3 +169,31 @@ def raw(module: nn.Module, name: str) -> Tensor:
     (tensor,) = (registry[last] for registry in registries if last in registry)
     with torch._C.DisableTorchFunctionSubclass():
         return torch.Tensor.detach(tensor).clone()
+
+
+class FunctionModel(Module):
+    """A model with two convolutions and a linear layer whose forward is `function(model, *inputs)`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        torch.manual_seed(0)
+        super().__init__(function, linear=nn.Linear(4, 4), conv_a=nn.Conv2d(1, 2, 3), conv_b=nn.Conv2d(1, 2, 3))
+
+
+def on_device(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
+    return inference(FunctionModel(function).eval(), options)
+
+
+def in_training(function: Callable[..., Any], options: poptorch.Options | None = None) -> poptorch.PoplarExecutor:
+    return poptorch.trainingModel(FunctionModel(function), options or quiet())
+
+
+def compiled_ops(function: Callable[..., Any], *inputs: Tensor) -> list[torch.fx.Node]:
+    """Compile `function` for inference and return the ops of its graph."""
+    return [node for node in graph_of(on_device(function), *inputs).ops.nodes if node.op == "call_function"]
+
+
+def graph_of(executor: poptorch.PoplarExecutor, *inputs: Tensor) -> Any:
+    """Compile for these inputs and return the graph."""
+    executor.compile(*inputs)
+    assert executor._compiled is not None
+    return executor._compiled.graph

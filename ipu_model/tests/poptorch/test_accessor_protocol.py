@@ -21,8 +21,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loading_datasets import Dice, Numbers, Pairs, Slow, Threads
-from loading_processes import access, counter, stay_idle, wait_for
+from loading_datasets import Dice, Numbers, Pairs, Slow, Threads, access, counter, stay_idle, wait_for
 from torch import Tensor
 
 from ipu_model.errors import Error

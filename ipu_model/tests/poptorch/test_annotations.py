@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from executor_support import pickled, quiet
-from function_models import FunctionModel, compiled_ops, graph_of, on_device
+from executor_support import FunctionModel, compiled_ops, graph_of, on_device, pickled, quiet
 from torch import Tensor, nn
 
 import poptorch

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, pickled, quiet, saved
-from function_models import graph_of
+from executor_support import Module, graph_of, inference, pickled, quiet, saved
 from torch import Tensor, nn
 
 import poptorch
@@ -66,6 +65,7 @@ class TestBeginBlock:
         for _ in range(2):
             found = graph(model, poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement)).block_entries
             assert [(entry.block, entry.stage) for entry in found] == [("0", 1), ("1", 2)]
+        assert "user_id=None" not in poptorch.module_repr(model), "it is printed once it is drawn"
 
     def test_it_fires_when_the_module_is_called_not_its_forward_after_hooks_registered_earlier(self) -> None:
         model = three(lambda m, x: m.c(m.b.forward(m.a(x))))
@@ -75,14 +75,6 @@ class TestBeginBlock:
         model.b.register_forward_pre_hook(lambda module, args: (model.a(args[0]),))
         poptorch.BeginBlock(model.b, "later", ipu_id=1)
         assert placements(model)["a"] == ("", 0, 0)
-
-    def test_an_automatic_id_is_drawn_once_and_printed(self) -> None:
-        model = three()
-        poptorch.BeginBlock(model.b, ipu_id=1)
-        for _ in range(2):
-            executor = inference(model, quiet(**SHARDED))
-            executor.compile(X)
-            assert "BeginBlock(user_id=0, ipu_id=1)" in repr(executor)
 
     def test_the_old_form_wraps_a_function(self) -> None:
         block = poptorch.BeginBlock(double, "doubled", 1)

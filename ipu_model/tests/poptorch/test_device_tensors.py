@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, inference, training, with_loss
+from executor_support import Module, inference, training, trains_alike, with_loss
 from torch import Tensor, nn
 
 import poptorch
@@ -91,18 +91,11 @@ FINDS: dict[str, Any] = {
 class TestParameters:
     @pytest.mark.parametrize("name", FINDS)
     def test_they_are_parameters_as_in_pytorch(self, name: str) -> None:
-        if name in ("the module moved", "assigned and moved"):
-            plain = penalised(lambda m: m.layer.parameters() if name == "the module moved" else [m.w, m.layer.weight])
-        else:
-            plain = penalised(FINDS[name])
-        model = penalised(FINDS[name])
-        expected, loss = plain(X)
-        loss.backward()
-        torch.optim.SGD(plain.parameters(), lr=0.125).step()
-        executor = training(model, lr=0.125)
-        out, found = executor(X)
-        torch.testing.assert_close((out, found), (expected.detach(), loss.detach()))
-        torch.testing.assert_close(model.state_dict(), plain.state_dict())
+        plain = {
+            "the module moved": lambda m: m.layer.parameters(),
+            "assigned and moved": lambda m: [m.w, m.layer.weight],
+        }
+        trains_alike(penalised(FINDS[name]), penalised(plain.get(name, FINDS[name])), X)
 
     def test_other_tensors_are_none(self) -> None:
         seen: list[Any] = []
@@ -167,27 +160,16 @@ class TestDevice:
 
         inference(Module(forward, w=nn.Parameter(torch.ones(2))))(X)
 
-    @pytest.mark.parametrize("move", [
-        lambda m, x: x.cpu(),
-        lambda m, x: x.to("cpu"),
-        lambda m, x: x.to(torch.device("cpu")),
-        lambda m, x: x.to(device="cpu"),
-        lambda m, x: x.to(m.host),
-        lambda m, x: m.w.to(m.host.device, torch.float16),
-    ])  # fmt: skip
-    def test_moving_back_to_the_host_is_refused(self, move: Any) -> None:
-        with pytest.raises(Error, match="Illegal move to CPU"):
-            inference(Module(move, w=nn.Parameter(torch.ones(2)), host=HOST))(X)
+    @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+    def test_what_is_on_the_cpu_can_be_moved(self) -> None:
+        """That it has to be: `test_mistakes.py`."""
 
-    @pytest.mark.parametrize("make", [
-        lambda x: torch.arange(2.0, device="cpu"),
-        lambda x: torch.ones(2, device=torch.device("cpu")),
-        lambda x: torch.full((2,), 3.0, device=HOST.device).exp(),
-    ])  # fmt: skip
-    def test_what_is_made_on_the_cpu_has_to_be_moved(self, make: Any) -> None:
-        assert torch.equal(inference(Module(lambda m, x: x + make(x).to(x.device)))(X), X + make(X))
-        with pytest.raises(Error, match=r"Expected an IPU tensor but got tensor\(device=cpu"):
-            inference(Module(lambda m, x: x + make(x)))(X)
+        def forward(m: Any, x: Tensor) -> list[Tensor]:
+            made = torch.full((1, 2), 5.0, device="cpu") + torch.arange(2.0, device=HOST.device)
+            ways = (lambda t: t.to(x.device), lambda t: t.to(x), lambda t: t.to("ipu"), torch.tensor)
+            return [x + way(t) for t in (HOST, torch.FloatTensor([[5, 6]]), made) for way in ways]
+
+        assert [found.tolist() for found in inference(Module(forward))(X)] == [(X + HOST).tolist()] * 12
 
 
 def kept_by(keep: Callable[[Any, Tensor], Any]) -> Tensor:

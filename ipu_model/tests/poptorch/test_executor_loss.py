@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, quiet, scale, training, with_loss
+from executor_support import Module, quiet, scale, training
 from torch import Tensor, nn
 from zoo_support import numbers
 
@@ -134,13 +134,6 @@ class TestTheFinalLoss:
         result = check(keeps, X, REAL, plain=lambda o, t: (o - t) ** 2)
         assert (result is None) == (returns(0) is None)
 
-    @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_a_combination_is_marked_with_identity_loss(self, reduction: str) -> None:
-        def both(out: Tensor, target: Tensor) -> Tensor:
-            return F.mse_loss(out, target) + 0.5 * F.l1_loss(out, target)
-
-        check(lambda o, t: poptorch.identity_loss(both(o, t), reduction), X, REAL, plain=both)
-
     def test_the_last_mark_that_is_returned_counts(self) -> None:
         def chained(out: Tensor, target: Tensor) -> Any:
             inner = F.mse_loss(out, target)
@@ -157,11 +150,6 @@ class TestTheFinalLoss:
         assert out["more"][0].shape == (4, 6)
 
 
-def without_gradient(out: Tensor) -> Tensor:
-    with torch.no_grad():
-        return out * 1
-
-
 class TestGradientsThatAreCut:
     def test_frozen_and_unused_parameters_stay(self) -> None:
         model = layered(mse)
@@ -173,10 +161,6 @@ class TestGradientsThatAreCut:
         assert torch.equal(model.linear.bias, before["linear.bias"])
         assert not torch.equal(model.linear.weight, before["linear.weight"])
         assert model.unused.tolist() == [1, 1]
-
-    @pytest.mark.parametrize("cut", [lambda o: o.detach(), without_gradient], ids=["detach", "no_grad"])
-    def test_detached_parts_contribute_nothing(self, cut: Callable[[Tensor], Tensor]) -> None:
-        check(lambda o: poptorch.identity_loss(o[0] + cut(o)[1], "sum"), X, plain=lambda o: o[0])
 
 
 class TestReduction:
@@ -197,9 +181,3 @@ class TestReduction:
         model, _, executor = scale(options=options, lr=1.0)
         executor(torch.tensor([1.0, 2.0, 6.0]))
         assert model.weight.item() == pytest.approx(1 - 3)
-
-    def test_each_device_iteration_starts_from_the_weights_of_the_one_before(self) -> None:
-        model = with_loss(lambda m, x: x * m.weight**2, weight=nn.Parameter(torch.ones(1)))
-        executor = training(model, quiet(deviceIterations=3), lr=0.25)
-        executor(torch.ones(3))
-        assert model.weight.item() == 0.5**3, "each update takes 0.25 * 2 w off"

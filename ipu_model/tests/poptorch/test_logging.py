@@ -18,8 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from executor_support import pickled, quiet
-from function_models import in_training, on_device
+from executor_support import in_training, on_device, pickled, quiet
 from torch import Tensor
 
 import poptorch

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, inference, quiet
+from executor_support import Module, quiet
 from modelling_support import Chain, trainable
 from torch import Tensor, nn
 
@@ -459,15 +459,6 @@ def test_lines_come_with_hints() -> None:
     assert str(HostWork(2e-3, workers=4)) == (
         "2 ms for each of 4 workers to load a sample, while the device works (no loader described)"
     )
-
-
-def test_an_executor_that_ran_out_of_memory() -> None:
-    executor = inference(nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))))
-    with pytest.raises(poptorch.Error, match="out of memory"):
-        executor.compile(torch.zeros(8, 8192))
-    result = ipu_model.make_it_fit(executor)
-    assert result.start.verdict is Verdict.DOES_NOT_FIT
-    assert both(result)[0].is_confirmed
 
 
 def test_a_profile_has_no_module_so_that_micro_batches_stay() -> None:

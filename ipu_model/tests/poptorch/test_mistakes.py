@@ -20,8 +20,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, inference, quiet, training
-from function_models import in_training, on_device
+from executor_support import Module, in_training, inference, on_device, quiet, training
 from torch import Tensor, nn
 
 import popart
@@ -63,12 +62,6 @@ def runs(function: Any = torch.relu, **settings: Any) -> poptorch.PoplarExecutor
 def in_block(x: Tensor) -> Tensor:
     with poptorch.Block("c"):
         return x + 1
-
-
-def anchored() -> poptorch.PoplarExecutor:
-    executor = runs()
-    executor.options.anchorTensor("x", "input")
-    return executor
 
 
 POINTS = torch.rand(20, 3)
@@ -306,8 +299,8 @@ runs(<deviceIterations | replicationFactor>=0)(ONE) -> Error: poptorch.Options()
 runs(deviceIterations=3, outputMode=(OutputMode.EveryN, 2))(torch.ones(3, 3)) -> Error: Return period must be ... (3)
 runs(deviceIterations=2, outputMode=(OutputMode.EveryN, 4))(X[:2, :3]) -> Error: Return period must be ... (2)
 runs()(ONE, <ONE, ONE | unknown=ONE | input=ONE>) -> AssertionError:
-runs().<getTensorNames | _debugGetPopartIR>() -> AssertionError: must be compiled
-<runs | anchored>().getAnchoredTensor('x') -> AssertionError:
+runs()._debugGetPopartIR() -> AssertionError: must be compiled
+runs().getAnchoredTensor('x') -> AssertionError:
 runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
 runs(enableExecutableCaching='<folder\\0 | \\0>')(ONE) -> AssertionError: cannot be created: embedded null byte
 runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
@@ -417,16 +410,19 @@ dynamic_update(rows, rows, 1, at, 0) -> Error: must be different
 dynamic_update(rows, rows, 1, at, -1) -> Error: slice of a tensor with the end less than the start
 custom(lambda t: t[:, :2], x) -> Error: return torch.float32 [6, 4] as its result 0; it returned torch.float32 [6, 2]
 custom(twice, x) -> Error: custom op test.mistakes.Wrong must return 1 tensors; it returned 2
-x * <x[0, 0].item() | float(x[0, 0]) | x.tolist()[0][0]> -> Error: branches on data
+x * <x[0, 0].item() | float(x[0, 0]) | x.tolist()[0][0] | torch.rand(3).sum().item()> -> Error: branches on data
 [x for _ in range(x[0, 0].int())] -> Error: branches on data
 <x.bool() - x.bool() | True - x.bool() | x.bool().sub_(x.bool())> -> RuntimeError: Subtraction, the `-`
 x + <x | m.linear.weight>.data_ptr() -> Error: data_ptr(): a tensor on the IPU has no address
 x.<numpy | __array__>() -> Error: Illegal move to CPU
 x.<cpu() | to('cpu') | to(device='cpu')> -> Error: Illegal move to CPU ... Instead, return this output as an IPU tensor
+<x.to(torch.device('cpu')) | x.to(X) | m.linear.weight.to(X.device, torch.float16)> -> Error: Illegal move to CPU
 x.<cuda() | to('cuda') | to(torch.device('cuda:1')) | to(0) | to(device='cuda')> -> Error: 'cuda' ... Leave out .cuda()
 x + <torch.zeros(4, device='cuda') | torch.FloatTensor([3] * 4).cuda()> -> Error: 'cuda' ... device=x.device
 nn.Linear(4, 4).cuda()(x) -> Error: on the device 'cuda' ... Leave out .cuda() ... device=x.device
 x + <torch.LongTensor([1]) | torch.FloatTensor([1]) | torch.Tensor([1])> -> Error: Expected an IPU tensor but got
+x + <torch.arange(4.0, device='cpu') | torch.full((4,), 3.0, device=X.device).exp()> -> Error: got tensor(device=cpu
+x.sum() + torch.ones(1_000_000, 1_000_000) -> Error: out of memory
 x + <torch.from_numpy(X.numpy()) | X | X * 2> -> Error: got tensor(device=cpu ... torch.tensor(...) ... torch.nn.Mod
 custom(lambda t: [None], x) -> Error: custom op test.mistakes.Wrong must return a tensor or a list of tensors
 CPU(lambda t: INNER(t), 'outer')(x) -> Error: 'inner' is called inside the op 'outer'

@@ -17,8 +17,7 @@ import pytest
 import torch
 from executor_support import Module, X, in_plain_pytorch, quiet, training, with_loss
 from fuzz.leftovers import Leftovers
-from loading_datasets import Dies, Fails, Numbers, Threads
-from loading_processes import runs, wait_for
+from loading_datasets import Dies, Fails, Numbers, Threads, is_running, wait_for
 from torch import Tensor, nn
 
 import poptorch
@@ -117,7 +116,7 @@ def test_the_workers_of_a_loader_end_with_it(kind: str, capfd: pytest.CaptureFix
     assert pids
     del made
     gc.collect()
-    wait_for(lambda: not any(runs(pid) for pid in pids))
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
 def test_a_short_soak_does_not_grow() -> None:

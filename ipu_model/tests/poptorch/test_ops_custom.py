@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from executor_support import Module, quiet, training
-from function_models import FunctionModel, in_training, on_device
+from executor_support import FunctionModel, Module, in_training, on_device, quiet, training
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -40,12 +40,35 @@ def tanh_gradient(inputs: Any, outputs: Any, gradients: Any, attributes: Any) ->
     return [attributes["slope"] * gradients[0] * (1 - outputs[0] ** 2), None]
 
 
+class FastSigmoid(torch.autograd.Function):
+    """snntorch's: a step forward, and backward the slope of x / (1 + slope |x|)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float = 25.0) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return gradient / (ctx.slope * x.abs() + 1) ** 2, None
+
+
+def slope_of(inputs: Any, outputs: Any, gradients: Any, attributes: Any) -> Tensor:
+    return gradients[0] / (attributes["slope"] * inputs[0].abs() + 1) ** 2
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(custom_ops, "_registered", {})
     register("Cube", DOMAIN, 1, cube)
     register("Split", DOMAIN, 1, split)
-    register("Tanh", DOMAIN, 2, lambda x, y, slope: x.tanh(), tanh_gradient)
+    register("Tanh", DOMAIN, 1, lambda x, y, slope: x.tanh(), tanh_gradient)
+    register("Square", DOMAIN, 1, lambda x, mean: (mean.lerp_(x.mean(), 0.5), x.mul_(1) * x)[1])
+    register("Spike", DOMAIN, 1, FastSigmoid)
+    register("Spike", DOMAIN, 2, lambda x, slope: (x > 0).float(), slope_of)
+    register("AutogradProxy", DOMAIN, 1, lambda value, proxy: value, lambda i, o, gradients, a: [None, gradients[0]])
 
 
 def call(name: str, inputs: list[Tensor], examples: list[Tensor], version: int = 1, **attributes: Any) -> list[Tensor]:
@@ -56,16 +79,51 @@ def on_input(name: str, **settings: Any) -> poptorch.PoplarExecutor:
     return on_device(lambda m, x: call(name, [x], [x], **settings))
 
 
-def weight_gradient(forward: Any, x: Tensor) -> Tensor:
-    """Return the gradient of the linear layer's weights, from one step of plain descent."""
-    model = FunctionModel(forward).to(x.dtype)
-    before = model.linear.weight.detach().float().clone()
-    executor = training(model, lr=1.0)
-    executor(x)
-    return before - model.linear.weight.detach().float()
+def in_two_ops(y: Tensor, x: Tensor) -> Tensor:
+    product, total, _ = call("Split", [y, x], [y, y[:, 0], y[:, 0].int()])
+    return call("Cube", [product], [product])[0].float().sum() + total.float().sum() + y.float().sum()
+
+
+def spike(version: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda y, x: call("Spike", [y], [y], version, slope=3.0)[0] * x
+
+
+def surrogate(y: Tensor, x: Tensor) -> Tensor:
+    return FastSigmoid.apply(y, 3.0) * x  # type: ignore[no-any-return]
+
+
+def proxied(y: Tensor, x: Tensor) -> Tensor:
+    (rounded,) = call("AutogradProxy", [y.round(), y], [y])
+    return rounded * rounded
+
+
+# Functions of a layer's output and input on the device, and what plain PyTorch differentiates instead.
+GRADIENTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "of forward, without a backward": (in_two_ops, lambda y, x: ((y * x) ** 3).sum() + 2 * y.sum()),
+    "its own, and none for an input": (
+        lambda y, x: call("Tanh", [y, 3 * y], [y], slope=5.0)[0], lambda y, x: 5 * y.tanh()),
+    "of a function that keeps a mean": (
+        lambda y, x: call("Square", [y, torch.zeros(1)], [y])[0], lambda y, x: y.square()),
+    "a surrogate": (spike(2), surrogate),
+    "of a torch.autograd.Function": (spike(1), surrogate),
+    "to the proxy, as with autograd_proxy": (proxied, lambda y, x: 2 * y.round().detach() * y),
+}  # fmt: skip
 
 
 class TestCustomOps:
+    @pytest.mark.parametrize(("dtype", "loose"), [(torch.float32, {}), (torch.float16, {"atol": 0.05, "rtol": 0.02})])
+    @pytest.mark.parametrize("name", GRADIENTS)
+    def test_gradients(self, name: str, dtype: torch.dtype, loose: dict[str, float]) -> None:
+        """The weight moves by its gradient."""
+        function, plain = GRADIENTS[name]
+        model = FunctionModel(lambda m, x: poptorch.identity_loss(function(m.linear(x), x).float(), "sum"))
+        linear = copy.deepcopy(model.linear)
+        plain(linear(X), X).sum().backward()
+        executor = training(model.to(dtype), lr=1.0)
+        executor(X.to(dtype))
+        moved = linear.weight.detach() - model.linear.weight.detach().float()
+        torch.testing.assert_close(moved, linear.weight.grad, **loose)
+
     def test_results_are_a_list_of_the_shapes_and_types_of_the_examples(self) -> None:
         results = on_device(lambda m, x, y: call("Split", [x, y], [x, x[:, 0], x[:, 0].int()]))(X, 2 * X)
         assert isinstance(results, list)
@@ -103,28 +161,6 @@ class TestCustomOps:
         for result, example in zip(call("Unknown", [X], examples), examples, strict=True):
             assert torch.equal(result, torch.zeros_like(example))
             assert (result.dtype, result.requires_grad) == (example.dtype, example.requires_grad)
-
-    @pytest.mark.parametrize(("dtype", "loose"), [(torch.float32, {}), (torch.float16, {"atol": 0.05, "rtol": 0.02})])
-    def test_without_a_backward_pytorch_differentiates_forward(self, dtype: Any, loose: dict[str, float]) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            product, total, _ = call("Split", [y, x], [y, y[:, 0], y[:, 0].int()])
-            (cubed,) = call("Cube", [product], [product])
-            return poptorch.identity_loss(cubed.float().sum() + total.float().sum() + y.float().sum(), "sum")
-
-        linear = FunctionModel(forward).linear
-        y = linear(X)
-        ((y * X) ** 3).sum().add(2 * y.sum()).backward()
-        torch.testing.assert_close(weight_gradient(forward, X.to(dtype)), linear.weight.grad, **loose)
-
-    def test_its_own_backward_is_used_and_none_is_a_gradient_of_zero(self) -> None:
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            return poptorch.identity_loss(call("Tanh", [y, 3 * y], [y], version=2, slope=5.0)[0], "sum")
-
-        linear = FunctionModel(forward).linear
-        (5 * linear(X).tanh()).sum().backward()
-        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
 
     def test_it_belongs_to_its_block_forward_and_backward(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
@@ -183,29 +219,26 @@ def keep(model: Any, *inputs: Tensor) -> None:
     call("Average", [*inputs], [inputs[0]])
 
 
-class Learner(nn.Module):
-    """A student of 1 that learns nothing, and a teacher that follows it by half of the distance in each step."""
+def learner(update: Callable[..., Any], teacher: Tensor | None = None, trainable: bool = False) -> Any:
+    """Return a student of 1 that learns nothing, and a teacher that follows it by half of the distance in each step."""
 
-    def __init__(self, update: Callable[..., Any], teacher: Tensor | None = None, trainable: bool = False) -> None:
-        super().__init__()
-        self.student = nn.Parameter(torch.ones(2))
-        self.update = update
-        if teacher is None:
-            self.teacher = nn.Parameter(torch.zeros(2), requires_grad=trainable)
-        else:
-            self.register_buffer("teacher", teacher)
-
-    def forward(self, x: Tensor) -> Any:
+    def forward(m: Any, x: Tensor) -> Any:
         with torch.no_grad():
-            self.update(self, self.teacher, self.student)
-        return self.teacher + 0, poptorch.identity_loss((x * self.student).sum(), "sum")
+            update(m, m.teacher, m.student)
+        return m.teacher + 0, poptorch.identity_loss((x * m.student).sum(), "sum")
+
+    student = nn.Parameter(torch.ones(2))
+    if teacher is None:
+        return Module(forward, student=student, teacher=nn.Parameter(torch.zeros(2), requires_grad=trainable))
+    return Module(forward, {"teacher": teacher}, student=student)
 
 
-def learned(model: Learner, options: poptorch.Options | None = None, rows: int = 1) -> list[float]:
+def learned(model: Any, options: poptorch.Options | None = None, rows: int = 1) -> list[float]:
     executor = training(model, options or quiet(), lr=0.0)
     for _ in range(3):
         executor(torch.ones(rows, 2))
-    return model.teacher.tolist()
+    found: list[float] = model.teacher.tolist()
+    return found
 
 
 class TestEffects:
@@ -214,7 +247,7 @@ class TestEffects:
     @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
     def test_what_a_function_changes_in_place_lasts_though_nobody_uses_its_results(self, way: Any) -> None:
         register("Average", DOMAIN, 1, way)
-        assert learned(Learner(keep)) == [0.875] * 2
+        assert learned(learner(keep)) == [0.875] * 2
 
     @pytest.mark.parametrize("kind", ["parameter", "trained", "buffer", "half", "view", "twice", "plain op"])
     @pytest.mark.parametrize(("options", "rows", "steps"), [
@@ -229,7 +262,7 @@ class TestEffects:
             "twice": lambda m, t, s: keep(m, t, s, t),
             "plain op": lambda m, t, s: average(t, s),
         }
-        model = Learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))
+        model = learner(updates.get(kind, keep), teachers.get(kind), kind in ("trained", "plain op"))
         expected = [1 - 0.5**steps] * 2
         if kind == "half":
             expected = torch.tensor(expected).half().tolist()
@@ -260,17 +293,6 @@ class TestEffects:
         assert executor(torch.zeros(2)).tolist() == executor(torch.zeros(2)).tolist() == [1, 1]
         assert executor.model.counter.item() == 0
 
-    def test_gradients_are_those_of_a_function_that_also_keeps_a_mean(self) -> None:
-        register("Square", DOMAIN, 1, lambda x, mean: (mean.lerp_(x.mean(), 0.5), x.mul_(1) * x)[1])
-
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            return poptorch.identity_loss(call("Square", [y, torch.zeros(1)], [y])[0], "sum")
-
-        linear = FunctionModel(forward).linear
-        linear(X).square().sum().backward()
-        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
-
     @pytest.mark.parametrize(("forward", "words"), [
         (lambda m, x: call("Add", [m.count], [x])[0], r"the buffer 'count'.*floating"),
         (lambda m, x: call("Add", [x[:1].expand(6, 4)], [x])[0], "an expanded tensor.*clone"),
@@ -293,56 +315,6 @@ class TestEffects:
         )
         x = torch.ones(2)
         assert (branch(x)[0].tolist(), x.tolist()) == ([2, 2], [1, 1])
-
-
-class FastSigmoid(torch.autograd.Function):
-    """snntorch's: a step forward, and backward the slope of x / (1 + slope |x|)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float = 25.0) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.slope = slope
-        return (x > 0).float()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return gradient / (ctx.slope * x.abs() + 1) ** 2, None
-
-
-def slope_of(inputs: Any, outputs: Any, gradients: Any, attributes: Any) -> Tensor:
-    return gradients[0] / (attributes["slope"] * inputs[0].abs() + 1) ** 2
-
-
-class TestPairs:
-    """The gradient of the weights is that of plain PyTorch with the `torch.autograd.Function`, or the proxy's."""
-
-    @pytest.mark.parametrize("pair", [(lambda x, slope: (x > 0).float(), slope_of), (FastSigmoid,)])
-    def test_a_surrogate_gradient_trains(self, pair: Any) -> None:
-        register("Spike", DOMAIN, 1, *pair)
-
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            return poptorch.identity_loss(call("Spike", [y], [y], slope=3.0)[0] * x, "sum")
-
-        linear = FunctionModel(forward).linear
-        (FastSigmoid.apply(linear(X), 3.0) * X).sum().backward()
-        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
-
-    def test_a_gradient_goes_to_the_proxy_as_with_autograd_proxy(self) -> None:
-        register(
-            "AutogradProxy", DOMAIN, 1, lambda value, proxy: value, lambda i, o, gradients, a: [None, gradients[0]]
-        )
-
-        def forward(model: Any, x: Tensor) -> Tensor:
-            y = model.linear(x)
-            (rounded,) = call("AutogradProxy", [y.round(), y], [y])
-            return poptorch.identity_loss(rounded * rounded, "sum")
-
-        linear = FunctionModel(forward).linear
-        y = linear(X)
-        (2 * y.round().detach() * y).sum().backward()
-        torch.testing.assert_close(weight_gradient(forward, X), linear.weight.grad)
 
 
 REPLICAS = 4
@@ -435,24 +407,6 @@ class TestCrossReplicaOps:
             shared(forward, configureProcessId=(0, 2))(X[:4])
         with pytest.raises(poptorch.Error, match=r"index.* \(aten\.index.*line \d+ of"):
             shared(lambda m, x, i: (m.linear(x)[i], forward(m, x)))(X[:4], torch.tensor([7] * 4))
-
-
-@pytest.mark.parametrize("wrap", [on_device, in_training])
-def test_a_forward_runs_on_the_ipu_while_it_is_traced(wrap: Any) -> None:
-    seen: list[bool] = []
-
-    def forward(model: Any, x: Tensor) -> Tensor:
-        seen.append(poptorch.isRunningOnIpu())
-        return poptorch.identity_loss(model.linear(x), "sum")
-
-    executor = wrap(forward)
-    assert not poptorch.isRunningOnIpu()
-    executor(X)
-    executor(X)
-    assert seen == [True]
-    FunctionModel(forward)(X)
-    assert seen == [True, False]
-    assert not poptorch.isRunningOnIpu()
 
 
 class WithHostLayer(nn.Linear):

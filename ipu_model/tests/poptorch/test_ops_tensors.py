@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from executor_support import Module, gradient, inference, quiet, with_loss
-from function_models import compiled_ops, on_device
+from executor_support import Module, compiled_ops, gradient, inference, on_device, quiet, with_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, X, Y, inference, quiet, training
-from function_models import FunctionModel, in_training, on_device
+from executor_support import FunctionModel, Module, X, Y, in_training, inference, on_device, quiet, training
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_mode
-from executor_support import Module, inference, training
+from executor_support import Module, inference, training, trains_alike
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -39,17 +39,9 @@ def model_of(function: Callable[..., Tensor]) -> Any:
 
 def trains_as(function: Callable[..., Tensor], plain: Callable[..., Tensor], prepare: Any = lambda model: None) -> None:
     """Check that a model, `prepare`d, trains on the device as another does in plain PyTorch."""
-    model, other = model_of(function), model_of(plain)
+    model = model_of(function)
     prepare(model)
-    executor = training(model, lr=0.125)
-    optimiser = torch.optim.SGD(other.parameters(), lr=0.125)
-    for _ in range(2):
-        optimiser.zero_grad()
-        out, loss = other(X)
-        loss.backward()
-        optimiser.step()
-        torch.testing.assert_close(executor(X)[0], out.detach())
-    torch.testing.assert_close(model.state_dict(), other.state_dict())
+    trains_alike(model, model_of(plain), X)
 
 
 class StraightThrough(Function):
@@ -130,10 +122,6 @@ class OwnCheckpoint(Function):
         return None, *torch.autograd.grad(out, inputs, gradients)
 
 
-def checkpointed(m: Any, h: Tensor) -> Any:
-    return OwnCheckpoint.apply(lambda x: m.layer(x).tanh(), h, *m.layer.parameters())
-
-
 class TestFunctions:
     """Also if `apply` was taken from the class before the trace, as many programs do."""
 
@@ -165,10 +153,10 @@ class TestFunctions:
         torch.no_grad()(lambda m, h: TestFunctions.APPLIES["InPlace"](h * 1) + Squared.apply(h)[0]),
         lambda m, h: TestFunctions.APPLIES["InPlace"](h * 1) * h,
         lambda m, h: torch.cat(Squared.apply(h[:, :2], 2)[:1] + Squared.apply(h[:, 2:], 3)[:1], dim=1),
-        checkpointed,
+        lambda m, h: OwnCheckpoint.apply(lambda x: m.layer(x).tanh(), h, *m.layer.parameters()),
         lambda m, h: torch.utils.checkpoint.checkpoint(lambda x: Squared.apply(x, 2)[0], h, use_reentrant=False),
     ])  # fmt: skip
-    def test_one_with_the_derivative_of_its_forward_trains_as_in_pytorch(self, function: Any) -> None:
+    def test_one_with_the_derivative_of_its_forward_trains_alike(self, function: Any) -> None:
         trains_as(function, function)
 
     def test_what_forward_detaches_gets_no_gradient_inside_and_outside_of_a_function(self) -> None:
@@ -244,16 +232,6 @@ def gradient_of(m: Any, h: Tensor) -> Any:
     return torch.autograd.grad(m.layer(h).tanh().sum(), h)[0]
 
 
-def backward_of(m: Any, h: Tensor) -> Any:
-    m.layer(h).sum().backward()
-    return h
-
-
-def all_backward_of(m: Any, h: Tensor) -> Any:
-    torch.autograd.backward(m.layer(h).sum())
-    return h
-
-
 def forward_mode_of(m: Any, h: Tensor) -> Any:
     with forward_mode.dual_level():
         return forward_mode.unpack_dual(m.layer(forward_mode.make_dual(h, torch.ones_like(h)))).tangent
@@ -262,8 +240,8 @@ def forward_mode_of(m: Any, h: Tensor) -> Any:
 DERIVATIVES: dict[str, Any] = {
     "grad": gradient_of,
     "grad, where gradients are on": torch.enable_grad()(gradient_of),
-    "backward of a tensor": backward_of,
-    "backward": all_backward_of,
+    "backward of a tensor": lambda m, h: (m.layer(h).sum().backward(), h)[1],
+    "backward": lambda m, h: (torch.autograd.backward(m.layer(h).sum()), h)[1],
     "forward mode": forward_mode_of,
     "func.grad": lambda m, h: torch.func.grad(lambda x: m.layer(x).sum())(h),
     "vmap of a hessian": lambda m, h: torch.func.vmap(torch.func.hessian(lambda x: m.layer(x).tanh().sum()))(h),

@@ -42,7 +42,6 @@ KNOWN = {
              optimiser="momentum", loader="Async", switches=frozenset({"recomputation", "offload optimiser"})),
         RIGHT, "",
     ),
-    "interrupted while compiling": (Case(training=True, action="interrupt", seed=501), RIGHT, ""),
     "interrupted in a call": (Case(network="recurrent", iterations=3, action="interrupt", seed=500), RIGHT, ""),
 }  # fmt: skip
 

@@ -175,13 +175,6 @@ def test_places_are_checked_when_a_model_is_compiled() -> None:
     assert not poptorch.isRunningOnIpu()
 
 
-def test_inference_without_accumulation_suggests_no_pipeline() -> None:
-    options = quiet(accumulation=2, setExecutionStrategy=SerialPhasedExecution("a", "b"))
-    with pytest.raises(poptorch.Error, match="gradientAccumulation to 1") as refusal:
-        inference(phased(0, 0), options)
-    assert "pipeline" not in refusal.value.message
-
-
 Blocks = Sequence[tuple[str | None, int | None]]
 AUTO = AutoStage.AutoIncrement
 
@@ -285,11 +278,6 @@ class TestMinima:
         train(blocks, ShardedExecution(*arguments), 1)
         infer(blocks, ShardedExecution(*arguments), 1)
 
-    @pytest.mark.parametrize("blocks", [[("A", 0), ("B", 0)], [("-", None)], [("A", 2), ("B", 2)]])
-    def test_one_ipu_is_no_pipeline(self, blocks: Blocks) -> None:
-        train(blocks, PipelinedExecution(), 1)
-        infer(blocks, PipelinedExecution(), 1)
-
     def test_a_block_without_ops_makes_no_pipeline_but_counts_in_one(self) -> None:
         def forward(model: Any, x: Tensor) -> Tensor:
             with poptorch.Block("A", ipu_id=0):
@@ -317,11 +305,6 @@ class TestMinima:
 
 
 class TestNumberOfIpus:
-    def test_sixty_four_are_the_limit_of_a_process(self) -> None:
-        options = quiet(replicationFactor=64, deviceIterations=2)
-        with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(128\): 2 for the model x 64 replicas"):
-            inference(chain([("A", 0), ("B", 1)]), options)(torch.ones(128, 2))
-
     def test_the_log_says_whether_they_are_rounded_up(self, caplog: pytest.LogCaptureFixture) -> None:
         options = quiet(autoRoundNumIPUs=True, deviceIterations=3)
         inference(chain([("A", 0), ("B", 1), ("C", 2)]), options)(torch.ones(3, 2))

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from executor_support import quiet
-from loading_datasets import Numbers, Pairs, Slow, Stream
-from loading_processes import loader_processes
+from loading_datasets import Numbers, Pairs, Slow, Stream, loader_processes
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

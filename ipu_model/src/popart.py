@@ -34,7 +34,7 @@ class _Enumeration(IntEnum):
 
 _made: Callable[..., Any] = _Enumeration
 
-# Where tensors are: in the tiles' memory or in streaming memory, whole or sharded, moved through which tiles.
+# Those of a `TensorLocation`: in the tiles' memory or in streaming memory, whole or sharded, through which tiles.
 _OF_LOCATIONS = {
     "TensorStorage": ("OnChip", "OffChip"),
     "ReplicatedTensorSharding": ("Off", "On"),
@@ -55,6 +55,15 @@ _ENUMERATIONS = {name: _enumeration(name, members) for name, members in _tables.
 globals().update(_ENUMERATIONS)
 __all__ = [*_ENUMERATIONS, "TensorLocation", "versionString"]
 
+# What a location says, with its enumeration, and the key among PopTorch's settings.
+_PARTS = {
+    "storage": (_ENUMERATIONS["TensorStorage"], "onChip"),
+    "loadTileSet": (_ENUMERATIONS["TileSet"], "useIOTilesToLoad"),
+    "storageTileSet": (_ENUMERATIONS["TileSet"], "useIOTilesToStore"),
+    "replicatedTensorSharding": (_ENUMERATIONS["ReplicatedTensorSharding"], "useReplicatedTensorSharding"),
+}
+_SHORT, _LONG = ("storage", "replicatedTensorSharding"), tuple(_PARTS)
+
 
 class TensorLocation(poptorch.TensorLocationSettings):
     """A place for tensors that the setters of `poptorch.Options().TensorLocations` take.
@@ -62,14 +71,26 @@ class TensorLocation(poptorch.TensorLocationSettings):
     What is left out stays at the backend's default, as in `poptorch.TensorLocationSettings`.
     """
 
-    def __init__(self, storage: int | None = None, replicatedTensorSharding: int | None = None) -> None:
+    def __init__(self, *values: int, **named: int) -> None:
+        """Take PopART's forms: (storage), (storage, sharding) or (storage, loading tiles, storing tiles, sharding)."""
         super().__init__()
-        if storage is not None:
+        names = _SHORT if len(values) <= len(_SHORT) and "loadTileSet" not in named else _LONG
+        given = {**dict(zip(names, values)), **named}
+        if len(given) < len(values) + len(named) or not given.keys() <= set(names):
+            raise TypeError(
+                f"popart.TensorLocation takes ({', '.join(_SHORT)}) or ({', '.join(_LONG)}). PopTorch's options have "
+                "no sharding domain."
+            )
+        for name, value in given.items():
+            kind, key = _PARTS[name]
             # PopTorch stores whether tensors are on chip, PopART whether they are not.
-            self.useOnChipStorage(_ENUMERATIONS["TensorStorage"](storage) == 0)
-        if replicatedTensorSharding is not None:
-            sharding = _ENUMERATIONS["ReplicatedTensorSharding"](replicatedTensorSharding)
-            self.useReplicatedTensorSharding(sharding == 1)
+            self.createOrSet(**{key: int(kind(value)) ^ (key == "onChip")})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PARTS:
+            return super().__getattr__(name)
+        kind, key = _PARTS[name]
+        return kind(int(self._values.get(key, key == "onChip")) ^ (key == "onChip"))
 
 
 def versionString() -> str:

@@ -266,8 +266,8 @@ core._throwTestError(8) -> ValueError: 8
 # Names
 popart.<Builder | InferenceSession | DeviceManager>.x -> AttributeError: is not available ... poptorch.trainingModel
 popart.RecomputeType -> AttributeError: Did you mean popart.RecomputationType?
-popart.TensorLocation(0, 0, 0) -> TypeError: takes from 1 to 3 positional arguments
-popart.TensorLocation(0, <storage | shardingDomain>=1) -> TypeError: __init__() got
+popart.TensorLocation(0, 0, 0, 0, 0) -> TypeError: takes (storage, replicatedTensorSharding) or
+popart.TensorLocation(0, <storage | shardingDomain>=1) -> TypeError: takes (storage, replicatedTensorSharding) or
 core.startDispatch() -> Error: poptorch_core.startDispatch is not supported
 OPS.no_such_op(X) -> AttributeError: no attribute 'no_such_op'
 OPS.start_for_loop([X]) -> Error: start_for_loop is not supported ... Use poptorch.for_loop

@@ -366,7 +366,7 @@ def test_members_count_from_0_and_print_their_names_with_pythons_keyword_as_a_se
 
 
 def test_a_location_reaches_the_settings_of_poptorchs_own() -> None:
-    off_chip, sharded = popart.TensorStorage.OffChip, popart.ReplicatedTensorSharding.On
+    off_chip, sharded, io = popart.TensorStorage.OffChip, popart.ReplicatedTensorSharding.On, popart.TileSet.IO
     own = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
     for location in (
         popart.TensorLocation(off_chip, sharded), popart.TensorLocation(1, 1),
@@ -375,7 +375,13 @@ def test_a_location_reaches_the_settings_of_poptorchs_own() -> None:
         options = poptorch.Options()
         options.TensorLocations.setOptimizerLocation(location)
         assert options.TensorLocations.toDict() == {"location_optimizer": own.toDict()}
-    assert popart.TensorLocation().toDict() == {}
+    # The long form has the tiles that load and store.
+    long = popart.TensorLocation(off_chip, io, popart.TileSet.Compute, sharded)
+    assert long.toDict() == own.useIOTilesToLoad().useIOTilesToStore(False).toDict()
+    assert (long.loadTileSet, long.storageTileSet) == (io, popart.TileSet.Compute)
+    default = popart.TensorLocation()
+    assert default.toDict() == {}
+    assert (default.storage, default.replicatedTensorSharding) == (0, 0)
 
 
 @pytest.mark.parametrize("statement", ["from popart import Builder", "import popart.ir", "import popart.ir.ops"])
@@ -408,9 +414,9 @@ class TestAnInstalledPopart:
         assert run("print(popart.Builder)", tmp_path, *self.FOLDERS) == "the real one\n"
 
     def test_a_second_copy_of_this_module_and_a_mere_folder_are_none(self, tmp_path: Path) -> None:
-        program = "print(popart.TensorStorage.OffChip, popart.versionString() == poptorch.__version__)"
+        program = "print(popart.TileSet.IO, popart.versionString() == poptorch.__version__)"
         (tmp_path / "popart.py").write_text(OURS.read_text(encoding="utf-8"))
-        assert run(program, *self.FOLDERS, tmp_path) == "TensorStorage.OffChip True\n"
+        assert run(program, *self.FOLDERS, tmp_path) == "TileSet.IO True\n"
         (tmp_path / "empty" / "popart").mkdir(parents=True)
         assert run(program, tmp_path / "empty", *self.FOLDERS) == "TileSet.IO True\n"
 

@@ -54,7 +54,9 @@ def horovod() -> dict[str, Any]:
     model = torch.nn.Linear(1, 1)
     torch.nn.init.constant_(model.weight, RANK)
     hvd.broadcast_parameters(model.state_dict(), root_rank=1)
-    popdist.synchronize()
+    optimiser = torch.optim.SGD(model.parameters(), lr=RANK + 1.0)
+    hvd.broadcast_optimizer_state(optimiser, root_rank=1)
+    hvd.barrier()
     return {
         "place": (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()),
         "average": hvd.allreduce(x), "sum": hvd.allreduce(x, op=hvd.Sum), "old sum": hvd.allreduce(x, average=False),
@@ -62,7 +64,8 @@ def horovod() -> dict[str, Any]:
         "grouped": hvd.grouped_allreduce([x.half(), torch.tensor([RANK])], op=hvd.Sum),
         "gathered": hvd.allgather(torch.full((RANK + 1, 2), RANK)),
         "uneven": message(lambda: hvd.allgather(torch.zeros(1, RANK + 1))),
-        "broadcast": hvd.broadcast(x, root_rank=1), "parameters": model.weight.detach(),
+        "broadcast": hvd.broadcast(x, root_rank=1), "object": hvd.broadcast_object({"from": RANK}, root_rank=1),
+        "parameters": model.weight.detach(), "optimiser": optimiser.param_groups[0]["lr"],
         "only 0": popdist.execute_on_instances({0}, lambda: hvd.allreduce(x, op=hvd.Sum)),
         "all": popdist.execute_on_instances(set(range(SIZE)), lambda: hvd.allreduce(x, op=hvd.Sum)),
     }  # fmt: skip

@@ -138,7 +138,7 @@ class TestHorovod:
     def test_collectives_return_the_same_everywhere(self, on_hosts: Results, call: str, expected: list[Any]) -> None:
         assert [result["horovod"][call].tolist() for result in on_hosts] == [expected] * 4
 
-    def test_ranks_types_and_limits(self, on_hosts: Results) -> None:
+    def test_ranks_types_objects_and_limits(self, on_hosts: Results) -> None:
         calls = [result["horovod"] for result in on_hosts]
         assert [result["place"] for result in calls] == [(0, 4, 0, 2), (1, 4, 1, 2), (2, 4, 0, 2), (3, 4, 1, 2)]
         for result in calls:
@@ -146,6 +146,8 @@ class TestHorovod:
             assert (half.dtype, half.tolist()) == (torch.float16, [6.0, 0.0])
             assert (whole.dtype, whole.tolist()) == (torch.int64, [6])
             assert "dimension 0" in result["uneven"]
+            # Objects and optimiser state come from the root.
+            assert (result["object"], result["optimiser"]) == ({"from": 1}, 2.0)
         assert calls[0]["only 0"].tolist() == [0.0, 0.0]
         assert [result["only 0"] for result in calls[1:]] == [None] * 3
 

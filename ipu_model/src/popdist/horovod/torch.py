@@ -19,8 +19,9 @@ from poptorch._backend.support import status_of
 from poptorch._impl import refusal
 
 __all__ = [
-    "Average", "Max", "Min", "Sum", "allgather", "allreduce", "broadcast", "broadcast_parameters",
-    "grouped_allreduce", "init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size",
+    "Average", "Max", "Min", "Sum", "allgather", "allreduce", "barrier", "broadcast", "broadcast_object",
+    "broadcast_optimizer_state", "broadcast_parameters", "grouped_allreduce", "init", "is_initialized", "join",
+    "local_rank", "local_size", "rank", "shutdown", "size",
 ]  # fmt: skip
 
 
@@ -113,6 +114,32 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
         for name, value in named:
             if isinstance(value, Tensor):
                 value.copy_(environment.group().broadcast(value, root_rank, name))
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the object of rank `root_rank`, which can be pickled."""
+    _check_root(root_rank)
+    group = environment.group()
+    own = obj if group.members[group.rank] == root_rank else None
+    return group.gathered_objects(own, name or "objects")[group.members.index(root_rank)]
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
+    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "the optimiser's state"))
+
+
+def barrier() -> None:
+    _place()
+    environment.group().barrier()
+
+
+def join() -> int:
+    """Return when all ranks have called this; the result is the last rank.
+
+    Ranks that are still in other collectives are not served meanwhile, as Horovod would.
+    """
+    barrier()
+    return size() - 1
 
 
 def __getattr__(name: str) -> Any:

@@ -87,21 +87,20 @@ LOSSES: list[tuple[Any, tuple[Tensor, ...], Callable[[Tensor], Tensor]]] = [
 UNMARKED = ("TripletMarginWithDistance",)
 
 
-class TestLossesOfTorch:
-    @pytest.mark.parametrize("number", range(len(LOSSES)), ids=lambda number: f"{number} {LOSSES[number][0]}")
-    def test_each_one_marks_itself_and_has_pytorchs_value_and_gradient(self, number: int) -> None:
-        loss, targets, prepare = LOSSES[number]
+@pytest.mark.parametrize("number", range(len(LOSSES)), ids=lambda number: f"{number} {LOSSES[number][0]}")
+def test_each_one_marks_itself_and_has_pytorchs_value_and_gradient(number: int) -> None:
+    loss, targets, prepare = LOSSES[number]
 
-        def value(model: Any, out: Tensor, *rest: Tensor) -> Tensor:
-            value = model.loss(prepare(out), *rest)
-            marked = type(loss).__name__[: -len("Loss")] not in UNMARKED
-            return value if marked else poptorch.identity_loss(value, "none")
+    def value(model: Any, out: Tensor, *rest: Tensor) -> Tensor:
+        value = model.loss(prepare(out), *rest)
+        marked = type(loss).__name__[: -len("Loss")] not in UNMARKED
+        return value if marked else poptorch.identity_loss(value, "none")
 
-        function = Module(value, loss=loss)
-        result = check(function, X, *targets)
-        with torch.no_grad():
-            expected = layered(function)(X, *(t.long() if t.dtype is torch.int32 else t for t in targets))
-        torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
+    function = Module(value, loss=loss)
+    result = check(function, X, *targets)
+    with torch.no_grad():
+        expected = layered(function)(X, *(t.long() if t.dtype is torch.int32 else t for t in targets))
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
 
 
 class TestIdentityLoss:
@@ -150,17 +149,16 @@ class TestTheFinalLoss:
         assert out["more"][0].shape == (4, 6)
 
 
-class TestGradientsThatAreCut:
-    def test_frozen_and_unused_parameters_stay(self) -> None:
-        model = layered(mse)
-        model.linear.bias.requires_grad_(False)
-        model.unused = nn.Parameter(torch.ones(2))
-        before = copy.deepcopy(model.state_dict())
-        executor = training(model, weight_decay=0.5)
-        executor(X, REAL)
-        assert torch.equal(model.linear.bias, before["linear.bias"])
-        assert not torch.equal(model.linear.weight, before["linear.weight"])
-        assert model.unused.tolist() == [1, 1]
+def test_frozen_and_unused_parameters_stay() -> None:
+    model = layered(mse)
+    model.linear.bias.requires_grad_(False)
+    model.unused = nn.Parameter(torch.ones(2))
+    before = copy.deepcopy(model.state_dict())
+    executor = training(model, weight_decay=0.5)
+    executor(X, REAL)
+    assert torch.equal(model.linear.bias, before["linear.bias"])
+    assert not torch.equal(model.linear.weight, before["linear.weight"])
+    assert model.unused.tolist() == [1, 1]
 
 
 class TestReduction:

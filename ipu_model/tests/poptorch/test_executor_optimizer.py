@@ -124,19 +124,18 @@ class TestWarnings:
         assert lines == ["Ignoring unexpected group 0 attribute in SGD2 optimizer: ['mine']"] * (not relaxed)
 
 
-class TestNativeOptimisers:
-    @pytest.mark.parametrize(("native", "velocities"), [(True, (1, 1, 1)), (False, (1, 1.5, 1.75))])
-    def test_their_state_starts_anew_at_each_upload(self, native: bool, velocities: tuple[float, ...]) -> None:
-        """PopTorch's keep it: with momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
-        kind = torch.optim.SGD if native else optim.SGD
-        model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=RATE, momentum=0.5))
-        expected = 1.0
-        for velocity, upload in zip(velocities, ("detachFromDevice", "copyWeightsToDevice", "copyWeightsToDevice")):
-            executor(ONES)
-            expected -= RATE * velocity
-            assert model.weight.item() == expected
-            getattr(executor, upload)()
-        assert optimiser.state_dict()["state"] == {}, "that of the host"
+@pytest.mark.parametrize(("native", "velocities"), [(True, (1, 1, 1)), (False, (1, 1.5, 1.75))])
+def test_their_state_starts_anew_at_each_upload(native: bool, velocities: tuple[float, ...]) -> None:
+    """PopTorch's keep it: with momentum 0.5 and gradients 1, the velocities are 1, 1.5, 1.75."""
+    kind = torch.optim.SGD if native else optim.SGD
+    model, optimiser, executor = scale(lambda m: kind(m.parameters(), lr=RATE, momentum=0.5))
+    expected = 1.0
+    for velocity, upload in zip(velocities, ("detachFromDevice", "copyWeightsToDevice", "copyWeightsToDevice")):
+        executor(ONES)
+        expected -= RATE * velocity
+        assert model.weight.item() == expected
+        getattr(executor, upload)()
+    assert optimiser.state_dict()["state"] == {}, "that of the host"
 
 
 def velocity(optimiser: Any) -> Any:

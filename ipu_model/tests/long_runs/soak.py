@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +39,8 @@ class Usage(NamedTuple):
         """Measure, after a collection of garbage; Linux only."""
         gc.collect()
         loaders = (_resident_mib(child.pid) for child in multiprocessing.active_children() if child.pid)
-        left = Leftovers.now()
-        counts = (left.descriptors, left.threads, left.processes, left.shared_maps)
-        return cls(step, _resident_mib(os.getpid()), sum(loaders), *counts)
+        counts = {name: count for name, count in Leftovers.now().items() if name in cls._fields}
+        return cls(step, _resident_mib(os.getpid()), sum(loaders), **counts)
 
 
 def _resident_mib(pid: int) -> float:
@@ -91,7 +91,8 @@ def training_steps(
     weights come to the host.
     """
     training, loader = _program(200, sharing)
-    batches = _passes(loader)
+    passes = (islice(loader, None if number % 3 else _ITEMS_OF_A_SHORT_PASS) for number in count(1))
+    batches = chain.from_iterable(passes)
     for done in range(-max(1, steps // 10), steps):
         if done >= 0 and done % max(1, steps // points) == 0:
             yield Usage.now(done)
@@ -105,20 +106,10 @@ def training_steps(
     training.destroy()
 
 
-def _passes(loader: poptorch.DataLoader) -> Iterator[Any]:
-    number = 0
-    while True:
-        number += 1
-        for index, batch in enumerate(loader):
-            if number % 3 == 0 and index == _ITEMS_OF_A_SHORT_PASS:
-                break
-            yield batch
-
-
-def programs(count: int, points: int) -> Iterator[Usage]:
-    """Make a model and a loader, train some steps and drop both, `count` times; yield as `training_steps` does."""
-    for done in range(-max(2, count // 10), count):
-        if done >= 0 and done % max(1, count // points) == 0:
+def programs(number: int, points: int) -> Iterator[Usage]:
+    """Make a model and a loader, train some steps and drop both, `number` times; yield as `training_steps` does."""
+    for done in range(-max(2, number // 10), number):
+        if done >= 0 and done % max(1, number // points) == 0:
             yield Usage.now(done)
         training, loader = _program(4, poptorch.SharingStrategy.Fork)
         for batch in loader:
@@ -128,7 +119,7 @@ def programs(count: int, points: int) -> Iterator[Usage]:
             training.destroy()
         # The other half of them is left to the garbage collector.
         del training, loader
-    yield Usage.now(count)
+    yield Usage.now(number)
 
 
 def main() -> int:

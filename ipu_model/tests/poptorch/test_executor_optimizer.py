@@ -102,7 +102,7 @@ class TestSetOptimizer:
             inference(Net()).setOptimizer(sgd(Net()))
 
     def test_numbers_that_no_device_can_run_with_are_refused(self) -> None:
-        """When the program is compiled, and also later; all of them: `engine/test_optimiser_state.py`."""
+        """When the program is compiled, and also later; all of them: `engine/test_weight_updates.py`."""
         model, _, executor = scale(loss_scaling=0.0)
         with pytest.raises(poptorch.Error, match="Loss scaling cannot be 0"):
             executor(ONES)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 import torch.fx
 import torch.nn.functional as F
+from net_support import Net, session_of, traced
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_only
-from tracing_support import Net, session_of, traced
 
 from ipu_model.capture import tracing
 from ipu_model.capture.device_ops import recurrent_layers

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 import torchvision
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import KeepGradients, Net, session_of, traced
 from torch import Tensor, nn
-from tracing_support import KeepGradients, Net, session_of, traced
 
 import poptorch
 from ipu_model.capture import torch_private as private

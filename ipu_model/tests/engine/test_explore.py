@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, calling, cycles, squares, stepped
+from net_support import SETTINGS, Trained, calling, cycles, squares, stepped
 from torch import nn, zeros
 
 from ipu_model.batching import Batching, Keep

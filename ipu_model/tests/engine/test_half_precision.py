@@ -34,9 +34,9 @@ from half_support import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import Net, ops_of, session_of, traced
 from test_capture import MODELS, classifier
 from torch import Tensor, nn
-from tracing_support import Net, ops_of, session_of, traced
 
 from ipu_model.compute import kernels
 from ipu_model.compute.half_precision import EXACT, SELECTING, UNINITIALISED, overloads

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from half_support import HALF, differentiate, half, infer, infer_each, on_grid, rounded
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import KeepGradients, Net, session_of, traced
 from torch import Tensor, nn
-from tracing_support import KeepGradients, Net, session_of, traced
 
 from ipu_model.capture.graph import info_of
 from ipu_model.compute.half_precision import BOUNDED, overloads

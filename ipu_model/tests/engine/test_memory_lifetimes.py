@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import (
+from net_support import (
     TILES,
+    Net,
     Trained,
     calling,
     graph_of,
@@ -21,9 +22,9 @@ from cost_support import (
     squares,
     stepped,
     total,
+    traced,
 )
 from torch import Tensor, nn
-from tracing_support import Net, traced
 
 from ipu_model.capture.describe import step_of
 from ipu_model.predict import profile_program

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, stepped
 from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import SETTINGS, Trained, stepped
 from torch import nn
 
 from ipu_model.optimiser import Hyper, OptimiserSpec

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
+from net_support import Net, traced
 from torch import Tensor, nn
-from tracing_support import Net, traced
 
 import poptorch
 from ipu_model.capture.operators import table

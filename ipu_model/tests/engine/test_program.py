@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import FLOAT, SETTINGS, Trained, adamw, calling, memory_of_program, program_of, squares, stepped
 from hand_written import op, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from net_support import FLOAT, SETTINGS, Trained, adamw, calling, memory_of_program, program_of, squares, stepped
 from torch import nn
 
 from ipu_model import predict

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from cost_support import Trained, stepped
 from hypothesis import given, settings
+from net_support import Trained, stepped
 from report_support import PROFILES, inference_profile, op, pipeline_profile, resized
 from torch import nn, zeros
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, calling, stepped
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import SETTINGS, Trained, calling, stepped
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import Trained, calling, stepped
+from net_support import Trained, calling, stepped
 from torch import Tensor, nn, zeros
 
 from ipu_model.errors import Error
@@ -47,8 +47,16 @@ from published.convolutional import (
 from published.leave_one_out import LeftOut, leave_one_out
 from published.message_passing import OPS, counts, errors, left_out
 from published.predictions import Predictions, build_of
-from published.ratios import ALL, ratio_errors, ratios
-from published.record import bands_of, close_band_of_record, held_bands, left_out_verdicts, write_record
+from published.record import (
+    ALL,
+    bands_of,
+    close_band_of_record,
+    held_bands,
+    left_out_verdicts,
+    ratio_errors,
+    ratios,
+    write_record,
+)
 from published.rows import Kind, Row, VerdictRow, published, read
 from published.text import comparison_markdown, comparison_text, constants_text, fitted, left_out_text
 

@@ -36,7 +36,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from net_support import Net, ops_of, session_of, traced
 from test_capture import MODELS, classifier
+from test_operators import NAMES, evaluated, expressions, values
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ipu_model.compute import kernels
 from ipu_model.compute.half_precision import EXACT, SELECTING, UNINITIALISED, overloads
@@ -55,10 +57,27 @@ from ipu_model.errors import Error
 pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
 
 
+def example(expression: str) -> Case:
+    """Return an example of the supported operators, and of its results the first that has a gradient."""
+    used = {name: value for name, value in zip(NAMES, values()) if name in compile(expression, "", "eval").co_names}
+    weights = {name: value.half() for name, value in used.items() if value.is_floating_point()}
+    inputs = {name: value for name, value in used.items() if name not in weights}
+    function = evaluated(expression, [*weights, *inputs])
+
+    def first(*operands: Tensor) -> Tensor:
+        results = [leaf for leaf in tree_leaves(function(*operands)) if leaf.is_floating_point()]
+        return next((result for result in results if result.requires_grad), results[0])
+
+    return Case(first, *weights.values(), inputs=[*inputs.values()])
+
+
+CASES = TABLE | {expression: example(expression) for expression in expressions("differentiable")}
+
+
 @cache
 def run(name: str) -> Run:
     """Trace and replay a case once for all tests."""
-    return Run(module_of(TABLE[name]), *TABLE[name].inputs)
+    return Run(module_of(CASES[name]), *CASES[name].inputs)
 
 
 @cache
@@ -71,20 +90,20 @@ def run_model(name: str) -> Run:
     return Run(classifier(make()).half(), x.half() if x.is_floating_point() else x, labels)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CASES)
 def test_every_op_of_the_graph_is_rounded_once_from_its_exact_result(name: str) -> None:
+    assert not run(name).graph.unsupported, "PopTorch refuses it in training"
     assert run(name).distances, "no float16 result was compared"
     for op, distance in run(name).distances.items():
         assert int((distance > 1).sum()) <= (distance.numel() // 100 or 1), op
-        if distance.numel() >= 100:
-            assert int((distance == 0).sum()) >= 0.97 * distance.numel(), f"{op}: not rounded to nearest"
+        assert int((distance > 0).sum()) <= (distance.numel() // 33 or 1), f"{op}: not rounded to nearest"
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CASES)
 def test_results_are_float16_values_and_near_pytorchs_in_float64(name: str) -> None:
     """Some ops are made of several, each of which is rounded; another choice at a bound of a range is one of 100."""
     this = run(name)
-    plain = plain_pytorch(TABLE[name], this.seed)
+    plain = plain_pytorch(CASES[name], this.seed)
     assert this.results.keys() == plain.keys()
     for result, tensor in this.results.items():
         expected = rounded(plain[result])

@@ -141,18 +141,6 @@ def test_a_step_written_by_hand_numbers_its_stages_along_the_data_flow() -> None
     assert len(moved.stages) == 1
 
 
-def test_trainable_parameters_get_gradients_tied_ones_one_under_both_names() -> None:
-    embed, out = nn.Embedding(7, 5), nn.Linear(5, 7, bias=False)
-    out.weight = embed.weight
-    tied = Net(lambda net, i: F.cross_entropy(net.out(net.embed(i)), i), embed=embed, out=out)
-    graph = traced(tied, torch.tensor([1, 2, 3]))
-    assert [variable.names for variable in graph.variables] == [("embed.weight", "out.weight")]
-    assert list(graph.gradients) == ["embed.weight"]
-    model = three_blocks_model()
-    model.hidden.bias.requires_grad_(False)
-    assert set(traced(model, IMAGES, LABELS).gradients) == {n for n, p in model.named_parameters() if p.requires_grad}
-
-
 def test_integer_buffers_are_constants_and_their_counters_vanish() -> None:
     model = Net(lambda net, x: net.norm(x).pow(2).mean(), norm=nn.BatchNorm1d(3))
     model.function = lambda net, x: poptorch.identity_loss(net.norm(x).pow(2).mean(), "none")

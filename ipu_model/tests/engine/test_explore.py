@@ -359,18 +359,6 @@ LAYERS = Program(
 )
 
 
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda: update_time(replace(LAYERS, training=False, optimiser=None)), "Only training programs"),
-        (lambda: scaling(LAYERS, [1], gradient_acumulation=4), "no option 'gradient_acumulation'"),
-    ],
-)
-def test_mistakes(ask: Callable[[], object], words: str) -> None:
-    with pytest.raises(Error, match=words):
-        ask()
-
-
 def test_two_runs_predict_a_third() -> None:
     update = update_time(LAYERS)
     third = profile_program(replace(LAYERS, batching=Batching(accumulation=40))).call_seconds
@@ -380,6 +368,10 @@ def test_two_runs_predict_a_third() -> None:
     more, longer = Batching(accumulation=8, replicas=4), Batching(accumulation=8, device_iterations=10)
     assert update_time(replace(LAYERS, batching=longer)).constant < update.constant
     assert update_time(replace(LAYERS, batching=more)).constant > update.constant
+    with pytest.raises(Error, match="Only training programs"):
+        update_time(replace(LAYERS, training=False, optimiser=None))
+    with pytest.raises(Error, match="no option 'gradient_acumulation'"):
+        scaling(LAYERS, [1], gradient_acumulation=4)
 
 
 def test_each_point_has_the_smallest_machine_that_is_large_enough() -> None:

@@ -53,8 +53,8 @@ from ipu_model.compute.rounding import (
 )
 from ipu_model.errors import Error
 
-# PyTorch announces a change of `kl_div`.
-pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
+# PyTorch announces a change of `kl_div`, and the end of `chain_matmul`.
+pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss", "ignore:.*chain_matmul")
 
 
 def example(expression: str) -> Case:

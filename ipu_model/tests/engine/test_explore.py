@@ -20,14 +20,7 @@ from ipu_model.errors import Error
 from ipu_model.explore.advise import advise, other_loaders
 from ipu_model.explore.options import OPTIONS, Risk, with_byte_inputs, with_options
 from ipu_model.explore.scaling import scaling, update_time
-from ipu_model.explore.split import (
-    blocks_of,
-    repeated_blocks,
-    split_before,
-    units_of,
-    with_checkpoints,
-    work_of_scopes,
-)
+from ipu_model.explore.split import blocks_of, repeated_blocks, split_before, units_of, with_checkpoints, work_of_scopes
 from ipu_model.explore.stages import Part, Stages, even_cuts
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second

@@ -30,20 +30,8 @@ from ipu_model.predict.profile import CloseBand, Verdict, close_band
 from ipu_model.predict.program import Program, Recomputation
 from published import convolutional, transformers
 from published.building import FLOAT, HALF
-from published.comparison import (
-    Compared,
-    ComparedVerdict,
-    Comparison,
-    Outcome,
-    Record,
-    compare_rows,
-    recorded,
-)
-from published.convolutional import (
-    day03_program,
-    digits_program,
-    small_resnet50_program,
-)
+from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, Record, compare_rows, recorded
+from published.convolutional import day03_program, digits_program, small_resnet50_program
 from published.leave_one_out import LeftOut, leave_one_out
 from published.message_passing import OPS, counts, errors, left_out
 from published.predictions import Predictions, build_of

@@ -45,10 +45,6 @@ def shares(program: Program) -> tuple[float | None, ...]:
     return program.settings.proportion(0), program.settings.proportion(1)
 
 
-def location(program: Program) -> tuple[bool, bool]:
-    return program.locations.optimiser.on_chip, program.locations.optimiser.sharded
-
-
 SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
     ({}, lambda p: p, PROGRAM),
     ({"gradient_accumulation": 16, "device_iterations": 4, "replicas": 2}, lambda p: p.batching, Batching(4, 16, 2)),
@@ -67,7 +63,8 @@ SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
     ({"optimizer": SGD}, lambda p: p.optimiser, SGD),
     ({"optimizer": SGD, "half_optimiser_state": True}, lambda p: p.optimiser, HALVED),
     ({"optimizer": HALVED, "half_optimiser_state": False}, lambda p: p.optimiser, SGD),
-    ({"optimiser_off_chip": True, "optimiser_sharded": True}, location, (False, True)),
+    ({"optimiser_off_chip": True}, lambda p: p.locations.optimiser.on_chip, False),
+    ({"optimiser_sharded": True}, lambda p: p.locations.optimiser.sharded, True),
     ({"eight_bit_inputs": True}, lambda p: p.step.inputs[0].dtype, UINT8),
     ({"prefetch_depth": 3}, lambda p: p.prefetch_depth, 3),
     ({"synthetic_data": True}, lambda p: p.synthetic_data, True),

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import poptorch
 from ipu_model.batching import Batching, Returns
-from ipu_model.capture import capture
 from ipu_model.capture.describe import step_of
 from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
 from ipu_model.compute.replay import Arithmetic
@@ -23,18 +22,8 @@ from ipu_model.predict.memory import memory_of
 from ipu_model.predict.order import order_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
-from ipu_model.step import Placement, Step
-from published.building import begin_block
-
-
-class ByIpu:
-    """Places a block on the IPU (and stage) of its `ipu_id`."""
-
-    def place(self, user_id: str | None, ipu_id: int | None) -> Placement:
-        return Placement(block=user_id or "", stage=ipu_id or 0, ipu=ipu_id or 0)
-
-    def use_auto_id(self) -> None:
-        pass
+from ipu_model.step import Step
+from published.building import begin_block, captured
 
 
 class Net(nn.Module):
@@ -50,16 +39,9 @@ class Net(nn.Module):
         return self.function(self, *inputs)
 
 
-def flat(outputs: Any) -> tuple[list[Any], Any]:
-    if isinstance(outputs, (tuple, list)):
-        return list(outputs), tuple
-    return [outputs], lambda leaves: leaves[0]
-
-
 def traced(module: nn.Module, *inputs: Tensor, training: bool = True) -> Graph:
     """Capture `module` for micro-batches like `inputs`."""
-    specs = [TensorSpec.of(tensor) for tensor in inputs]
-    return capture(module, specs, lambda m, tensors: m(*tensors), flat, training=training, placer=ByIpu())
+    return captured(module, *map(TensorSpec.of, inputs), training=training)
 
 
 def ops_of(graph: Graph) -> list[torch.fx.Node]:

@@ -6,19 +6,7 @@ import math
 
 from ipu_model.predict.costs import costs_of
 from ipu_model.predict.device import CostSettings, Work
-from ipu_model.step import (
-    FLOAT16,
-    Argument,
-    DType,
-    Op,
-    Phase,
-    Ref,
-    Source,
-    Step,
-    Tensor,
-    Variable,
-    step_of_ops,
-)
+from ipu_model.step import FLOAT16, Argument, DType, Op, Phase, Ref, Source, Step, Tensor, Variable, step_of_ops
 
 
 def tensor(

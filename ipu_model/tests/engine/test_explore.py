@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, calling, cycles, squares, stepped
+from net_support import SETTINGS, Trained, calling, cycles, squares, stepped
 from torch import nn, zeros
 
 from ipu_model.batching import Batching, Keep
@@ -20,14 +20,7 @@ from ipu_model.errors import Error
 from ipu_model.explore.advise import advise, other_loaders
 from ipu_model.explore.options import OPTIONS, Risk, with_byte_inputs, with_options
 from ipu_model.explore.scaling import scaling, update_time
-from ipu_model.explore.split import (
-    blocks_of,
-    repeated_blocks,
-    split_before,
-    units_of,
-    with_checkpoints,
-    work_of_scopes,
-)
+from ipu_model.explore.split import blocks_of, repeated_blocks, split_before, units_of, with_checkpoints, work_of_scopes
 from ipu_model.explore.stages import Part, Stages, even_cuts
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
@@ -52,10 +45,6 @@ def shares(program: Program) -> tuple[float | None, ...]:
     return program.settings.proportion(0), program.settings.proportion(1)
 
 
-def location(program: Program) -> tuple[bool, bool]:
-    return program.locations.optimiser.on_chip, program.locations.optimiser.sharded
-
-
 SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
     ({}, lambda p: p, PROGRAM),
     ({"gradient_accumulation": 16, "device_iterations": 4, "replicas": 2}, lambda p: p.batching, Batching(4, 16, 2)),
@@ -74,7 +63,8 @@ SET: list[tuple[dict[str, Any], Callable[[Program], Any], Any]] = [
     ({"optimizer": SGD}, lambda p: p.optimiser, SGD),
     ({"optimizer": SGD, "half_optimiser_state": True}, lambda p: p.optimiser, HALVED),
     ({"optimizer": HALVED, "half_optimiser_state": False}, lambda p: p.optimiser, SGD),
-    ({"optimiser_off_chip": True, "optimiser_sharded": True}, location, (False, True)),
+    ({"optimiser_off_chip": True}, lambda p: p.locations.optimiser.on_chip, False),
+    ({"optimiser_sharded": True}, lambda p: p.locations.optimiser.sharded, True),
     ({"eight_bit_inputs": True}, lambda p: p.step.inputs[0].dtype, UINT8),
     ({"prefetch_depth": 3}, lambda p: p.prefetch_depth, 3),
     ({"synthetic_data": True}, lambda p: p.synthetic_data, True),
@@ -360,18 +350,6 @@ LAYERS = Program(
 )
 
 
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda: update_time(replace(LAYERS, training=False, optimiser=None)), "Only training programs"),
-        (lambda: scaling(LAYERS, [1], gradient_acumulation=4), "no option 'gradient_acumulation'"),
-    ],
-)
-def test_mistakes(ask: Callable[[], object], words: str) -> None:
-    with pytest.raises(Error, match=words):
-        ask()
-
-
 def test_two_runs_predict_a_third() -> None:
     update = update_time(LAYERS)
     third = profile_program(replace(LAYERS, batching=Batching(accumulation=40))).call_seconds
@@ -381,6 +359,10 @@ def test_two_runs_predict_a_third() -> None:
     more, longer = Batching(accumulation=8, replicas=4), Batching(accumulation=8, device_iterations=10)
     assert update_time(replace(LAYERS, batching=longer)).constant < update.constant
     assert update_time(replace(LAYERS, batching=more)).constant > update.constant
+    with pytest.raises(Error, match="Only training programs"):
+        update_time(replace(LAYERS, training=False, optimiser=None))
+    with pytest.raises(Error, match="no option 'gradient_acumulation'"):
+        scaling(LAYERS, [1], gradient_acumulation=4)
 
 
 def test_each_point_has_the_smallest_machine_that_is_large_enough() -> None:

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from half_support import HALF, differentiate, half, infer, infer_each, on_grid, rounded
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import KeepGradients, Net, session_of, traced
 from torch import Tensor, nn
-from tracing_support import KeepGradients, Net, session_of, traced
 
 from ipu_model.capture.graph import info_of
 from ipu_model.compute.half_precision import BOUNDED, overloads
@@ -341,13 +341,11 @@ PRODUCTS_AT_THE_ENDS: list[tuple[list[float], list[float], float]] = [
 ENDS_OF_THE_RANGE: list[tuple[Function, float, float]] = [
     (lambda x: x + x, 65504.0, 65504.0), (lambda x: x * 3, -65504.0, -65504.0),
     (lambda x: x - x, INF, NAN), (lambda x: x * 0, INF, NAN),
-    (lambda x: x / 0, 8.0, NAN), (lambda x: x / 0, -1.0, NAN), (lambda x: x / 0, 0.0, NAN),
-    (lambda x: (x.float() / 0).half(), 8.0, 65504.0),
+    (lambda x: x / 0, 8.0, NAN), (lambda x: (x.float() / 0).half(), 8.0, 65504.0),
     (torch.exp, 11.0, rounded(torch.tensor(math.e).double() ** 11).item()),
     (torch.exp, 12.0, 65504.0), (torch.exp, 60000.0, 65504.0), (lambda x: x**-8, 2.0**-24, 65504.0),
     (torch.exp, -17.0, 2.0**-24), (torch.exp, -18.0, 0.0), (torch.log, 0.0, NAN),
-    (torch.log, -1.0, NAN), (torch.sqrt, -1.0, NAN), (torch.rsqrt, 0.0, NAN),
-    (torch.reciprocal, 2.0**-24, 65504.0), (torch.reciprocal, 0.0, NAN),
+    (torch.sqrt, -1.0, NAN), (torch.reciprocal, 2.0**-24, 65504.0),
     (torch.square, 2.0**-13, 0.0), (torch.square, 300.0, 65504.0), (torch.relu, NAN, NAN),
     (torch.relu, -INF, 0.0),
     (torch.abs, -INF, INF), (torch.sigmoid, -INF, 0.0), (torch.tanh, INF, 1.0),
@@ -465,16 +463,11 @@ def test_arithmetic_with_numbers_clips_where_it_must() -> None:
 
 # Division by zero, in the sense of IEEE 754: an infinite result that is exact.
 
+# Which elementwise ops have poles follows below; here are some, and a divisor that is computed.
 DIVIDING: list[tuple[Function, float, float]] = [
     (lambda x, y: x / y, 8.0, 0.0), (lambda x, y: x / y, -8.0, -0.0), (lambda x, y: x / y, 0.0, 0.0),
-    (lambda x, y: x.clone().div_(y), 8.0, 0.0), (lambda x, y: x / 0, 8.0, 0.0),
-    (lambda x, y: torch.div(x, y, rounding_mode="floor"), 8.0, 0.0), (lambda x, y: x / y.sum(), 8.0, 0.0),
-    (lambda x, y: y.reciprocal(), 1.0, 0.0), (lambda x, y: 1 / y, 1.0, 0.0), (lambda x, y: y.rsqrt(), 1.0, 0.0),
-    (lambda x, y: y.log(), 1.0, 0.0), (lambda x, y: y.log2(), 1.0, 0.0), (lambda x, y: y.log10(), 1.0, 0.0),
-    (lambda x, y: y.clone().log_(), 1.0, 0.0), (lambda x, y: y.log1p(), 1.0, -1.0),
-    (lambda x, y: y.atanh(), 1.0, 1.0),
-    (lambda x, y: y**-1, 1.0, 0.0), (lambda x, y: y**x, -0.5, 0.0), (lambda x, y: 0.0**x, -2.0, 0.0),
-    (lambda x, y: torch.addcdiv(x, x, y), 8.0, 0.0),
+    (lambda x, y: x.clone().div_(y), 8.0, 0.0), (lambda x, y: x / y.sum(), 8.0, 0.0),
+    (lambda x, y: y.rsqrt(), 1.0, 0.0), (lambda x, y: y.log(), 1.0, 0.0), (lambda x, y: 0.0**x, -2.0, 0.0),
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Replicas, inside a process and over instances: gradients that are combined, random streams, and the group.
 
-The group has a thread for each instance here; real processes: tests/popdist.
+The group has a thread for each instance here; real processes, and what else they do together: tests/popdist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ipu_model.batching import ReplicaGroups
 from ipu_model.compute.gradients import Accumulator, reduce_in_groups
 from ipu_model.compute.session import RandomStreams
 from ipu_model.errors import Error
-from ipu_model.instances import Group, HashStore, Operation, PrefixStore, note_end, wait_for_members
+from ipu_model.instances import Group, HashStore, PrefixStore, note_end, wait_for_members
 
 NUMBERS = st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=12)
 
@@ -144,38 +144,7 @@ def test_tensors_that_share_storage_and_strided_ones_are_summed_once() -> None:
         return [shared.tolist(), strided.tolist()]
 
     assert together(2, action) == [[[3.0, 3.0], (2 * torch.arange(6.0).reshape(2, 3).t() + 1).tolist()]] * 2
-
-
-def collectives(group: Group, root: int) -> list[Any]:
-    own = torch.tensor([group.rank, -group.rank])
-    return [
-        *(group.reduced(own, operation).tolist() for operation in (Operation.SUM, Operation.MIN, Operation.MAX)),
-        [part.tolist() for part in group.gathered(own)],
-        group.broadcast(own, root).tolist(),
-        group.gathered_objects("x" * group.rank),
-        own.tolist(),
-    ]
-
-
-def test_values_are_reduced_gathered_and_broadcast() -> None:
-    """One instance alone waits for nobody; without an address gloo asks the machine for one."""
-    expected = [[3, -3], [0, -2], [2, 0], [[0, 0], [1, -1], [2, -2]], [2, -2], ["", "x", "xx"]]
-    assert together(3, lambda group: collectives(group, 2), address=None) == [[*expected, [r, -r]] for r in range(3)]
-    alone = Group(HashStore(), [0], 0)
-    alone.barrier()
-    assert collectives(alone, 0) == [[0, 0]] * 3 + [[[0, 0]], [0, 0], [""], [0, 0]]
     assert not dist.is_initialized(), "the default group is left alone"
-
-
-def test_a_part_of_the_group_works_on_its_own() -> None:
-    def action(group: Group) -> Any:
-        if group.rank == 1:
-            return None
-        part = group.only([2, 0])
-        assert part is group.only([0, 2])
-        return part.members, part.broadcast(torch.tensor([group.rank]), 2).item()
-
-    assert together(3, action) == [((0, 2), 2), None, ((0, 2), 2)]
 
 
 # Those who end, and those who do not come.

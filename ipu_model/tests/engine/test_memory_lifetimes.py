@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from operator import ge
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import (
+from net_support import (
     TILES,
+    Net,
     Trained,
     calling,
     graph_of,
@@ -22,14 +22,11 @@ from cost_support import (
     squares,
     stepped,
     total,
+    traced,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
-from tracing_support import Net, traced
 
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph
 from ipu_model.predict import profile_program
 from ipu_model.predict.calibration import calibrated
 from ipu_model.predict.order import device_bytes, held_tensors, order_of
@@ -163,12 +160,6 @@ class TestRecomputation:
         assert peak[4] < peak[12]
         # input, three checkpoints, three results of a segment, gradients in and out
         assert peak[4] == pytest.approx(1 + 3 + 3 + 2, abs=1.5)
-
-    def test_without_checkpoints_it_moves_the_hill_but_does_not_lower_it(self) -> None:
-        graph = squares(6, width=WIDTH, batch=BATCH)
-        plain, again = (memory_for(graph, recomputation=r)[0] for r in (Recomputation.NONE, Recomputation.ALL))
-        assert max(phases(again, "forward")) < max(phases(plain, "forward")) / 1.5
-        assert max(phases(again, "backward")) == pytest.approx(max(phases(plain, "backward")), rel=0.05)
 
 
 class TestSeveralIpus:
@@ -395,42 +386,3 @@ def test_passes_of_a_stage(ipus: int, checkpointed: int | None, mode: Recomputat
     during = [run.during for run in sequence_of(program.step, kept_for_backward(program)) if run.stage == stage]
     stretches = [current for place, current in enumerate(during) if place == 0 or during[place - 1] is not current]
     assert stretches == [Pass(name) for name in passes.split()]
-
-
-# ------------------------------------------------------------------ rules that hold for the memory of every network
-
-# Activations of at least 128 KiB: smaller ones lie on few tiles, and which tile is fullest is then an accident.
-NETWORKS = {"depth": st.integers(4, 6), "channels": st.sampled_from([32, 64]), "batch": st.sampled_from([32, 64, 128])}
-
-
-def network(depth: int, channels: int, batch: int, ipus: int = 1, dtype: torch.dtype = torch.float32) -> Graph:
-    """Capture equal blocks of convolution, norm and rectifier, cut into equal stages."""
-    blocks = [
-        nn.Sequential(nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(True))
-        for _ in range(depth)
-    ]
-    for ipu in range(1, ipus):
-        begin_block(blocks[ipu * depth // ipus], ipu)
-    return graph_of(nn.Sequential(*blocks).to(dtype), torch.zeros(batch, channels, 16, 16, dtype=dtype))
-
-
-@settings(max_examples=8)
-@given(**NETWORKS, ipus=st.integers(1, 2), factor=st.integers(2, 4))
-def test_a_larger_batch_wider_elements_or_training_hold_no_less_data_and_recomputation_no_more(
-    depth: int, channels: int, batch: int, ipus: int, factor: int
-) -> None:
-    """Of data: a plan for more may take less temporary memory."""
-    graph = network(depth, channels, batch, ipus)
-    plain = memory_for(graph, recomputation=Recomputation.NONE)
-    assert all(map(ge, map(highest, memory_for(network(depth, channels, factor * batch, ipus))), map(highest, plain)))
-    half = memory_for(network(depth, channels, batch, ipus, torch.float16), recomputation=Recomputation.NONE)
-    assert all(map(ge, map(highest, plain), map(highest, half)))
-    again = memory_for(graph, recomputation=Recomputation.PIPELINE)
-    for before, after in list(zip(plain, again))[:-1]:
-        assert highest(after) <= highest(before)
-        assert total(after, "stashes") <= total(before, "stashes")
-    assert again[ipus - 1].tiles == plain[ipus - 1].tiles
-    layers = nn.Sequential(*(nn.Linear(channels, channels) for _ in range(depth)))
-    rows = torch.zeros(batch, channels)
-    used = memory_for(traced(layers, rows, training=False), training=False, optimiser=None, accumulation=1)
-    assert used.max_tile_bytes < memory_for(graph_of(layers, rows)).max_tile_bytes

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cost_support import FLOAT, HALF, TILES, adamw, graph_of, linear, memory_for, on_fullest, program_of, squares, total
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from net_support import FLOAT, HALF, TILES, adamw, graph_of, linear, memory_for, on_fullest, program_of, squares, total
 from torch import nn
 
 from ipu_model.capture.describe import step_of

@@ -9,13 +9,12 @@ from math import ceil
 import pytest
 import torch
 import torch.nn.functional as F
-from cost_support import GC200, SETTINGS, Trained, calling, costed, cycles, stepped
 from hand_written import tensor, work_of
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import GC200, SETTINGS, Net, Trained, calling, costed, cycles, stepped
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from tracing_support import Net
 
 from ipu_model.capture import tracing
 from ipu_model.capture.describe import step_of

@@ -20,7 +20,6 @@ from ipu_model.predict.planner import (
     Problem,
     Split,
     contraction,
-    distinct,
     evaluate,
     matrix_product,
     splits_of,
@@ -53,11 +52,6 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 class TestSearch:
-    @given(st.integers(1, 400), st.integers(1, 400))
-    def test_distinct_splits_reach_every_part_size(self, length: int, most: int) -> None:
-        reached = {math.ceil(length / parts) for parts in distinct(length, most)}
-        assert reached == {math.ceil(length / parts) for parts in range(1, min(length, most) + 1)}
-
     @pytest.mark.parametrize(("m", "k", "n", "tiles"), [(48, 64, 32, 24), (100, 160, 24, 16), (30, 16, 80, 12)])
     def test_no_split_is_faster_than_the_one_that_is_found(self, m: int, k: int, n: int, tiles: int) -> None:
         """Every way to cut a product over few tiles, with either operand as the field."""

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from net_support import Net, session_of, traced
 from torch import nn
-from tracing_support import Net, session_of, traced
 
 import ipu_model
 from ipu_model.capture.describe import step_of

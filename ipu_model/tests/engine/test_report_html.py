@@ -13,15 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
-from report_support import (
-    ADVICE,
-    PROFILES,
-    Page,
-    inference_profile,
-    pipeline_profile,
-    resized,
-    search_result,
-)
+from report_support import ADVICE, PROFILES, Page, inference_profile, pipeline_profile, resized, search_result
 
 from ipu_model.predict.profile import Profile, close_band
 from ipu_model.report.findings import describe_liveness

@@ -167,12 +167,6 @@ class TestRows:
 # --- what holds the memory, and what to try first
 
 
-def with_tensors(*tensors: LiveTensor, profile: Profile) -> Profile:
-    ipus = list(profile.memory)
-    ipus[profile.memory.fullest.ipu] = replace(profile.memory.fullest, live_at_peak=tensors)
-    return replace(profile, memory=Memory(tuple(ipus), profile.memory.tile_bytes))
-
-
 @pytest.mark.parametrize("profile", [pipeline_profile(), profile_program(day03_program())])
 def test_they_add_up_to_the_fullest_tile_the_largest_first_and_all_else_last(profile: Profile) -> None:
     found, most = holders(profile), profile.memory.max_tile_bytes
@@ -283,7 +277,9 @@ class TestReport:
             for n in range(4)
         ]
         weight = LiveTensor("fc.weight", "variables", (10, 64), "float32", 1000.0, 9e5, True, 0, 9)
-        report = text_report(with_tensors(weight, *stashes, profile=inference_profile()))
+        profile = inference_profile()
+        ipu = replace(profile.memory[0], live_at_peak=(weight, *stashes))
+        report = text_report(replace(profile, memory=Memory((ipu,), profile.memory.tile_bytes)))
         lines = report[report.index("largest tensors") :].splitlines()
         assert lines[1].split("  ")[1:2] == ["layers.*.norm: layer norm x 12"]
         assert lines[1].endswith("3,594")

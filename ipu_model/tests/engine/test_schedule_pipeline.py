@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ipu_model.predict.calibration import StreamConstants, calibrated
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.links import HostLink
-from ipu_model.predict.order import Beat, Round, rounds_of
+from ipu_model.predict.order import rounds_of
 from ipu_model.predict.profile import SPAN_KINDS, PhaseCycles, Span
 from ipu_model.predict.program import Execution
 from ipu_model.predict.time import Call, Conditions, DeviceTime
@@ -73,53 +73,7 @@ APART, SHARED = (
 )
 
 
-# --- order: which passes run in which cycle (hardware reference, section E)
-
-
-def beats_of(rounds: tuple[Round, ...]) -> Iterator[tuple[int, int, Beat]]:
-    """Yield the beats of one round one by one, with the cycle and the number in it."""
-    for interval in rounds[0].intervals:
-        for cycle in range(interval.start, interval.start + interval.count):
-            for number, beat in enumerate(interval.beats):
-                yield cycle, number, beat
-
-
-class TestOrder:
-    @given(k=STAGES, g=COUNT, way=WAYS, training=st.booleans())
-    def test_every_stage_passes_every_micro_batch_once_and_not_before_what_it_needs(self, k, g, way, training) -> None:
-        """Results are there in a later beat, or for the last stage later in the same one."""
-        forward: dict[tuple[int, int], tuple[int, int]] = {}
-        backward: dict[tuple[int, int], tuple[int, int]] = {}
-        passes = 0
-        for cycle, number, beat in beats_of(rounds_of(k, g, training=training, execution=way)):
-            forward |= {(s, cycle - lag): (cycle, number) for s, lag in beat.forward.items()}
-            backward |= {(s, cycle - lag): (cycle, number) for s, lag in beat.backward.items()}
-            passes += len(beat.forward) + len(beat.backward)
-        everything = {(s, m) for s in range(k) for m in range(g)}
-        assert set(forward) == everything
-        assert set(backward) == (everything if training else set())
-        assert passes == len(forward) + len(backward)
-        for m in range(g):
-            assert all(forward[s, m] < forward[s + 1, m] for s in range(k - 1))
-            if training:
-                assert all(backward[s + 1, m] < backward[s, m] for s in range(k - 1))
-                assert forward[k - 1, m] <= backward[k - 1, m]
-
-    @given(k=st.integers(2, 6), g=st.integers(16, 40), way=PIPELINES)
-    def test_micro_batches_under_way_fill_the_stashes(self, k: int, g: int, way: Execution) -> None:
-        """2(K-1-s) + 1 of stage s in a pipeline, K - s where passes alternate (hardware reference, C3)."""
-        under_way, most = [0] * k, [0] * k
-        for _, _, beat in beats_of(rounds_of(k, g, execution=way)):
-            for stage in beat.forward:
-                under_way[stage] += 1
-            most = [max(pair) for pair in zip(most, under_way)]
-            for stage in beat.backward:
-                under_way[stage] -= 1
-        interleaved = way is Execution.INTERLEAVED
-        assert most == [k - s if interleaved else 2 * (k - 1 - s) + 1 for s in range(k)]
-
-
-# --- time
+# --- time, and with it which passes run in which cycle
 
 
 def passes_of(

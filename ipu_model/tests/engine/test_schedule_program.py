@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cost_support import SETTINGS, Trained, calling, stepped
 from hypothesis import given
 from hypothesis import strategies as st
+from net_support import SETTINGS, Trained, calling, stepped
 from torch import Tensor, nn
 
 from ipu_model.batching import Batching, Keep, Returns
@@ -310,10 +310,6 @@ ACCUMULATORS_SPLIT = placed(accumulators=Location(sharded=True))
 COPIES = (5 + 2) * SIZE / (160e9 * calibrated().pipeline.copy_link_share)  # in a pipeline of two, five micro-batches
 
 
-def exchanged(chosen: Program) -> float:
-    return profiled(chosen).cycles[0].global_exchange / 1.33e9
-
-
 class TestReplicas:
     def test_a_tensor_without_elements_has_no_parts(self) -> None:
         linear = nn.Linear(WIDTH, WIDTH)
@@ -349,7 +345,8 @@ class TestReplicas:
         chosen = program(step, replicas=4, **changes)
         ring = ring_of(chosen)
         parts = [*map(ring.reduce_scatter, scattered), *map(ring.all_gather, gathered)]
-        assert exchanged(chosen) == pytest.approx(sum(parts) + sum(map(ring.all_reduce, reduced)) + copies)
+        exchanged = profiled(chosen).cycles[0].global_exchange / 1.33e9
+        assert exchanged == pytest.approx(sum(parts) + sum(map(ring.all_reduce, reduced)) + copies)
 
 
 def often(step: Step, accumulation: int, replicas: int = 1) -> Program:

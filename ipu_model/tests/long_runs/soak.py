@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fuzz.leftovers import Leftovers
@@ -22,25 +23,30 @@ _ITEMS_OF_A_SHORT_PASS = 60
 _POINTS = 4
 
 
-class Usage(NamedTuple):
-    """What a program holds at one moment: resident memory in MiB, of this process and of its loaders', and the rest."""
+# How much more memory, in MiB, may be held at the end than after the warm-up; nothing else may grow at all.
+# Heaps settle for some thousand steps; a leak of one tensor a step would be far more than this.
+STEPS = {"own_mib": 8.0, "loaders_mib": 8.0}
+# Compiling leaves a little in torch's own caches: the tolerance is for 200 programs.
+PROGRAMS = {"own_mib": 24.0, "loaders_mib": 8.0}
 
-    step: int
-    own_mib: float
-    loaders_mib: float
-    descriptors: int
-    threads: int
-    processes: int
-    shared_maps: int
+Usage = dict[str, float]
 
-    @classmethod
-    def now(cls, step: int) -> Usage:
-        """Measure, after a collection of garbage; Linux only."""
-        gc.collect()
-        loaders = (_resident_mib(child.pid) for child in multiprocessing.active_children() if child.pid)
-        left = Leftovers.now()
-        counts = (left.descriptors, left.threads, left.processes, left.shared_maps)
-        return cls(step, _resident_mib(os.getpid()), sum(loaders), *counts)
+
+def usage_now() -> Usage:
+    """Measure what is held, after a collection of garbage; memory of this process and of its loaders. Linux only."""
+    gc.collect()
+    loaders = (_resident_mib(child.pid) for child in multiprocessing.active_children() if child.pid)
+    counts = ("descriptors", "threads", "processes", "shared_maps")
+    held = {name: count for name, count in Leftovers.now().items() if name in counts}
+    return {"own_mib": _resident_mib(os.getpid()), "loaders_mib": sum(loaders), **held}
+
+
+def grown(first: Usage, last: Usage, tolerance: Usage) -> list[str]:
+    return [
+        f"{name} grew from {before:.1f} to {last[name]:.1f}, more than {tolerance.get(name, 0.0)}"
+        for name, before in first.items()
+        if last[name] - before > tolerance.get(name, 0.0)
+    ]
 
 
 def _resident_mib(pid: int) -> float:
@@ -49,26 +55,6 @@ def _resident_mib(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:")), 0.0)
-
-
-class Tolerance(NamedTuple):
-    """How much more memory, in MiB, may be held at the end than after the warm-up; counts may not grow at all."""
-
-    own_mib: float
-    loaders_mib: float
-
-    def complaints(self, first: Usage, last: Usage) -> list[str]:
-        return [
-            f"{name} grew from {getattr(first, name):.1f} to {getattr(last, name):.1f}, more than {limit}"
-            for name in Usage._fields[1:]
-            if getattr(last, name) - getattr(first, name) > (limit := getattr(self, name, 0.0))
-        ]
-
-
-# Heaps settle for some thousand steps; a leak of one tensor a step would be far more than this.
-STEPS = Tolerance(own_mib=8, loaders_mib=8)
-# Compiling leaves a little in torch's own caches: the tolerance is for 200 programs.
-PROGRAMS = Tolerance(own_mib=24, loaders_mib=8)
 
 
 def _program(items: int, sharing: poptorch.SharingStrategy) -> tuple[Any, poptorch.DataLoader]:
@@ -91,35 +77,26 @@ def training_steps(
     weights come to the host.
     """
     training, loader = _program(200, sharing)
-    batches = _passes(loader)
+    passes = (islice(loader, None if number % 3 else _ITEMS_OF_A_SHORT_PASS) for number in count(1))
+    batches = chain.from_iterable(passes)
     for done in range(-max(1, steps // 10), steps):
         if done >= 0 and done % max(1, steps // points) == 0:
-            yield Usage.now(done)
+            yield usage_now()
         _, loss = training(next(batches))
         if not bool(loss.isfinite().all()):
             raise ArithmeticError(f"the loss of step {done} is {loss}")
         if done % 100 == 0:
             training.copyWeightsToHost()
-    yield Usage.now(steps)
+    yield usage_now()
     loader.terminate()
     training.destroy()
 
 
-def _passes(loader: poptorch.DataLoader) -> Iterator[Any]:
-    number = 0
-    while True:
-        number += 1
-        for index, batch in enumerate(loader):
-            if number % 3 == 0 and index == _ITEMS_OF_A_SHORT_PASS:
-                break
-            yield batch
-
-
-def programs(count: int, points: int) -> Iterator[Usage]:
-    """Make a model and a loader, train some steps and drop both, `count` times; yield as `training_steps` does."""
-    for done in range(-max(2, count // 10), count):
-        if done >= 0 and done % max(1, count // points) == 0:
-            yield Usage.now(done)
+def programs(number: int, points: int) -> Iterator[Usage]:
+    """Make a model and a loader, train some steps and drop both, `number` times; yield as `training_steps` does."""
+    for done in range(-max(2, number // 10), number):
+        if done >= 0 and done % max(1, number // points) == 0:
+            yield usage_now()
         training, loader = _program(4, poptorch.SharingStrategy.Fork)
         for batch in loader:
             training(batch)
@@ -128,7 +105,7 @@ def programs(count: int, points: int) -> Iterator[Usage]:
             training.destroy()
         # The other half of them is left to the garbage collector.
         del training, loader
-    yield Usage.now(count)
+    yield usage_now()
 
 
 def main() -> int:
@@ -145,9 +122,9 @@ def main() -> int:
         print(f"{name} with asynchronous loading; MiB may grow by {tolerance}")
         seen = []
         for usage in run:
-            print(usage, flush=True)
+            print({what: round(number, 1) for what, number in usage.items()}, flush=True)
             seen.append(usage)
-        found += tolerance.complaints(seen[0], seen[-1])
+        found += grown(seen[0], seen[-1], tolerance)
     print("grew: " + "; ".join(found) if found else "nothing grew beyond the tolerance")
     return int(bool(found))
 

@@ -1,6 +1,6 @@
 """Random programs are right or refused with words, and leave nothing behind: some of what `make fuzz` tries for hours.
 
-The oracle is plain PyTorch on the same data, micro-batch by micro-batch (`long_runs/fuzz/plain.py`).
+The oracle is plain PyTorch on the same data, micro-batch by micro-batch (`long_runs/fuzz/trial.py`).
 """
 
 from __future__ import annotations

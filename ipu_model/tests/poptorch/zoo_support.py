@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from executor_support import Module, inference, training
-from fuzz.plain import plain_kernels
+from fuzz.trial import plain_kernels
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 

@@ -58,7 +58,6 @@ def checkpoint(layer: nn.Module) -> None:
 
 
 def captured(module: nn.Module, *inputs: TensorSpec, training: bool = True) -> Graph:
-
     def flat(outputs: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         if isinstance(outputs, (tuple, list)):
             return list(outputs), tuple

@@ -1,21 +1,23 @@
-"""What follows from the errors of all published rows: error bands, and what is too close to call."""
+"""What follows from the errors of all published rows: error bands, ratios, and what is too close to call."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
-from ipu_model.predict.band import Family, FamilyBand
+from ipu_model.predict.band import Family, FamilyBand, RatioErrors
 from ipu_model.predict.profile import CloseBand
 from published.comparison import ComparedVerdict, Comparison, Record
 from published.message_passing import OPS, errors, left_out
-from published.ratios import ratio_errors
-from published.rows import Kind, Row, VerdictRow, published
+from published.rows import Curve, Kind, Row, VerdictRow, published
 
+ALL = "all"
 DEVIATIONS = 2.0
 """A band reaches as many times the root mean square of its rows' errors to each side: about 95 % of normal errors."""
 # The rows that compare the fullest tile of a program with a published report of it.
@@ -135,3 +137,40 @@ def close_band_of(ran: Iterable[float], failed: Iterable[float], overestimate: f
     if low >= least:  # the lower end itself still fits, and a program that failed must not
         low = round(low - 0.001, 3)
     return CloseBand(low, math.ceil(max(1.0 + overestimate, most, 1.0) * 1000) / 1000)
+
+
+# --- ratios of two rows of programs that differ in one thing: what is wrong with both figures alike cancels out in them
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The second of two rows over the first: published, and the signed relative error of the modelled ratio."""
+
+    curve: Curve
+    rows: tuple[str, str]
+    published: float
+    error: float
+
+
+def ratios(errors: Mapping[str, float]) -> tuple[Ratio, ...]:
+    """Return the ratios of neighbours on all curves; `errors` are the signed relative errors of known rows, by id."""
+    values = {row.id: row.value for row in published().rows}
+    return tuple(
+        Ratio(curve, (first, second), values[second] / values[first], (1 + errors[second]) / (1 + errors[first]) - 1)
+        for curve in published().curves
+        for first, second in pairwise(curve.rows)
+        if first in errors and second in errors
+    )
+
+
+def ratio_errors(errors: Mapping[str, float]) -> dict[str, RatioErrors]:
+    """Return the errors of all ratios, and of those by what changes; beside them those of the rows themselves."""
+    found = ratios(errors)
+    summaries = {}
+    for change in (ALL, *dict.fromkeys(ratio.curve.change for ratio in found)):
+        some = [ratio for ratio in found if change in (ALL, ratio.curve.change)]
+        sizes = [abs(ratio.error) for ratio in some]
+        alone = [abs(errors[row]) for row in dict.fromkeys(row for ratio in some for row in ratio.rows)]
+        figures = median(sizes), max(sizes), median(alone), max(alone)
+        summaries[change] = RatioErrors(len(some), *(round(figure, 3) for figure in figures))
+    return summaries

@@ -17,8 +17,7 @@ from ipu_model.predict.calibration import constant_facts
 from published.comparison import Compared, ComparedVerdict, Comparison, Outcome, recorded
 from published.leave_one_out import LeftOut
 from published.message_passing import message_passing_lines
-from published.ratios import ALL, ratio_errors, ratios
-from published.record import bands_of, held_bands, left_out_verdicts
+from published.record import ALL, bands_of, held_bands, left_out_verdicts, ratio_errors, ratios
 from published.rows import Kind, published
 
 _PAGE, _WIDTH = "validation.md.jinja", 120

@@ -1,18 +1,20 @@
-"""What the tests of costs and memory share: a module with a loss, default settings, small programs and pipelines."""
+"""Captures, runs, costs and memory of small modules for the tests of the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tracing_support import Net, traced
 
-from ipu_model.batching import Batching
-from ipu_model.capture import tracing
+import poptorch
+from ipu_model.batching import Batching, Returns
 from ipu_model.capture.describe import step_of
-from ipu_model.capture.graph import Graph, dtype_of
+from ipu_model.capture.graph import Graph, TensorSpec, dtype_of
+from ipu_model.compute.replay import Arithmetic
+from ipu_model.compute.session import Reduction, Session
+from ipu_model.compute.threads import Threads
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.costs import Costs, costs_of, total_of
 from ipu_model.predict.device import CostSettings, Device
@@ -20,26 +22,82 @@ from ipu_model.predict.memory import memory_of
 from ipu_model.predict.profile import IpuMemory, Memory
 from ipu_model.predict.program import Program
 from ipu_model.step import Step
-from published.building import begin_block
+from published.building import begin_block, captured
+
+
+class Net(nn.Module):
+    """A module that computes `function(self, *inputs)` with the submodules and parameters that it is given by name."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def traced(module: nn.Module, *inputs: Tensor, training: bool = True) -> Graph:
+    """Capture `module` for micro-batches like `inputs`."""
+    return captured(module, *map(TensorSpec.of, inputs), training=training)
+
+
+def ops_of(graph: Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.ops.nodes if node.op == "call_function"]
+
+
+def session_of(
+    module: nn.Module,
+    *inputs: Tensor,
+    training: bool = True,
+    arithmetic: Arithmetic | None = None,
+    threads: Threads | None = None,
+) -> Session:
+    """Return a session that runs `module` with its weights on one micro-batch like `inputs` at a time."""
+    session = Session(
+        traced(module, *inputs, training=training),
+        Batching(),
+        Returns(),
+        arithmetic=arithmetic or Arithmetic(),
+        reduction=Reduction(),
+        seed=0,
+        watched_updates=(),
+        automatic_loss_scaling=None,
+        threads=threads or Threads(torch.get_num_threads()),
+        replica_groups={},
+    )
+    session.upload(dict(module.state_dict()))
+    return session
+
+
+class KeepGradients:
+    """Stands in for the optimiser of a session: keeps the gradients of the last update."""
+
+    def __init__(self, session: Session) -> None:
+        self.gradients: dict[str, Tensor] = {}
+        session.update = self._keep
+
+    def _keep(self, gradients: Mapping[str, Tensor], scale: float) -> None:
+        self.gradients = dict(gradients)
+
+
+# --- costs
 
 SETTINGS = CostSettings()
 GC200 = Device()
 
 
-class Trained(nn.Module):
+class Trained(Net):
     """A module with a loss: the sum of its output."""
 
     def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
+        super().__init__(_with_sum, module=module)
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.module(*inputs)
-        loss = output.float().sum()
-        trace = tracing.current()
-        if trace is not None:
-            trace.loss_marks.append(loss)
-        return output, loss
+
+def _with_sum(net: Net, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    output = net.module(*inputs)
+    return output, poptorch.identity_loss(output.float(), "sum")
 
 
 def calling(function: Callable[..., Any], *layers: nn.Module) -> Net:

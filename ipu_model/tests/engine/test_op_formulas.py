@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hand_written import tensor, work_of
-from net_support import SETTINGS, Trained, stepped
+from net_support import Trained, stepped
 from torch import nn
 
 from ipu_model.batching import Batching

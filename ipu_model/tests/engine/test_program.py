@@ -13,7 +13,7 @@ import torch
 from hand_written import op, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from net_support import FLOAT, SETTINGS, Trained, adamw, calling, memory_of_program, program_of, squares, stepped
+from net_support import FLOAT, Trained, adamw, calling, memory_of_program, program_of, squares, stepped
 from torch import nn
 
 from ipu_model import predict

@@ -101,7 +101,8 @@ class Recorder(TorchDispatchMode):
                 tensor.detach_()
 
     def differentiable(self) -> list[Tensor]:
-        return [tensor for tensor, _ in self._bound.values() if _has_gradient(tensor)]
+        # To ask for a gradient can record ops: PyTorch replays how a view came about after a change in place.
+        return [tensor for tensor, _ in list(self._bound.values()) if _has_gradient(tensor)]
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         """Return a fake for a real tensor: a constant with its present value, as an op in place would change it."""

@@ -193,7 +193,7 @@ class ModelledModule:
     @property
     def ipus_of_modules(self) -> Mapping[str, int]:
         """The IPU on which the forward pass of each module begins, by the module's dotted name."""
-        from ipu_model.explore.split import modules_of
+        from ipu_model.explore.blocks import modules_of
         from ipu_model.step import Phase
 
         found: dict[str, int] = {}

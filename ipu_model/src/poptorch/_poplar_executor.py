@@ -24,7 +24,7 @@ from poptorch._backend.compile import (
     Compiled,
     _registerHook,
     compilation_progress,
-    compiled,
+    compile_program,
     move_long_message,
     registerPostCompileHook,
     registerPreCompileHook,
@@ -306,7 +306,9 @@ class PoplarExecutor:
             with compilation_progress(self._options), _OverwriteContextManager(), self._wrapping.lifted():
                 seed = self._rng_state[0] if self._rng_state else None
                 model = self._traced_model
-                now = compiled(model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved)
+                now = compile_program(
+                    model, self._options, arguments, self._host, self._optimisation, seed=seed, saved=saved
+                )
             if self._options.connection_type != ConnectionType.Never:
                 self._attach(now)
             self._compiled, self._modelled = now, (now.program, now.arguments)

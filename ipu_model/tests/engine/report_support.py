@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ipu_model.explore.advise import Advice
 from ipu_model.explore.fit_result import Candidate, Fit, FitResult
 from ipu_model.explore.options import Change, Risk
-from ipu_model.explore.settings import Setting, Split
+from ipu_model.explore.search_points import Setting, Split
 from ipu_model.predict.calibration import StreamConstants
 from ipu_model.predict.hardware import system_named
 from ipu_model.predict.host import HostWork, Loading

@@ -18,10 +18,17 @@ from ipu_model.batching import Batching, Keep
 from ipu_model.capture.describe import step_of
 from ipu_model.errors import Error
 from ipu_model.explore.advise import advise, other_loaders
+from ipu_model.explore.blocks import (
+    blocks_of,
+    repeated_blocks,
+    split_before,
+    units_of,
+    with_checkpoints,
+    work_of_scopes,
+)
 from ipu_model.explore.options import OPTIONS, Risk, with_byte_inputs, with_options
+from ipu_model.explore.placement import Part, Stages, even_cuts
 from ipu_model.explore.scaling import scaling, update_time
-from ipu_model.explore.split import blocks_of, repeated_blocks, split_before, units_of, with_checkpoints, work_of_scopes
-from ipu_model.explore.stages import Part, Stages, even_cuts
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict import memory_of_program, profile_program, samples_per_second
 from ipu_model.predict.costs import costs_of, total_of

@@ -22,12 +22,12 @@ import poptorch
 from ipu_model import HostWork
 from ipu_model.errors import Error
 from ipu_model.explore import KEEP
+from ipu_model.explore.blocks import has_checkpoints, with_checkpoints
 from ipu_model.explore.fit_result import Fit, FitResult
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import code_of, with_options
 from ipu_model.explore.search import NEGLIGIBLE_GAIN
-from ipu_model.explore.settings import Programs
-from ipu_model.explore.split import has_checkpoints, with_checkpoints
+from ipu_model.explore.search_points import Programs
 from ipu_model.explore.what_if import source_of
 from ipu_model.front_ends import ModuleChanges, program_of_module
 from ipu_model.predict import profile_program

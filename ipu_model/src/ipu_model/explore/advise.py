@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ipu_model.errors import Error
+from ipu_model.explore.blocks import blocks_of, has_checkpoints, repeated_blocks
 from ipu_model.explore.fit_result import MARGIN, Limits, OtherLoader
 from ipu_model.explore.options import (
     OPTIONS,
@@ -18,9 +19,8 @@ from ipu_model.explore.options import (
     is_in_half_precision,
     with_options,
 )
-from ipu_model.explore.settings import Programs
-from ipu_model.explore.split import blocks_of, has_checkpoints, repeated_blocks
-from ipu_model.explore.stages import even_cuts
+from ipu_model.explore.placement import even_cuts
+from ipu_model.explore.search_points import Programs
 from ipu_model.explore.what_if import Source, host_work_of, source_of
 from ipu_model.predict import profile_program
 from ipu_model.predict.host import HostWork, Loading

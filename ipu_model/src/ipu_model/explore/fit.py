@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import KEEP
 from ipu_model.explore.advise import other_loaders
+from ipu_model.explore.blocks import scopes_of_variables
 from ipu_model.explore.fit_result import CALL, MARGIN, Candidate, Fit, FitResult, Limits, OtherLoader
 from ipu_model.explore.options import code_of, on_machine
 from ipu_model.explore.search import NEGLIGIBLE_GAIN, Search, group_of
-from ipu_model.explore.settings import Programs
-from ipu_model.explore.split import scopes_of_variables
+from ipu_model.explore.search_points import Programs
 from ipu_model.explore.what_if import host_work_of, source_of
 from ipu_model.predict import profile_program, samples_per_second
 from ipu_model.predict.hardware import System, is_chip, system_with_room
@@ -129,7 +129,7 @@ class Findings:
             loaders=() if best is None else tuple(self._faster_loaders(best)),
             limits=self.limits,
             refusals=tuple(dict.fromkeys(fit.refused for fit in self._fits.values() if fit.refused)),
-            close=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
+            runners_up=() if fastest is None else tuple(self._runners_up(fastest.candidate)),
             without="" if is_resized else f", without other micro-batches ({CALL} tries them)",
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ipu_model.errors import Error
 from ipu_model.explore.lines import code_block
 from ipu_model.explore.options import Change
-from ipu_model.explore.settings import Setting
+from ipu_model.explore.search_points import Setting
 from ipu_model.predict.host import HostWork
 from ipu_model.predict.profile import Profile, Verdict, close_band
 from ipu_model.report.quantities import counted
@@ -163,8 +163,8 @@ class FitResult:
     everything that was modelled, impossible settings included. `notes` say what was left out, `binds` says what keeps a
     program from fitting, `instead` is what fits within `instead_limits`, which are wider than those of the search.
     `loaders` are other ways to load the data with which the best program is faster. `refusals` are what the front end
-    refused when it captured the module with all changes. `close` are the runners-up, each with what is to be said of
-    it; `without` says what was not searched.
+    refused when it captured the module with all changes. `runners_up` are the next best, each with what is to be said
+    of it; `without` says what was not searched.
     """
 
     name: str
@@ -180,7 +180,7 @@ class FitResult:
     loaders: tuple[OtherLoader, ...] = ()
     limits: Limits = field(default_factory=Limits)
     refusals: tuple[str, ...] = ()
-    close: tuple[tuple[str, Candidate], ...] = ()
+    runners_up: tuple[tuple[str, Candidate], ...] = ()
     without: str = ""
 
     @property
@@ -254,8 +254,8 @@ class FitResult:
             parts.append(f"{self.nothing_fits}{asked}. {self.binds}".rstrip())
         for title, fit in self.programs:
             parts += [f"{title}: {fit.text()}", *code_block(fit.code)]
-        runners_up = [f"{what}: {candidate}" for what, candidate in self.close]
-        return "\n\n".join((*parts, *runners_up, *self._loading(), "\n".join(self._remarks())))
+        parts += [f"{what}: {candidate}" for what, candidate in self.runners_up]
+        return "\n\n".join((*parts, *self._loading(), "\n".join(self._remarks())))
 
     def __repr__(self) -> str:
         what = "nothing fits" if self.fastest is None else self.fastest.text().partition("\n")[0]

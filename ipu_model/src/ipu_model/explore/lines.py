@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from ipu_model.batching import Keep
-from ipu_model.explore.split import has_checkpoints
+from ipu_model.explore.blocks import has_checkpoints
 from ipu_model.optimiser import Hyper, OptimiserSpec
 from ipu_model.predict.program import Execution, Program, Recomputation
 from ipu_model.step import FLOAT16

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ipu_model.batching import Keep
 from ipu_model.errors import Error, checked_count, did_you_mean
 from ipu_model.explore import lines
-from ipu_model.explore.split import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
+from ipu_model.explore.blocks import blocks_at, blocks_of, has_checkpoints, split_before, with_checkpoints
 from ipu_model.optimiser import OptimiserSpec
 from ipu_model.predict.hardware import System, system_named
 from ipu_model.predict.program import Execution, Program, Recomputation

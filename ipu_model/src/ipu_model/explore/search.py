@@ -11,10 +11,10 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import Error
+from ipu_model.explore.blocks import repeated_blocks
 from ipu_model.explore.fit_result import Candidate, Limits
-from ipu_model.explore.settings import Programs, Setting, Split
-from ipu_model.explore.split import repeated_blocks
-from ipu_model.explore.stages import SHARES, Plan, Stages
+from ipu_model.explore.placement import SHARES, Plan, Stages
+from ipu_model.explore.search_points import Programs, Setting, Split
 from ipu_model.predict import check_machine, memory_of_program
 from ipu_model.predict.host import HostWork, call_time
 from ipu_model.predict.program import Execution, Program, Recomputation

@@ -141,7 +141,7 @@ def trace(
 
 
 @no_garbage_collection()
-def compiled(
+def compile_program(
     module: nn.Module,
     options: Options,
     arguments: BoundArguments,
@@ -156,7 +156,7 @@ def compiled(
     Without a `seed` one is drawn, together with the other instances of a run.
     """
     # Imported when a model is compiled, so that `import poptorch` stays quick.
-    from poptorch._backend.modelling import checked, program_of
+    from poptorch._backend.modelling import check_memory, program_of
 
     watch, distributed = CoreWatch(), options.Distributed
     spec = None if optimisation is None else optimisation.spec
@@ -176,7 +176,7 @@ def compiled(
     # Before anything that takes memory or waits for other processes: a program that does not fit stops here.
     program = program_of(graph, options, optimisation)
     known = None if saved is None else saved[0].warnings
-    warnings, was_stored = checked(program, graph, options, host.groupings, known)
+    warnings, was_stored = check_memory(program, graph, options, host.groupings, known)
     deliver_interrupt()
     common_seed = secrets.randbits(31) if seed is None else seed
     group = None

@@ -246,13 +246,13 @@ _LONGEST_NAME = 200
 Warnings = tuple[str, ...]
 
 
-def checked(
+def check_memory(
     program: Program, graph: Graph, options: Options, groupings: Mapping[str, ReplicaGroups], known: Warnings | None
 ) -> tuple[Warnings, bool]:
     """Return the warnings about a program's memory, and whether they were `known` or stored; write wanted reports."""
     ignored = os.environ.get(_IGNORE_MEMORY, "0") not in ("", "0")
     engine, folder = options._backend.engine_options, options._backend.cache_folder
-    judge = partial(memory_warnings, program, ignored=ignored)
+    judge = partial(refuse_or_warn, program, ignored=ignored)
     try:
         if known is not None:
             warnings, was_stored = known, True
@@ -271,7 +271,7 @@ def checked(
     return warnings, was_stored
 
 
-def memory_warnings(program: Program, *, ignored: bool) -> Warnings:
+def refuse_or_warn(program: Program, *, ignored: bool) -> Warnings:
     """Refuse a program that clearly does not fit, unless that is `ignored`; return a warning if it is close."""
     try:
         memory = memory_of_program(program)

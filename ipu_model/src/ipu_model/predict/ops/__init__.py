@@ -8,11 +8,11 @@ from __future__ import annotations
 from ipu_model.predict.ops import (  # noqa: F401 - each registers its rules
     contractions,
     indexing,
-    losses,
     moves,
     normalisation,
     pointwise,
     reductions,
+    softmax_and_losses,
     spatial,
 )
 from ipu_model.predict.ops.rule import register, rule_of

@@ -7,10 +7,10 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from ipu_model.errors import Error
+from ipu_model.explore.blocks import blocks_of, repeated_blocks, split_before
 from ipu_model.explore.lines import micro_batch_line
 from ipu_model.explore.options import OPTIONS, Change, Risk, on_machine, with_options
-from ipu_model.explore.split import blocks_of, repeated_blocks, split_before
-from ipu_model.explore.stages import Stages
+from ipu_model.explore.placement import Stages
 from ipu_model.explore.what_if import Source
 from ipu_model.front_ends import ModuleChanges
 from ipu_model.predict.hardware import system_with

@@ -1,4 +1,4 @@
-"""Where stages could begin: what every stretch of a model would take and hold as a stage of its own.
+"""Which modules go on which IPU: what every stretch of a model would take and hold as a stage of its own.
 
 The cycles and bytes of modules add up to an estimate, which costs next to nothing; each program that is modelled
 corrects it. So a search finds the best cuts and shares of memory for temporary data in a few programs.
@@ -15,8 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ipu_model.explore.options import with_options
-from ipu_model.explore.split import (
+from ipu_model.explore.blocks import (
     Unit,
     has_checkpoints,
     repeated_blocks,
@@ -25,6 +24,7 @@ from ipu_model.explore.split import (
     units_of,
     work_of_scopes,
 )
+from ipu_model.explore.options import with_options
 from ipu_model.predict.ops.updates import UPDATE_PART, variable_costs
 from ipu_model.predict.order import device_bytes, held_tensors, stash_slots
 from ipu_model.predict.program import Execution, Program, Recomputation

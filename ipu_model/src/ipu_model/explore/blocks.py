@@ -1,4 +1,4 @@
-"""Where to split a model over IPUs, and the blocks between which recomputation may keep checkpoints."""
+"""The modules at which a model can be split, its repeated blocks, and the program that is split at some of them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def expressions(*kinds: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("expression", expressions("differentiable", "computed", "compiled"))
+@pytest.mark.parametrize("expression", expressions("differentiable", "computed", "drawn", "untrained"))
 def test_what_poptorch_compiles_is_not_refused(expression: str) -> None:
     assert refused_ops(expression) == set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -157,31 +156,6 @@ def test_a_mask_in_a_difference_is_one_or_zero(function: Any, expected: list[flo
     found = inference(Module(lambda model, mask: function(mask)))(MASK)
     assert found.tolist() == expected
     assert found.is_floating_point() == isinstance(expected[0], float)
-
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "masked_select": (lambda x: x.masked_select(x > 0), r"shape of a result depends on data .*torch\.where"),
-    "nonzero": (lambda x: (x, x.nonzero()), r"shape of a result depends on data .*torch\.where"),
-    "where": (lambda x: torch.where(x > 0)[0], r"torch\.where\(mask\) alone; keep a fixed number .* topk"),
-    "argwhere": (lambda x: torch.argwhere(x > 0), "A mask made of constants is fine"),
-    "unique": (lambda x: x.unique(), "shape of a result depends on data .*on the host, in the data set"),
-    "repeat_interleave": (lambda x: x[0].repeat_interleave((x[0] > 0).int()), "an index that is a buffer"),
-    "adaptive softmax": (
-        lambda x: nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3])(x, x[:, 0].argsort()),
-        r"\[aten::nonzero\].*depends on data",
-    ),
-    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, x + 1, x.abs()), "branches on data: .*torch.where"),
-    "bincount": (lambda x: (x, torch.bincount((x[0] > 0).int())), r"depends on data .*number of values as minlength="),
-    "a mask written with data": (lambda x: x[torch.zeros(3, 4).bool().logical_or_(x > 0)], "shape of a result depends"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_a_static_graph_cannot_have_is_refused_with_its_module_and_line(name: str) -> None:
-    function, words = REFUSED[name]
-    with pytest.raises(poptorch.Error, match=words) as refusal:
-        inference(scaled(function))(A)
-    assert re.search("module 'model', line [0-9]+ of <lambda> in test_zoo_functions.py: ", str(refusal.value))
 
 
 NARROW: dict[str, tuple[Any, ...]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 import torchvision.models as tv
 from executor_support import Module, inference, quiet
 from torch import Tensor, nn
-from zoo_support import check_inference, check_training, numbers, scaled, without_formula
+from zoo_support import check_inference, check_training, numbers, without_formula
 
 import ipu_model
 import poptorch
@@ -237,28 +236,6 @@ def test_the_available_memory_of_an_lstm_is_that_of_its_products() -> None:
         return [max(op.temporary_bytes for op in ops if "lstm" in op.target and op.phase == phase) for phase in phases]
 
     assert all(little < much for little, much in zip(temporary(0.05), temporary(0.6)))
-
-
-def packed(m: Any, x: Tensor) -> Tensor:
-    rows = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 2]), enforce_sorted=False)
-    return nn.utils.rnn.pad_packed_sequence(m.rnn(rows)[0])[0]
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: scaled(lambda x: SimpleNamespace(x=x)), "object of type SimpleNamespace.*registerCustomArgParser"),
-        (lambda: scaled(lambda x: torch.distributions.Normal(x, 1.0)), "an object of type Normal"),
-        (lambda: scaled(lambda x: x + torch.randn(6, generator=torch.Generator())), r"torch\.Generator.*randomSeed"),
-        (lambda: nn.Sequential(nn.LazyLinear(3)), r"'0\.weight' is not initialised: call forward"),
-        (lambda: nn.Sequential(nn.Linear(6, 4), torch.jit.trace(nn.Linear(4, 4), A)), r"scripted module .*'1' is one"),
-        (lambda: Module(packed, rnn=nn.LSTM(6, 8)), r"Packed sequences are not supported: .*ignore_index, or a mask"),
-    ],
-)
-def test_what_the_device_cannot_take_is_refused_by_name(make: Any, words: str) -> None:
-    with pytest.raises(poptorch.Error, match=words):
-        inference(make())(SEQUENCE)
 
 
 def test_a_language_model_in_half_precision_has_a_formula_for_every_op() -> None:

@@ -83,7 +83,7 @@ def all_of(line: str) -> Module:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("line", lines("differentiable", "computed"))
 def test_values_and_gradients_of_supported_operators_are_those_of_pytorch(line: str) -> None:
-    check_training(all_of(line), *values(), rate=0.01, has_formulas="torch.addr(" not in line)
+    check_training(all_of(line), *values(), rate=0.05, has_formulas="torch.addr(" not in line)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -94,7 +94,7 @@ def test_what_poptorch_refuses_runs_as_in_pytorch_if_that_is_asked_for(
     with pytest.raises(poptorch.Error, match=r"Unsupported ops found in compiled model: \[aten::"):
         inference(all_of(line))(*values())
     monkeypatch.setenv("IPU_MODEL_UNSUPPORTED_OPS", "warn")
-    check_training(all_of(line), *values(), rate=0.01, has_formulas=line in lines("refused"))
+    check_training(all_of(line), *values(), rate=0.05, has_formulas=line in lines("refused"))
 
 
 class TestAnOpWithoutHandler:

@@ -39,19 +39,23 @@ def refused_ops(expression: str) -> set[str]:
     return {name.removeprefix("aten::") for name in found}
 
 
-def expressions(kind: str) -> list[str]:
-    return [part for line in EXAMPLES[kind].splitlines() for part in line.split(" | ") if part]
+def lines(*kinds: str) -> list[str]:
+    return [line for kind in kinds for line in EXAMPLES[kind].splitlines() if line]
+
+
+def expressions(*kinds: str) -> list[str]:
+    return [part for line in lines(*kinds) for part in line.split(" | ")]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("expression", [*expressions("differentiable"), *expressions("compiled")])
+@pytest.mark.parametrize("expression", expressions("differentiable", "computed", "drawn", "untrained"))
 def test_what_poptorch_compiles_is_not_refused(expression: str) -> None:
     assert refused_ops(expression) == set()
 
 
-@pytest.mark.parametrize("line", expressions("refused"))
-def test_what_has_no_handler_is_found_by_its_name(line: str) -> None:
-    expression, _, name = line.rpartition(" -> ")
+@pytest.mark.parametrize("example", expressions("refused", "refused_estimated", "refused_drawing"))
+def test_what_has_no_handler_is_found_by_its_name(example: str) -> None:
+    expression, _, name = example.rpartition(" -> ")
     assert name in refused_ops(expression)
 
 

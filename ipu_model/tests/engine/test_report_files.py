@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -280,16 +280,6 @@ class TestProgram:
 
 
 # --- any file
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """Let no file of this process grow beyond 64 KiB, as on a full disk."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ def run(function: Callable[..., Any]) -> Any:
 
 class TestPythonRunsOnce:
     def test_what_depends_on_data_is_refused_with_its_line(self) -> None:
-        """In which words: `test_mistakes.py`; what has a shape that depends on data: `test_zoo_functions.py`."""
+        """In which words: `test_mistakes.py`."""
         with pytest.raises(poptorch.Error, match=r"branches on data.*<lambda>") as refusal:
             run(lambda x: x * x[0].item())
         assert refusal.value.__suppress_context__  # so that Python prints no second traceback, from inside of torch

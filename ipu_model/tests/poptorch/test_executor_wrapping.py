@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, sgd, training, trains_alike, with_loss
+from executor_support import Module, Net, Scale, X, Y, inference, quiet, raw, training, trains_alike, with_loss
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -42,6 +42,7 @@ class TestWrapping:
         ("wrap", "words"),
         [
             (lambda model: inference(torch.jit.trace(nn.Linear(3, 2), X)), "wrap the module it was made from"),
+            (lambda model: inference(nn.Sequential(torch.jit.trace(model, X)))(X), r"scripted module .*'0' is one"),
             (lambda model: poptorch.trainingModel(model, {"a": 2}), "Invalid type: 'options' is of type"),
             (lambda model: inference(torch.relu), r"Invalid type: 'model'.*Wrap a function in a module"),
             (lambda model: inference(model, quiet(accumulation=4)), "gradientAccumulation to 1.*deviceIterations"),
@@ -56,11 +57,6 @@ class TestWrapping:
         with pytest.raises(poptorch.Error, match=words):
             wrap(model)
         assert type(model) is Net
-
-    def test_an_executor_for_inference_takes_no_optimiser(self) -> None:
-        """Options reference, section 12.3: the internal path only, as `inferenceModel` has no such argument."""
-        with pytest.raises(AssertionError, match="no optimizer"):
-            poptorch.PoplarExecutor(Net(), quiet(), False, poptorch.__version__, sgd(Net()))
 
     def test_wrapping_changes_classes_but_not_what_the_objects_are(self) -> None:
         model = Net()

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -79,6 +80,7 @@ NAMES = {
     "MARKS": poptorch.optim.SGD(P, 0.1).variable_attrs, "core": poptorch.poptorch_core, "ONE": torch.ones(1, 3),
     "LENGTHS": torch.tensor([5, 3]), "SCORES": torch.zeros(5, 2, 3), "ROW": [0] * 20,
     "F64": torch.float64, "BF16": torch.bfloat16, "I32": torch.int32, "twice": lambda t: (t, t), "same": lambda t: t,
+    "SimpleNamespace": SimpleNamespace,
 }  # fmt: skip
 
 CALLS = """
@@ -304,7 +306,7 @@ runs().getAnchoredTensor('x') -> AssertionError:
 runs(useOfflineIpuTarget=2)(ONE) -> AssertionError: run a model on an offline device
 runs(enableExecutableCaching='<folder\\0 | \\0>')(ONE) -> AssertionError: cannot be created: embedded null byte
 runs(enableExecutableCaching='/dev/null')(ONE) -> AssertionError:
-PoplarExecutor(nn.Linear(3, 3), quiet(), False, '3.4', optim.SGD(P, 0.1)) -> AssertionError:
+PoplarExecutor(nn.Linear(3, 3), quiet(), False, '3.4', optim.SGD(P, 0.1)) -> AssertionError: no optimizer
 ipuHardwareVersion() -> AssertionError:
 DataLoader({}, [ONE]) -> AssertionError:
 DataLoader(quiet(), [ONE], <drop_last | shuffle>=<'x' | 2 | [1]>) -> AssertionError: $1 is True or False; got $2
@@ -314,6 +316,7 @@ DataLoader(quiet(), X, 4, mode=DataLoaderMode.AsyncRebatched, rebatched_worker_s
 AsynchronousDataAccessor([X], rebatched_size=<1 | 0 | -3 | 'a' | 2.5>) -> AssertionError: rebatched_size ... ; got $1.
 AsynchronousDataAccessor([X], buffer_size=<0 | 'a' | 2.5 | None | 10**12>) -> AssertionError: buffer_size ... ; got
 AsynchronousDataAccessor([X], miss_sleep_time_in_ms=<-0.1 | 'a' | NAN>) -> AssertionError: ; got
+inference(nn.Sequential(nn.LazyLinear(3)))(X) -> Error: '0.weight' is not initialised: call forward
 runs(in_block, setExecutionStrategy=PipelinedExecution('a', 'b'))(ONE) -> AssertionError: Unknown Block 'c' ... 'a', 'b'
 """
 
@@ -433,6 +436,18 @@ fickle(torch.zeros(5, 4), x) -> Error: the op 'fickle' ... return torch.float32 
 fickle(x.int(), x) -> Error: it returned torch.int32
 fickle(twice(torch.zeros(6, 4)), x) -> Error: must return 1 tensors; it returned 2
 fickle(None, x) -> Error: must return a tensor or a list of tensors
+x.masked_select(x > 0) -> Error: shape of a result depends on data ... 'model', line 1 of ... torch.where
+<(x, x.nonzero()) | torch.where(x)[0] | torch.argwhere(x)> -> Error: depends on data ... 'model', line 1 of ... keep a
+x[torch.zeros(6, 4).bool().logical_or_(x > 0)] -> Error: depends on data ... topk ... A mask made of constants is fine
+x.unique() -> Error: shape of a result depends on data ... 'model', line 1 of ... on the host, in the data set
+x[0].repeat_interleave(x[0].int()) -> Error: depends on data ... 'model', line 1 of ... an index that is a buffer
+(x, torch.bincount(x[0].int())) -> Error: depends on data ... 'model', line 1 of ... the number of values as minlength=
+nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3])(x, x[:, 0].argsort()) -> Error: [aten::nonzero] ... depends on data
+F.gaussian_nll_loss(x, x + 1, x.abs()) -> Error: branches on data ... 'model', line 1 of ... torch.where
+SimpleNamespace(x=x) -> Error: object of type SimpleNamespace ... registerCustomArgParser
+torch.distributions.Normal(x, 1.0) -> Error: an object of type Normal
+x + torch.randn(4, generator=torch.Generator()) -> Error: torch.Generator ... randomSeed
+nn.utils.rnn.pack_padded_sequence(rows, torch.tensor([4, 3]), True, False) -> Error: Packed ... ignore_index, or a mask
 set_overlap_for_<in | out>put(x, Loop.Overlap<Accumulation | DeviceIteration>Loop) -> Error: with poptorch.P ... Sharded
 """
 

@@ -128,16 +128,6 @@ def test_a_short_soak_does_not_grow() -> None:
     assert grown(seen[0], seen[-1], STEPS) == []
 
 
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """Let no file of this process grow beyond 64 KiB, as on a full disk."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_is_told_and_leaves_nothing(full_disk: None) -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(1000, 1000))
     how: dict[str, Any] = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.FileSystem}}

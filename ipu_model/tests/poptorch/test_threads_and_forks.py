@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from executor_support import Module, Net, X, Y, in_plain_pytorch, inference, quiet, training
+from executor_support import Module, Net, X, Y, in_plain_pytorch, inference, quiet, runs, training
 from fuzz.leftovers import Leftovers
+from test_operators import evaluated, expressions, values
 from torch import Tensor, nn
 
 import poptorch
@@ -69,47 +70,25 @@ def threads_alternate_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-# In a forward, all ways to draw.
-DRAWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "dropout": lambda m, x: nn.functional.dropout(x, 0.5, training=True),
-    "half dropout": lambda m, x: nn.functional.dropout(x.half(), 0.5, training=True),
-    "rand": lambda m, x: x + torch.rand(x.shape),
-    "half rand": lambda m, x: x.half() + torch.rand(x.shape, dtype=torch.float16),
-    "rand_like": lambda m, x: torch.rand_like(x),
-    "randn_like": lambda m, x: torch.randn_like(x),
-    "randn": lambda m, x: x + torch.randn(x.shape),
-    "randint": lambda m, x: x + torch.randint(0, 9, x.shape),
-    "randint_like": lambda m, x: torch.randint_like(x, 2, 9),
-    "randperm": lambda m, x: x.sum() + torch.randperm(7),
-    "normal_": lambda m, x: x.clone().normal_(),
-    "uniform_": lambda m, x: x.half().clone().uniform_(),
-    "random_": lambda m, x: x.clone().random_(3, 6),
-    "random_ below": lambda m, x: x.clone().random_(11),
-    "random_ up to where float32 stops": lambda m, x: x.clone().random_(2**24 - 3, None),
-    "rsample": lambda m, x: torch.distributions.Normal(x, x.exp()).rsample(),  # their validation is off in a trace
-    "bernoulli": lambda m, x: torch.bernoulli(torch.full_like(x, 0.5)),
-    "exponential_": lambda m, x: x.clone().exponential_(),
-    "rrelu": lambda m, x: nn.functional.rrelu(-x.abs() - 1, training=True),
-    "alpha_dropout": lambda m, x: nn.functional.alpha_dropout(x, 0.5, training=True),
-    "feature_alpha_dropout": lambda m, x: nn.FeatureAlphaDropout()(x[None]),
-    "feature_dropout": lambda m, x: nn.functional.dropout1d(x[None], 0.5, training=True),
-    "attention": lambda m, x: nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
-}
+# All ways to draw, functions of `values()`.
+DRAWS = {expression: evaluated(expression) for expression in expressions("drawn")}
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_drawn_is_what_pytorch_draws_from_the_same_state(name: str) -> None:
     """Bit by bit, and again from the same seed; the host's generator stays where it was."""
-    executor = inference(Module(DRAWS[name]))
-    executor(X)
+    function, inputs = DRAWS[name], values()
+    executor = runs(function)
+    executor(*copy.deepcopy(inputs))
     before = torch.get_rng_state()
     seen = []
     for _ in range(2):
         executor.rng_state = [7]
-        seen.append(executor(X))
+        seen.append(executor(*copy.deepcopy(inputs)))
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(7)
-    expected = DRAWS[name](None, X)
+    expected = function(*copy.deepcopy(inputs))
     torch.set_rng_state(before)
     for result in seen:
         torch.testing.assert_close(result.double(), expected.double(), rtol=1e-3, atol=1e-6)
@@ -199,28 +178,28 @@ class TestThreads:
         op = poptorch.CPU(meeting.wait, "wait")
         slow = inference(Module(lambda m, x: nn.functional.dropout(m.op(x), 0.5, training=True), op=op))
         slow.compile(X)
-        others = [inference(Module(function)) for function in DRAWS.values()]
-        expected = [other(X) for other in others]
+        others, inputs = [runs(function) for function in DRAWS.values()], values()
+        expected = [other(*inputs) for other in others]
         for other in others:
             other.rng_state = [5]
         with meeting.during(lambda: slow(X)), ThreadPoolExecutor(1) as pool:
-            beside = pool.submit(lambda: [other(X) for other in others]).result(60)
+            beside = pool.submit(lambda: [other(*inputs) for other in others]).result(60)
         assert [result.shape for result in beside] == [result.shape for result in expected]
 
     def test_the_hosts_random_numbers_are_its_own_while_a_model_draws(self) -> None:
         """Two generators with the same seed give the same numbers; the host's does not see those of the model."""
-        executor = inference(Module(lambda m, x: [function(m, x) for function in DRAWS.values()]))
-        executor(X)
+        executor, inputs = runs(lambda *inputs: [function(*inputs) for function in DRAWS.values()]), values()
+        executor(*inputs)
         torch.manual_seed(3)
         alone, drawn = torch.rand(5), []
         torch.manual_seed(3)
         done = threading.Event()
 
-        def runs() -> None:
+        def draws() -> None:
             while not done.is_set():
-                drawn.append(executor(X))
+                drawn.append(executor(*inputs))
 
-        thread = threading.Thread(target=runs)
+        thread = threading.Thread(target=draws)
         thread.start()
         beside = torch.stack([torch.rand(()) for _ in range(5)])
         done.set()

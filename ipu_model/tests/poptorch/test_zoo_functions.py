@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from executor_support import Module, inference, quiet
+from test_operators import evaluated, lines, values
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from zoo_support import agree, check_training, numbers, scaled
 
 import ipu_model
 import poptorch
 
-A, SQUARE, BATCH = numbers(3, 4), numbers(3, 3), numbers(2, 3, 4)
-WHERE = A > 0
-ROWS, COLUMNS = torch.tensor([2, 0]), torch.tensor([[0, 3], [1, 1], [2, 0]])
+A, SQUARE = numbers(3, 4), numbers(3, 3)
 BYTES, WHOLE, SHORT = (torch.tensor([1, 2, 3], dtype=d) for d in (torch.uint8, torch.int32, torch.int16))
 
 
@@ -28,10 +25,6 @@ def assigned(x: Tensor) -> Tensor:
     x[0] = x[1]
     x[x > 1] = 0.0
     return x
-
-
-def in_place(x: Tensor) -> Tensor:
-    return (x * 1).add_(1).mul_(2).clamp_(min=0).sub_(0.5).masked_fill_(x > 1, 3.0)
 
 
 def mask_written_by_a_loop(features: Tensor) -> Tensor:
@@ -56,80 +49,14 @@ def through_a_view(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "where": (lambda x, c: torch.where(c, x, 0.0), A, WHERE),
-    "masked_fill": (lambda x, c: x.masked_fill(~c, -1e4).softmax(-1), A, WHERE),
-    "gather": (lambda x, i: x.gather(1, i), A, COLUMNS),
-    "scatter": (lambda x, i: torch.zeros(3, 4).scatter(1, i, x[:, :2]), A, torch.tensor([[0, 1], [2, 3], [1, 0]])),
-    "scatter_": (
-        lambda x, i: (torch.zeros_like(x).scatter_(1, i, 1.0) * x, torch.zeros(3, 4).scatter_add(1, i, x[:, :2]),
-                      torch.zeros(3, 4).scatter_reduce(1, i, x[:, :2], "amax"), torch.take_along_dim(x, i, 1)),
-        A, COLUMNS),
-    "rows by index": (
-        lambda x, i: (x.index_select(0, i), x[torch.arange(2), i], x.index_put((i,), torch.ones(2, 4)),
-                      F.one_hot(i, 3).float() @ x, torch.zeros(4).scatter_add_(0, i, x[0, :2])), A, ROWS),
-    "sort": (lambda x: (x.topk(2), x.sort(descending=True), x.argsort(dim=0)), A),
-    "median": (lambda x: x.median(1), A),
-    "cumsum": (lambda x: (x.cumsum(1), x.cumprod(0)), A),
-    "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), BATCH, BATCH.flip(0)),
-    "products": (lambda x, y: (torch.baddbmm(y @ y.mT, x, y.mT), torch.outer(x[0, 0], y[0, 0])), BATCH, BATCH.flip(0)),
-    "roll and flip": (lambda x: (x.roll((1, 2), (0, 1)), x.flip(0), torch.rot90(x), x.unfold(1, 2, 1)), A),
-    "triangles": (lambda x: (x.triu(1), x.diagonal(), torch.diag(x[0]), torch.diag(x, 1)), SQUARE),
-    "norms": (lambda x: (x.norm(dim=1), F.normalize(x), F.cosine_similarity(x, x.flip(0)), torch.dist(x, x + 1)), A),
-    "statistics": (lambda x: (x.std(1), x.var(0, unbiased=False), x.logsumexp(1), x.amax(0), x.max(1), x.max()), A),
-    "shapes": (lambda x: (x.view(x.size(0), -1) / x.numel(), x.movedim(0, -1), x.tile(2, 1, 1)), BATCH),
-    "slices": (lambda x: (x[..., None, ::2], x[:, -1], x[1], x[:, 1:]), BATCH),
-    "chunks": (lambda x: (*x.chunk(2, 1), *x.split([1, 3], 1), torch.stack([x, x]), torch.cat([x, x], -1)), A),
-    "repeated": (lambda x: (x.repeat_interleave(2, 0), torch.meshgrid(x[0], x[1], indexing="ij")), A),
     "assignments": (assigned, A),
-    "in place": (in_place, A),
-    "whole numbers": (lambda x, i: (x, (i + 3) // 2, i % 3, i.sum()), A, WHOLE),
-    "bytes and short": (lambda x, i, j: (x[:, :3] * (i.float() / 255), x[:, :3] + j), A, BYTES, SHORT),
-    "truth values": (lambda x, c: (x * c, ~c & c | c ^ c, c.sum(), torch.logical_not(c)), A, WHERE),
-    "comparisons": (lambda x: (x, x == 0, x.isnan(), torch.isfinite(x), torch.isclose(x, x + 1)), A),
-    "choices": (lambda x: (x, x.argmax(), (x > 0).any(1), (x > 9).all(), F.pad(x, (1, 2, 0, 1), value=3.0)), A),
-    "rounded": (lambda x: (torch.fmod(x, 0.7), x % 0.7), A),
-    "special": (lambda x: (torch.asinh(x), torch.atanh(x / 9)), A),
-    "elementary": (lambda x: (x.abs() ** 1.5, torch.erf(x), torch.atan2(x, x + 3), x.expm1(), x.abs().log1p()), A),
-    "powers": (lambda x: (x.exp(), x.abs().log(), x.cos(), 1 - x, x.round() + x), A),
-    "activations": (lambda x: (F.silu(x), F.softplus(x), F.leaky_relu(x), F.hardtanh(x), x.sigmoid()), A),
-    "divergence": (lambda x, y: F.kl_div(x.log_softmax(-1), y, reduction="batchmean"), A, A.softmax(0)),
-    "connectionist classification": (
-        lambda x, text, lengths, words: F.ctc_loss(x.log_softmax(-1), text, lengths, words),
-        numbers(10, 2, 5), torch.tensor([[1, 2, 2], [4, 3, 1]]), torch.tensor([10, 9]), torch.tensor([3, 2])),
-    "half": (lambda x: (x.half() * 2).float(), A),
-    "made in forward": (
-        lambda x: (x + torch.tensor([1.0, 2, 3, 4]), x + torch.tensor(2), x.new_ones(4) + torch.linspace(0, 1, 4) * x,
-                   x * torch.full((4,), 5.0) + torch.ones(4) - torch.zeros(4) + torch.arange(4),
-                   x + torch.as_tensor([7.0, 8, 9, 0]), x + torch.scalar_tensor(3.0)), A),
-    "made on its device": (lambda x: x + torch.arange(4, device=x.device, dtype=x.dtype).to(x.device).type_as(x), A),
-    "a distribution": (lambda x: torch.distributions.Normal(x, 1.0).log_prob(torch.ones(4)), A),
-    "a checkpoint": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), A),
-    "vmap": (lambda x: torch.vmap(lambda row: row.cumsum(0))(x), A),
-    "bilinear": (lambda x: F.bilinear(x, x, torch.ones(2, 4, 4)), A),
-    "distances": (lambda x: torch.cdist(x, x[1:] + 1), A),
-    "several chances": (lambda x: torch.distributions.Categorical(logits=x).entropy(), A),
+    "types of numbers": (
+        lambda x, i, j, k: (x[:, :3] * (i.float() / 255), x[:, :3] + j, (k + 3) // 2, k % 3, k.sum()),
+        A, BYTES, SHORT, WHOLE),
     # Masks, numbers and choices that forward makes of constants are known when the graph is made.
-    "pairs of views": (lambda x: (x @ x.T)[torch.diag(torch.ones(3)).repeat(2, 2).bool()], numbers(6, 4)),
-    "all but itself": (lambda x: (x @ x.T)[~torch.diag(torch.ones(6)).bool().to(x.device)].view(6, 5), numbers(6, 4)),
     "a mask written by a loop": (mask_written_by_a_loop, numbers(6, 4)),
     "a mask written through a view": (through_a_view, SQUARE),
     "normalised images": (normalised, numbers(2, 3, 2, 2)),
-    "upper triangle": (lambda x: x[:, torch.ones_like(x[0]).triu(1).bool()], numbers(2, 3, 3)),
-    "a mask and a number or indices": (
-        lambda x: (x[1, torch.tensor([True, False, True])],
-                   x[torch.tensor([0, 1]), torch.tensor([True, False, True])]), SQUARE),
-    "chosen by constants": (
-        lambda x: (x.masked_select(torch.tensor([True, False, True])), x[torch.unique(torch.tensor([2, 0, 2]))],
-                   x[torch.nonzero(torch.tensor([0, 1, 1])).squeeze(1)]), SQUARE),
-    "counted": (
-        lambda x: (x * torch.bincount(torch.tensor([0, 1, 1, 2])), F.one_hot(torch.arange(3) % 2).float() @ x[:2]),
-        SQUARE),
-    "counted data": (
-        lambda x, i: (x * torch.bincount(i, minlength=4), x * torch.bincount(i, i / 4, 4),
-                      x * i.int().bincount(weights=x[0, :2].detach(), minlength=4)), A, ROWS),
-    "cov": (lambda x: (torch.cov(x), torch.cov(x, fweights=torch.tensor([1, 2, 1, 1])), torch.corrcoef(x)), A),
-    "combinations": (
-        lambda x: (torch.combinations(x), torch.combinations(x, 3, with_replacement=True)), numbers(5)),
 }  # fmt: skip
 
 
@@ -139,38 +66,35 @@ def test_values_and_gradients_are_those_of_pytorch(name: str) -> None:
     check_training(scaled(function), *args)
 
 
-# What PopTorch refuses, by its list of handlers, and runs here if the user asks for it.
-WITHOUT_HANDLER: dict[str, tuple[Any, ...]] = {
-    "rows added": (lambda x, i: (x.index_add(0, i, torch.ones(2, 4)), x.clone().index_add_(0, i, x[:2])), A, ROWS),
-    "rows copied and put": (
-        lambda x, i: (torch.zeros(3, 4).index_copy(0, i, x[:2]), x.put(i, torch.ones(2)), x.take(i)), A, ROWS),
-    "mode": (lambda x: (x.mode(1), x.kthvalue(2), x.cummax(1).values), A),
-    "triangle": (lambda x: x.tril(), SQUARE),
-    "shifted": (lambda x, i: (x, i << 1, i >> 1), A, WHOLE),
-    "rounded": (lambda x: (x.lerp(x + 1, 0.3), torch.nan_to_num(x / 0)), A),
-    "special": (lambda x: (torch.lgamma(x.abs() + 1), torch.i0(x), torch.xlogy(x.abs(), x.exp())), A),
-    "rfft": (lambda x: torch.fft.rfft(x).abs(), A),
-    "affine_grid": (lambda x: F.affine_grid(x, (2, 3, 4, 4), False), numbers(2, 2, 3)),
-    "searchsorted": (lambda x: (x, torch.searchsorted(torch.arange(4.0), x.detach())), A),
-    "inverse": (lambda x: torch.linalg.inv(x + 4 * torch.eye(3)), SQUARE),
-    "symmetric eigenvalues": (lambda x: torch.linalg.eigvalsh(x @ x.mT + 4 * torch.eye(3)), SQUARE),
-    "angles": (lambda x: torch.angle(torch.complex(x, x + 1)), A),
-    "repeat_interleave of a fixed size": (lambda x: x[0].repeat_interleave((x[0] > -9).int(), output_size=3), SQUARE),
-    "resized": (
-        lambda x: (F.interpolate(x[None], scale_factor=2, mode="trilinear"),
-                   F.interpolate(x, scale_factor=2, mode="nearest-exact")), numbers(1, 2, 2, 2)),
-}  # fmt: skip
+def all_of(line: str) -> Module:
+    """Return a module of all expressions of a line, each of which scales its numbers by a parameter of its own."""
+    functions = [evaluated(expression.partition(" -> ")[0]) for expression in line.split(" | ")]
+
+    def forward(model: Any, *inputs: Tensor) -> list[Any]:
+        results = [inputs[0] * model.scale[0]]  # a number with a gradient
+        for index, function in enumerate(functions):
+            scale = model.scale[index]
+            results.append(function(*(x * scale if x.is_floating_point() else x.clone() for x in inputs)))
+        return results
+
+    return Module(forward, scale=nn.Parameter(torch.ones(len(functions))))
 
 
-@pytest.mark.parametrize("name", WITHOUT_HANDLER)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("line", lines("differentiable", "computed"))
+def test_values_and_gradients_of_supported_operators_are_those_of_pytorch(line: str) -> None:
+    check_training(all_of(line), *values(), rate=0.05, has_formulas="torch.addr(" not in line)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("line", lines("refused", "refused_estimated"))
 def test_what_poptorch_refuses_runs_as_in_pytorch_if_that_is_asked_for(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function, *args = WITHOUT_HANDLER[name]
     with pytest.raises(poptorch.Error, match=r"Unsupported ops found in compiled model: \[aten::"):
-        inference(scaled(function))(*args)
+        inference(all_of(line))(*values())
     monkeypatch.setenv("IPU_MODEL_UNSUPPORTED_OPS", "warn")
-    check_training(scaled(function), *args, has_formulas=False)
+    check_training(all_of(line), *values(), rate=0.05, has_formulas=line in lines("refused"))
 
 
 class TestAnOpWithoutHandler:
@@ -232,31 +156,6 @@ def test_a_mask_in_a_difference_is_one_or_zero(function: Any, expected: list[flo
     found = inference(Module(lambda model, mask: function(mask)))(MASK)
     assert found.tolist() == expected
     assert found.is_floating_point() == isinstance(expected[0], float)
-
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "masked_select": (lambda x: x.masked_select(x > 0), r"shape of a result depends on data .*torch\.where"),
-    "nonzero": (lambda x: (x, x.nonzero()), r"shape of a result depends on data .*torch\.where"),
-    "where": (lambda x: torch.where(x > 0)[0], r"torch\.where\(mask\) alone; keep a fixed number .* topk"),
-    "argwhere": (lambda x: torch.argwhere(x > 0), "A mask made of constants is fine"),
-    "unique": (lambda x: x.unique(), "shape of a result depends on data .*on the host, in the data set"),
-    "repeat_interleave": (lambda x: x[0].repeat_interleave((x[0] > 0).int()), "an index that is a buffer"),
-    "adaptive softmax": (
-        lambda x: nn.AdaptiveLogSoftmaxWithLoss(4, 9, [3])(x, x[:, 0].argsort()),
-        r"\[aten::nonzero\].*depends on data",
-    ),
-    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, x + 1, x.abs()), "branches on data: .*torch.where"),
-    "bincount": (lambda x: (x, torch.bincount((x[0] > 0).int())), r"depends on data .*number of values as minlength="),
-    "a mask written with data": (lambda x: x[torch.zeros(3, 4).bool().logical_or_(x > 0)], "shape of a result depends"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_a_static_graph_cannot_have_is_refused_with_its_module_and_line(name: str) -> None:
-    function, words = REFUSED[name]
-    with pytest.raises(poptorch.Error, match=words) as refusal:
-        inference(scaled(function))(A)
-    assert re.search("module 'model', line [0-9]+ of <lambda> in test_zoo_functions.py: ", str(refusal.value))
 
 
 NARROW: dict[str, tuple[Any, ...]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 import torchvision.models as tv
 from executor_support import Module, inference, quiet
 from torch import Tensor, nn
-from zoo_support import check_inference, check_training, numbers, scaled, without_formula
+from zoo_support import check_inference, check_training, numbers, without_formula
 
 import ipu_model
 import poptorch
@@ -28,20 +27,11 @@ def side_by_side(*layers: nn.Module) -> Module:
     return Module(lambda m, x: [layer(x) for layer in m.layers], layers=nn.ModuleList(layers))
 
 
-INTERPOLATIONS: list[dict[str, Any]] = [
-    {"scale_factor": 2}, {"scale_factor": 2, "mode": "bilinear", "align_corners": True},
-    {"size": (9, 7), "mode": "bicubic"}, {"size": (3, 3), "mode": "area"},
-]  # fmt: skip
-OTHER_INTERPOLATIONS: list[dict[str, Any]] = [
-    {"scale_factor": 0.5, "mode": "bilinear", "antialias": True},
-    {"scale_factor": 1.5, "mode": "nearest-exact"},
-]
 LAYERS: dict[str, Any] = {
     "norms": lambda: (side_by_side(
         nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True, track_running_stats=True), nn.SyncBatchNorm(8),
         nn.LayerNorm([6, 6]), nn.RMSNorm(6)), IMAGES),
     "BatchNorm of rows": lambda: (nn.BatchNorm1d(7), numbers(4, 7)),
-    "LocalResponseNorm": lambda: (scaled(nn.LocalResponseNorm(3)), IMAGES),
     "convolutions": lambda: (side_by_side(
         nn.Conv2d(8, 8, 3, groups=8, padding="same"), nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
         nn.ConvTranspose2d(8, 4, 3, 2, padding=1, output_padding=1, groups=2)), IMAGES),
@@ -51,17 +41,7 @@ LAYERS: dict[str, Any] = {
         nn.BatchNorm3d(8), nn.Conv3d(8, 4, 3, padding=1), nn.ConvTranspose3d(8, 4, 2, 2)), VOLUMES),
     "weight norm": lambda: (P.weight_norm(nn.Conv1d(8, 5, 3)), SIGNALS),
     "spectral norm": lambda: (P.spectral_norm(nn.Conv2d(8, 5, 3)), IMAGES),
-    "pools": lambda: (scaled(side_by_side(
-        nn.MaxPool2d(2, return_indices=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False),
-        nn.AdaptiveAvgPool2d((2, 3)))), IMAGES),
-    "signals of twice the length": lambda: (scaled(nn.Upsample(scale_factor=2, mode="linear")), SIGNALS),
-    "pools of volumes": lambda: (scaled(nn.Sequential(nn.MaxPool3d(2), nn.AvgPool3d(2))), VOLUMES),
     "activations": lambda: (nn.Sequential(nn.PReLU(8), nn.ELU(), nn.Mish(), nn.Unflatten(1, (2, 4))), IMAGES),
-    "paddings and shuffles": lambda: (scaled(side_by_side(
-        nn.Sequential(nn.ReflectionPad2d(2), nn.ReplicationPad2d(1), nn.CircularPad2d(1), nn.ConstantPad2d(1, 0.5)),
-        nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(3)))), IMAGES),
-    "fold of unfold": lambda: (scaled(lambda x: F.fold(F.unfold(x, 2, stride=2), (6, 6), 2, stride=2)), IMAGES),
-    "interpolations": lambda: (scaled(lambda x: [F.interpolate(x, **how) for how in INTERPOLATIONS]), IMAGES),
 }  # fmt: skip
 
 IMAGE_NETWORKS: dict[str, Any] = {
@@ -189,26 +169,14 @@ STYLES: dict[str, Any] = {
     "vector quantiser": lambda: (
         Module(codebook, {"codes": numbers(6, 4, seed=1), "uses": torch.ones(6)}, layer=nn.Linear(4, 4)), A),
     "arrays": lambda: (Module(anchored, layer=nn.Linear(4, 4), anchors=np.arange(4.0), width=np.int64(4)), A),
-    "inverse hyperbolic": lambda: (
-        scaled(lambda x: (x.asinh(), (x.abs() + 1.1).acosh(), (x.tanh() * 0.9).atanh())), A),
 }  # fmt: skip
 
 # PopTorch refuses them: its compiler has no handler for one of their ops (test_operators.py).
 WITHOUT_HANDLER: dict[str, Any] = {
-    "adaptive maxima": lambda: (scaled(nn.Sequential(nn.AdaptiveMaxPool2d((2, 3)), nn.Flatten(2),
-                                                     nn.AdaptiveMaxPool1d(1))), IMAGES),
-    "trilinear": lambda: (scaled(nn.Upsample(scale_factor=2, mode="trilinear")), VOLUMES),
-    "MaxUnpool": lambda: (scaled(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), IMAGES),
-    "grid_sample": lambda: (
-        scaled(lambda x, grid: F.grid_sample(x, grid, align_corners=False)), IMAGES, numbers(2, 3, 3, 2).tanh()),
     "flow": lambda: (Module(warp, flow=nn.Conv2d(8, 2, 3, padding=1)), IMAGES),
-    "other interpolations": lambda: (
-        scaled(lambda x: [F.interpolate(x, **how) for how in OTHER_INTERPOLATIONS]), IMAGES),
     "TransformerEncoder, says causal": lambda: (
         Module(lambda m, x, mask: m.inner(x, mask, is_causal=True), inner=nn.TransformerEncoder(layer(), 1)),
         TOKENS, CAUSAL),
-    "scaled_dot_product_attention, causal": lambda: (product(is_causal=True), TOKENS),
-    "margins": lambda: (scaled(lambda x: F.multi_margin_loss(x, torch.tensor([1, 3, 0]))), A),
 }  # fmt: skip
 
 NETWORKS = LAYERS | IMAGE_NETWORKS | RECURRENT | TRANSFORMERS | STYLES | WITHOUT_HANDLER
@@ -268,28 +236,6 @@ def test_the_available_memory_of_an_lstm_is_that_of_its_products() -> None:
         return [max(op.temporary_bytes for op in ops if "lstm" in op.target and op.phase == phase) for phase in phases]
 
     assert all(little < much for little, much in zip(temporary(0.05), temporary(0.6)))
-
-
-def packed(m: Any, x: Tensor) -> Tensor:
-    rows = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 2]), enforce_sorted=False)
-    return nn.utils.rnn.pad_packed_sequence(m.rnn(rows)[0])[0]
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: scaled(lambda x: SimpleNamespace(x=x)), "object of type SimpleNamespace.*registerCustomArgParser"),
-        (lambda: scaled(lambda x: torch.distributions.Normal(x, 1.0)), "an object of type Normal"),
-        (lambda: scaled(lambda x: x + torch.randn(6, generator=torch.Generator())), r"torch\.Generator.*randomSeed"),
-        (lambda: nn.Sequential(nn.LazyLinear(3)), r"'0\.weight' is not initialised: call forward"),
-        (lambda: nn.Sequential(nn.Linear(6, 4), torch.jit.trace(nn.Linear(4, 4), A)), r"scripted module .*'1' is one"),
-        (lambda: Module(packed, rnn=nn.LSTM(6, 8)), r"Packed sequences are not supported: .*ignore_index, or a mask"),
-    ],
-)
-def test_what_the_device_cannot_take_is_refused_by_name(make: Any, words: str) -> None:
-    with pytest.raises(poptorch.Error, match=words):
-        inference(make())(SEQUENCE)
 
 
 def test_a_language_model_in_half_precision_has_a_formula_for_every_op() -> None:

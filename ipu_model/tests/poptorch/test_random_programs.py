@@ -69,7 +69,7 @@ MODES = st.sampled_from([mode.name for mode in poptorch.OutputMode if mode is no
 
 
 @pytest.mark.parametrize("network", ["perceptron", "convolutions", "recurrent", "attention"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(
     iterations=COUNTS, accumulation=COUNTS, replicas=COUNTS, mode=MODES, reduction=st.sampled_from(["mean", "sum"]),
     optimiser=st.sampled_from(["momentum", "adamw", "torch adam"]), seed=st.integers(0, 2**20),

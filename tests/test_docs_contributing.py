@@ -33,7 +33,7 @@ EXAMPLES = (
     Example(
         "Add a PopTorch name",
         (
-            "popdist/test_horovod_alone.py::test_gathering_and_broadcasting_return_what_was_given",
+            "popdist/test_horovod_alone.py::test_one_rank_gets_back_what_it_gives_and_waits_for_nobody",
             "poptorch/test_poptorch_names.py::TestTable::test_each_name_can_be_reached_refused_ones_included",
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from enum import Enum, IntEnum
 
 __all__ = [
@@ -141,3 +142,8 @@ class HalfFloatCastingBehavior(IntEnum):
     FloatDowncastToHalf = 0  # once cast float32 to float16 where an operation got both
     HalfUpcastToFloat = 1  # once cast float16 to float32 there
     Default = 2  # once meant `FloatDowncastToHalf`
+
+
+# Python 3.11.0 to 3.11.3 pickles a member with `getattr`, which no file that is loaded may call.
+for _name in __all__:
+    copyreg.pickle(globals()[_name], lambda member: (type(member), (member.value,)))

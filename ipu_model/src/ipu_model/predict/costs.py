@@ -169,28 +169,40 @@ def _types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def updates_of(program: Program) -> tuple[OpProfile, ...]:
-    step, batching, profiles = program.step, program.batching, []
-    tensor_of = {variable.name: step.tensors[variable.tensor] for variable in step.variables}
+    described, batching, profiles = _described_updates(program.step), program.batching, []
     for cost in variable_costs(program):
-        gradient, weight = step.tensors[step.gradients[cost.variable]], tensor_of[cost.variable]
-        maker, is_update = step.producer(gradient.name), cost.part == UPDATE_PART
-        profile = OpProfile(
+        is_update = cost.part == UPDATE_PART
+        profile = described[cost.variable](
             **_cost_in_profile(cost.work, program),
-            node=gradient.name,
             target=cost.part,
             part=cost.part,
-            scope=cost.variable.rpartition(".")[0],
             phase="update" if is_update else "backward",
-            stage=0 if maker is None else maker.stage,
             ipu=cost.ipu,
             executions=batching.device_iterations if is_update else batching.steps,
             name=f"{cost.variable}: {cost.part}",
-            operands=_types([gradient]),
-            results=_types([weight]),
-            accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),
         )
         profiles.append(profile)
     return tuple(profiles)
+
+
+@remembered
+def _described_updates(step: Step) -> dict[str, partial[OpProfile]]:
+    """Return the profile of what accumulates and updates each variable, but for which of both it is and its cost."""
+    described = {}
+    for variable in step.variables:
+        if variable.name in step.gradients:
+            gradient, weight = step.tensors[step.gradients[variable.name]], step.tensors[variable.tensor]
+            maker = step.producer(gradient.name)
+            described[variable.name] = partial(
+                OpProfile,
+                node=gradient.name,
+                scope=variable.name.rpartition(".")[0],
+                stage=0 if maker is None else maker.stage,
+                operands=_types([gradient]),
+                results=_types([weight]),
+                accessed_bytes=float(_bytes(gradient) + 2 * _bytes(weight)),
+            )
+    return described
 
 
 @dataclass(frozen=True)
